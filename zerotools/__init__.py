@@ -1,0 +1,3 @@
+"""Tools for sharded training checkpoints, and the client of the training daemon."""
+
+__version__ = "0.1.0"

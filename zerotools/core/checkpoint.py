@@ -1,0 +1,221 @@
+"""The one model: a checkpoint is named tensors, each a set of boxes lying somewhere in files.
+
+Invariants, proved by `zerotools.ops.plan` before a byte is moved:
+
+- every element of every tensor lies in at least one chunk;
+- distinct chunks of a tensor never overlap; chunks with the same box are replicas;
+- every chunk lies inside its file.
+
+Padding does not exist here: it is bytes that no chunk claims. A reader returns a `Checkpoint`; a
+writer's `lay_out` returns a `Target`, which is a checkpoint whose files are not written yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.dtypes import DType
+
+
+class Key(NamedTuple):
+    """What identifies a tensor: the model's name for it and what it is to the model.
+
+    `role` is an open word: `param` (for ZeRO the fp32 master), `param16` (a 16-bit copy beside a
+    master), `buffer`, `exp_avg`, `exp_avg_sq`, `step`, `momentum_buffer`, ...
+    """
+
+    name: str
+    role: str
+
+    def __str__(self) -> str:
+        return self.name if self.role == "param" else f"{self.name} ({self.role})"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The bytes of `box`: at byte `offset` of `file`, a path relative to the checkpoint's root.
+
+    `strides` are in elements, one per dimension; None means row-major and contiguous.
+    """
+
+    box: Box
+    file: str
+    offset: int
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in row-major order without gaps."""
+        if self.strides is None:
+            return True
+        dense = row_major_strides(self.box.shape)
+        return all(
+            n == 1 or a == b for n, a, b in zip(self.box.shape, self.strides, dense, strict=True)
+        )
+
+    def extent(self, dtype: DType) -> int:
+        """Bytes from `offset` to the end of the last element."""
+        if self.box.is_empty:
+            return 0
+        strides = self.strides or row_major_strides(self.box.shape)
+        last = sum((n - 1) * s for n, s in zip(self.box.shape, strides, strict=True))
+        return (last + 1) * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A logical tensor and where its bytes lie. `chunks` may be computed on demand."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    chunks: Sequence[Chunk]
+
+    @property
+    def numel(self) -> int:
+        return Box.whole(self.shape).numel
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one copy of the tensor, padding and replicas not counted."""
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An object of a foreign class, as a pickle describes it; nothing of it was imported or run.
+
+    `args` are what the pickle passed to the constructor, `state` what it set afterwards (None
+    where it set nothing). Written back, the original library loads an equal object.
+    """
+
+    module: str
+    name: str
+    args: tuple[Any, ...] = ()
+    state: Any = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    items: Sequence[tuple[Any, Any]] = ()
+    appended: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """Stands in `Checkpoint.state` where the file had a tensor that is in `Checkpoint.tensors`."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a checkpoint comes from, as far as its files say; None means that they do not.
+
+    `format` is a word such as "dcp" or "safetensors"; `path` the directory or file that was read.
+    `notes` are sentences for the user ("took step-40, the newest of 3"); `details` are facts that
+    only the format's own writer and `inspect --json` use.
+    """
+
+    format: str
+    path: Path
+    framework_version: str | None = None
+    world_size: int | None = None
+    stage: int | None = None
+    step: int | None = None
+    tag: str | None = None
+    other_tags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a checkpoint that can still be read; `file` is relative to its root."""
+
+    message: str
+    file: str | None = None
+    tensor: str | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Named tensors in the files below `root`, and everything else that was saved with them.
+
+    `aliases` maps a tied name to the name that holds the bytes. `state` is a tree of plain values,
+    `TensorRef` and `Opaque`. `files` maps each file to its size in bytes. `companions` are files
+    that belong to the model rather than to the shards (config.json, tokenizer), by the name that
+    they have beside an export.
+    """
+
+    root: Path
+    tensors: Mapping[Key, Tensor]
+    origin: Origin
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
+    companions: Mapping[str, Path] = field(default_factory=dict)
+    problems: Sequence[Problem] = ()
+
+    def path_of(self, chunk: Chunk) -> Path:
+        return self.root / chunk.file
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Bytes that a writer knows before any tensor is copied."""
+
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Bytes taken over unchanged from a file of the source."""
+
+    offset: int
+    source: Path
+    source_offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), to be written at `at`.
+
+    All bytes of the range come from chunks of the target, copied whole.
+    """
+
+    start: int
+    length: int
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """One output file: its size, and every byte of it that is not a chunk's."""
+
+    size: int
+    literals: Sequence[Literal] = ()
+    carried: Sequence[Carried] = ()
+    checksums: Sequence[Checksum] = ()
+
+
+def _no_seal(_: Path) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A checkpoint that is laid out and not written: where every byte will go.
+
+    `checkpoint.root` is the destination; while it is written the files lie in a staging directory
+    with the same relative paths. `seal` is called with that directory when all files are there,
+    before it is renamed: for files that can only be made from finished ones (a manifest).
+    `notes` are sentences for the user on what was left out or changed.
+    """
+
+    checkpoint: Checkpoint
+    files: Mapping[str, FilePlan]
+    seal: Callable[[Path], None] = _no_seal
+    notes: tuple[str, ...] = ()

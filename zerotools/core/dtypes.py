@@ -1,0 +1,88 @@
+"""The one table of element types: bits, and what each format calls them.
+
+numpy is not imported here: reading a header needs only widths. `zerotools.io.numpy_dtypes` turns
+a `DType` into numpy's.
+
+Sources: safetensors `tensor.rs` (Dtype), torch `torch/storage.py` (legacy storage classes) and
+`c10/core/ScalarType.h`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.core.errors import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type. `name` is torch's (and, where it has one, numpy's) name for it."""
+
+    name: str
+    bits: int
+    safetensors: str | None
+    torch_storage: str | None
+    is_float: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element; every type in the table is a whole number of bytes wide."""
+        return self.bits // 8
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FLOAT64 = DType("float64", 64, "F64", "DoubleStorage", is_float=True)
+FLOAT32 = DType("float32", 32, "F32", "FloatStorage", is_float=True)
+FLOAT16 = DType("float16", 16, "F16", "HalfStorage", is_float=True)
+BFLOAT16 = DType("bfloat16", 16, "BF16", "BFloat16Storage", is_float=True)
+FLOAT8_E4M3FN = DType("float8_e4m3fn", 8, "F8_E4M3", None, is_float=True)
+FLOAT8_E5M2 = DType("float8_e5m2", 8, "F8_E5M2", None, is_float=True)
+FLOAT8_E4M3FNUZ = DType("float8_e4m3fnuz", 8, "F8_E4M3FNUZ", None, is_float=True)
+FLOAT8_E5M2FNUZ = DType("float8_e5m2fnuz", 8, "F8_E5M2FNUZ", None, is_float=True)
+FLOAT8_E8M0FNU = DType("float8_e8m0fnu", 8, "F8_E8M0", None, is_float=True)
+COMPLEX64 = DType("complex64", 64, "C64", "ComplexFloatStorage")
+COMPLEX128 = DType("complex128", 128, None, "ComplexDoubleStorage")
+INT64 = DType("int64", 64, "I64", "LongStorage")
+INT32 = DType("int32", 32, "I32", "IntStorage")
+INT16 = DType("int16", 16, "I16", "ShortStorage")
+INT8 = DType("int8", 8, "I8", "CharStorage")
+UINT64 = DType("uint64", 64, "U64", None)
+UINT32 = DType("uint32", 32, "U32", None)
+UINT16 = DType("uint16", 16, "U16", None)
+UINT8 = DType("uint8", 8, "U8", "ByteStorage")
+BOOL = DType("bool", 8, "BOOL", "BoolStorage")
+
+DTYPES = (
+    FLOAT64, FLOAT32, FLOAT16, BFLOAT16,
+    FLOAT8_E4M3FN, FLOAT8_E5M2, FLOAT8_E4M3FNUZ, FLOAT8_E5M2FNUZ, FLOAT8_E8M0FNU,
+    COMPLEX64, COMPLEX128,
+    INT64, INT32, INT16, INT8, UINT64, UINT32, UINT16, UINT8, BOOL,
+)  # fmt: skip
+
+_BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+_BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in DTYPES if dtype.safetensors}
+_BY_TORCH_STORAGE = {dtype.torch_storage: dtype for dtype in DTYPES if dtype.torch_storage}
+
+
+def named(name: str) -> DType:
+    """The type that torch calls `name`, as in "bfloat16" (without the "torch." prefix)."""
+    return _look_up(_BY_NAME, name)
+
+
+def from_safetensors(name: str) -> DType:
+    """The type that a safetensors header calls `name`, as in "BF16"."""
+    return _look_up(_BY_SAFETENSORS, name)
+
+
+def from_torch_storage(name: str) -> DType:
+    """The type of a legacy torch storage class, as in "FloatStorage"."""
+    return _look_up(_BY_TORCH_STORAGE, name)
+
+
+def _look_up(table: dict[str, DType], name: str) -> DType:
+    try:
+        return table[name]
+    except KeyError:
+        raise Unsupported(f"element type {name!r} is not one that zerotools can move") from None

@@ -1,0 +1,69 @@
+"""Every error that zerotools raises on purpose, split by whose fault it is.
+
+- ZerotoolsError
+  - BadRequest          the caller asked for something that cannot be      exit 2
+  - BadFile             a file is damaged, incomplete or not what it says  exit 3
+  - Unsupported         legitimate, but zerotools does not do it           exit 4
+  - DaemonError         the daemon does not answer, or refuses             exit 5
+    - DaemonUnreachable
+    - DaemonRefused
+  - JobFailed           a job that was followed to its end failed          exit 6
+
+A message is one sentence that names the file and the tensor, gives the two numbers that
+disagree, and ends with what to do. `exit_code` is the process exit status of the command line.
+"""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_DIFFERENCES = 1
+EXIT_INTERRUPTED = 130
+
+
+class ZerotoolsError(Exception):
+    """Root of the tree; never raised itself."""
+
+    exit_code = 1
+
+
+class BadRequest(ZerotoolsError):
+    """The request is wrong: a bad option, a missing path, an output that exists."""
+
+    exit_code = 2
+
+
+class BadFile(ZerotoolsError):
+    """The file is wrong: damaged, incomplete, or not a checkpoint."""
+
+    exit_code = 3
+
+
+class Unsupported(ZerotoolsError):
+    """The file or request is legitimate and zerotools does not handle it."""
+
+    exit_code = 4
+
+
+class DaemonError(ZerotoolsError):
+    """The daemon could not be asked, or said no."""
+
+    exit_code = 5
+
+
+class DaemonUnreachable(DaemonError):
+    """Nothing answers on the daemon's socket."""
+
+
+class DaemonRefused(DaemonError):
+    """The daemon answered with an error; `status` is the HTTP status, `code` a stable word."""
+
+    def __init__(self, message: str, *, status: int, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class JobFailed(ZerotoolsError):
+    """A job that the command followed ended in failure."""
+
+    exit_code = 6

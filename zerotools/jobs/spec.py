@@ -1,0 +1,186 @@
+"""The job file: one frozen `JobSpec`, and what each key means.
+
+The dataclasses are the schema. Every field carries its meaning, its bounds and its allowed values
+in `key(...)`; the parser (`zerotools.jobs.parse`) and `docs/reference/job-file.md` are both driven
+by them, so a key that is not here does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ENGINES = ("torch", "deepspeed", "script")
+DEVICES = ("cuda", "cpu")
+PRECISIONS = ("fp32", "bf16")
+SCHEDULES = ("cosine", "constant")
+
+
+def key(
+    doc: str,
+    *,
+    default: Any = ...,
+    factory: Any = ...,
+    allowed: tuple[Any, ...] | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A field of the job file: its meaning, default, and the values that it takes.
+
+    `least` and `most` are inclusive bounds, `above` an exclusive lower one.
+    """
+    rules = {"doc": doc, "allowed": allowed, "least": least, "most": most, "above": above}
+    if factory is not ...:
+        return field(default_factory=factory, metadata=rules)
+    if default is not ...:
+        return field(default=default, metadata=rules)
+    return field(metadata=rules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """`[model]`: what is trained. One of `config` and `path`."""
+
+    config: str | Mapping[str, Any] | None = key(
+        "A Hugging Face model config: a table here, or the path of a `config.json`. "
+        "The weights start from `seed`.",
+        default=None,
+    )
+    path: str | None = key(
+        "A Hugging Face model directory (config and safetensors) whose weights are trained on.",
+        default=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """`[data]`: what it is trained on."""
+
+    text: tuple[str, ...] = key(
+        "UTF-8 text files: paths or glob patterns (`**` too), in sorted order."
+    )
+    tokenizer: str = key(
+        '`"bytes"` (one token per byte, ids 0 to 255) or the path of a Hugging Face tokenizer.',
+        default="bytes",
+    )
+    sequence_length: int = key("Tokens in one sequence.", default=256, least=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """`[train]`: the optimisation."""
+
+    steps: int = key("Optimizer steps in the whole run, those before a resume included.", least=1)
+    batch_size: int = key(
+        "Sequences in one optimizer step, over all ranks. Divisible by the world size.", least=1
+    )
+    micro_batch_size: int | None = key(
+        "Sequences in one forward pass of one rank; the rest is accumulated. "
+        "Default: as many as the rank has in a step.",
+        default=None,
+        least=1,
+    )
+    precision: str = key(
+        "Type of the forward and backward pass; weights and optimizer stay fp32.",
+        default="bf16",
+        allowed=PRECISIONS,
+    )
+    learning_rate: float = key("Peak learning rate.", default=3e-4, above=0)
+    schedule: str = key("Learning rate after the warm-up.", default="cosine", allowed=SCHEDULES)
+    warmup_steps: int = key("Steps of linear warm-up.", default=0, least=0)
+    min_learning_rate: float = key("Learning rate at the last step.", default=0.0, least=0)
+    weight_decay: float = key(
+        "AdamW's decay, on tensors of two or more dimensions.", default=0.1, least=0
+    )
+    betas: tuple[float, ...] = key("AdamW's betas.", default=(0.9, 0.95))
+    eps: float = key("AdamW's epsilon.", default=1e-8, above=0)
+    max_grad_norm: float = key(
+        "Gradients are clipped to this global norm; 0 switches it off.", default=1.0, least=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroSpec:
+    """`[zero]`: what is sharded over the ranks."""
+
+    stage: int = key(
+        "0 nothing, 1 optimizer state, 2 gradients too, 3 weights too. "
+        "Stages 1 and 2 are not supported yet.",
+        default=3,
+        allowed=(0, 1, 2, 3),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSpec:
+    """`[checkpoint]`: when sharded checkpoints are written. One is always written at the end."""
+
+    every: int | None = key(
+        "Steps between checkpoints; default: only at the end and at a stop.", default=None, least=1
+    )
+    keep_last: int | None = key(
+        "Older checkpoints of this job are deleted; default: all are kept.", default=None, least=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """One training job, every key valid and every relative path made absolute."""
+
+    name: str | None = key(
+        "A label for people; default: the job file's name without its ending.", default=None
+    )
+    engine: str = key("What trains.", default="torch", allowed=ENGINES)
+    python: str | None = key(
+        "The interpreter of the ranks, which must have torch and transformers; "
+        "default: the daemon's own.",
+        default=None,
+    )
+    device: str = key("Where the ranks run.", default="cuda", allowed=DEVICES)
+    gpus: int | tuple[int | str, ...] | None = key(
+        'GPUs of a `device = "cuda"` job, one rank each: a number, or a list of indices '
+        "or UUIDs; default 1.",
+        default=None,
+    )
+    ranks: int | None = key('Ranks of a `device = "cpu"` job; default 1.', default=None, least=1)
+    seed: int = key(
+        "Initial weights, data order and dropout follow from it.",
+        default=0,
+        least=0,
+        most=2**63 - 1,
+    )
+    output_dir: str | None = key(
+        "Where checkpoints go; default: a directory of the job's own in the daemon's state "
+        "directory.",
+        default=None,
+    )
+    resume_from: str | None = key(
+        "A checkpoint of an earlier job (`step-…`), or its output directory (the newest that "
+        "verifies): the run goes on from there.",
+        default=None,
+    )
+    max_restarts: int = key(
+        "How often the job is started again after a crash; a crash that made no progress "
+        "counts as one, progress gives the count back.",
+        default=3,
+        least=0,
+    )
+    env: Mapping[str, str] = key(
+        "Environment variables of the ranks. Values are never shown.", factory=dict
+    )
+    model: ModelSpec = key("What is trained.")
+    data: DataSpec = key("What it is trained on.")
+    train: TrainSpec = key("The optimisation.")
+    zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
+    checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        if self.device == "cpu":
+            return self.ranks or 1
+        if self.gpus is None:
+            return 1
+        return self.gpus if isinstance(self.gpus, int) else len(self.gpus)
