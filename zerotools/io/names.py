@@ -1,0 +1,17 @@
+"""File names that a checkpoint carries, before they are used to open anything."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+
+def stays_below_root(name: str) -> bool:
+    """Whether `name` is a relative POSIX path, in its simplest spelling, of a file below its root.
+
+    Absolute paths, `..`, `.`, empty parts, backslashes and NUL are refused, so that a name from a
+    file can be joined to the checkpoint's directory as it is.
+    """
+    if not name or "\0" in name or "\\" in name:
+        return False
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and str(path) == name != "."
