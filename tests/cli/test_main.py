@@ -1,0 +1,107 @@
+"""The frame around the commands: laziness, errors, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+
+from zerotools import __version__
+from zerotools.cli.main import build, run
+from zerotools.core import errors
+
+
+def group_raising(error: BaseException) -> click.Group:
+    def fail() -> None:
+        raise error
+
+    return group_of(fail)
+
+
+def group_of(body: Callable[[], object]) -> click.Group:
+    group = click.Group("zerotools")
+    group.add_command(click.Command("verb", callback=body))
+    return group
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (errors.BadRequest("no such path: x"), 2, "zerotools: no such path: x\n"),
+        (errors.BadFile("x is damaged"), 3, "zerotools: x is damaged\n"),
+        (errors.Unsupported("stage 1"), 4, "zerotools: stage 1\n"),
+        (errors.DaemonUnreachable("nobody there"), 5, "zerotools: nobody there\n"),
+        (errors.DaemonRefused("no", status=409, code="conflict"), 5, "zerotools: no\n"),
+        (errors.JobFailed("job 3 failed"), 6, "zerotools: job 3 failed\n"),
+        (
+            click.UsageError("Missing argument."),
+            2,
+            "zerotools: missing argument (see zerotools verb",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device", "/out"), 71, "zerotools: /out: No space"),
+        (RuntimeError("odd"), 70, "zerotools: this is a defect in zerotools, please report it"),
+    ],
+)
+def test_an_error_is_one_sentence_and_a_status(
+    error: Exception, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(group_raising(error), ["verb"]) == status
+    shown = capsys.readouterr()
+    assert shown.err.startswith(said)
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(build(), ["--debug", "no-such-verb"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interrupt_is_130_and_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(group_raising(KeyboardInterrupt()), ["verb"]) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+def test_the_status_of_a_command_is_its_return_value() -> None:
+    assert run(group_of(lambda: 1), ["verb"]) == 1
+    assert run(group_of(lambda: None), ["verb"]) == 0
+
+
+def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(build(), ["x" * 9]) == 2
+    assert capsys.readouterr().err == (
+        "zerotools: there is no command 'xxxxxxxxx' (see zerotools --help)\n"
+    )
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(build(), ["--version"]) == 0
+    assert capsys.readouterr().out == f"zerotools {__version__}\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    script = (
+        "import sys, click; from zerotools.cli.main import run\n"
+        "g = click.Group('zerotools')\n"
+        "g.add_command(click.Command('verb', callback=lambda: print('x' * 1_000_000)))\n"
+        "sys.exit(run(g, ['verb']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=30) == 141
+
+
+def test_module_entry_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "zerotools", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"zerotools {__version__}\n"

@@ -1,0 +1,79 @@
+"""A click group that imports only the command that was asked for.
+
+`zerotools inspect` must feel like `ls`: neither the help page, nor completion, nor another command
+may load a module that is not needed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+
+import click
+from click.shell_completion import CompletionItem
+
+from zerotools.cli.commands import SECTIONS, Entry
+
+
+def debug_option() -> click.Option:
+    """`--debug`, which every command takes. `zerotools.cli.main` looks for it itself."""
+    return click.Option(
+        ["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."
+    )
+
+
+class LazyGroup(click.Group):
+    """A group over a table `name -> Entry`; a module is imported when its command is invoked."""
+
+    def __init__(self, *, entries: Mapping[str, Entry], **attributes: object) -> None:
+        super().__init__(**attributes)  # type: ignore[arg-type]  # click's own keywords
+        self.entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, in the order of the table."""
+        return list(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of `cmd_name` and return its `command`, with `--debug` added."""
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return None
+        command = importlib.import_module(entry.module).command
+        assert isinstance(command, click.Command), f"{entry.module}.command is not a command"
+        if all(parameter.name != "debug" for parameter in command.params):
+            command.params.append(debug_option())
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest names for one that does not exist."""
+        name = args[0]
+        if name not in self.entries and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, self.entries, n=2)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise click.UsageError(f"there is no command {name!r}{hint}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one list of commands for each section."""
+        width = max((len(name) for name in self.entries), default=0)
+        for section in SECTIONS:
+            rows = [
+                (name.ljust(width), entry.help)
+                for name, entry in self.entries.items()
+                if entry.section == section
+            ]
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete command names from the table, options from the parameters."""
+        found = [
+            CompletionItem(name, help=entry.help)
+            for name, entry in self.entries.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)

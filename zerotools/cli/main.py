@@ -1,0 +1,146 @@
+"""The entry point: run the command, and turn whatever goes wrong into one sentence and a status.
+
+Exit status: 0 done; 1 differences or damage found; 2 bad request; 3 bad file; 4 unsupported;
+5 the daemon is unreachable or refuses; 6 a followed job failed; 70 a defect of zerotools; 71 the
+operating system refused (disk full, permission); 130 interrupted; 141 the reader of our output
+went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from zerotools import __version__
+from zerotools.cli.commands import COMMANDS
+from zerotools.cli.group import LazyGroup, debug_option
+from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
+
+EXIT_DEFECT = 70
+EXIT_SYSTEM = 71
+EXIT_BROKEN_PIPE = 141
+
+COMPLETION_VARIABLE = "_ZEROTOOLS_COMPLETE"
+
+EXIT_CODES = """\b
+Exit status:
+  0  done                        5  the daemon is unreachable or refuses
+  1  differences or damage       6  a followed job failed
+  2  bad request               130  interrupted
+  3  bad file
+  4  unsupported"""
+
+
+def build() -> LazyGroup:
+    """The whole command line as one click group."""
+    return LazyGroup(
+        name="zerotools",
+        entries=COMMANDS,
+        help="Inspect, consolidate and reshard training checkpoints, and run training jobs "
+        "from the queue of zerotoolsd.",
+        epilog=EXIT_CODES,
+        invoke_without_command=True,
+        subcommand_metavar="COMMAND [ARGS]...",
+        callback=_show_help,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        params=[
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                help="Show the version.",
+                callback=_show_version,
+            ),
+            debug_option(),
+        ],
+    )
+
+
+@click.pass_context
+def _show_help(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"zerotools {__version__}")
+        ctx.exit()
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave with its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(run(build(), arguments))
+
+
+def run(group: click.Group, arguments: Sequence[str]) -> int:
+    """Run `group`; say on stderr what went wrong, and return the exit status."""
+    debug = "--debug" in arguments
+    try:
+        status = _invoke(group, list(arguments))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at its end, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:  # everything ends here: one sentence, and a status
+        if debug:
+            traceback.print_exc()
+        message, status = _explain(error)
+        if message:
+            sys.stderr.write(f"zerotools: {message}\n")
+        return status
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _invoke(group: click.Group, arguments: list[str]) -> int:
+    """What `click.Group.main` does, without its own ideas of errors and exit codes."""
+    if COMPLETION_VARIABLE in os.environ:
+        group.main(arguments, prog_name="zerotools", complete_var=COMPLETION_VARIABLE)
+    try:
+        with group.make_context("zerotools", arguments) as ctx:
+            status = group.invoke(ctx)
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    return status if isinstance(status, int) else 0
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """The sentence and the exit status of `error`."""
+    match error:
+        case ZerotoolsError():
+            return str(error), error.exit_code
+        case click.UsageError():
+            where = error.ctx.command_path if error.ctx else "zerotools"
+            return f"{_sentence(error.format_message())} (see {where} --help)", error.exit_code
+        case click.ClickException():
+            return error.format_message(), error.exit_code
+        case click.Abort():
+            return "", EXIT_INTERRUPTED
+        case OSError():
+            place = f"{error.filename}: " if error.filename else ""
+            return f"{place}{error.strerror or error}", EXIT_SYSTEM
+        case MemoryError():
+            return "out of memory", EXIT_SYSTEM
+    name = type(error).__name__
+    detail = f": {error}" if str(error) else ""
+    return (
+        f"this is a defect in zerotools, please report it ({name}{detail}); "
+        "the same command with --debug shows where",
+        EXIT_DEFECT,
+    )
+
+
+def _sentence(text: str) -> str:
+    """click's message in the shape of ours: no capital, no full stop."""
+    text = text.removesuffix(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -1,0 +1,138 @@
+"""What the commands print: plain tables as wide as their content, sizes, durations, JSON.
+
+Text that comes from a file, a job or the daemon goes through `clean`: a control character in a job
+name must not move the cursor of whoever lists it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+UNKNOWN = "-"
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+# C0, DEL, C1, and the marks that reorder text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """`text` on one line, with every control character written as an escape."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def size(count: int | float | None) -> str:
+    """Bytes for people: `980 B`, `61.2 GiB`; `-` for None."""
+    if count is None:
+        return UNKNOWN
+    value, unit = float(count), 0
+    while abs(value) >= 1023.95 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def gib(count: int | float | None) -> str:
+    """Bytes as GiB without the unit, for a column that names it; `-` for None."""
+    return UNKNOWN if count is None else f"{count / 2**30:.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: `8 s`, `3 min 20 s`, `2 h 05 min`, `4 d 03 h`; `-` for None."""
+    if seconds is None:
+        return UNKNOWN
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def moment(unix_seconds: float | None) -> str:
+    """A time of day with its date, in the local zone; `-` for None."""
+    if unix_seconds is None:
+        return UNKNOWN
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_seconds))
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A measurement with `digits` significant digits; `-` for None."""
+    return UNKNOWN if value is None else f"{value:.{digits}g}"
+
+
+def width(text: str) -> int:
+    """Columns that a terminal gives to `text`."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def shorten(text: str, columns: int) -> str:
+    """`text` cut to `columns`, with an ellipsis where something was cut off."""
+    if width(text) <= columns:
+        return text
+    kept = ""
+    for character in text:
+        if width(kept + character) > columns - 1:
+            break
+        kept += character
+    return kept + "…"
+
+
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    columns: int | None = None,
+    indent: int = 0,
+) -> list[str]:
+    """Lines of a plain table: two spaces between columns, those named in `right` right-aligned.
+
+    Every cell is cleaned. Only the last column is shortened, and only where `columns`, the width of
+    the terminal, is given.
+    """
+    cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
+    widths = [max(width(cell) for cell in column) for column in zip(*cells, strict=True)]
+    if columns is not None:
+        left = columns - indent - sum(widths[:-1]) - 2 * (len(widths) - 1)
+        widths[-1] = max(min(widths[-1], left), 12)
+    lines = []
+    for row in cells:
+        row[-1] = shorten(row[-1], widths[-1])
+        padded = [
+            " " * (w - width(cell)) + cell if name in right else cell + " " * (w - width(cell))
+            for name, cell, w in zip(headers, row, widths, strict=True)
+        ]
+        lines.append((" " * indent + "  ".join(padded)).rstrip())
+    return lines
+
+
+def fields(pairs: Iterable[tuple[str, str]], *, indent: int = 0) -> list[str]:
+    """Lines `name  value`, the values aligned; pairs whose value is empty are left out."""
+    shown = [(name, clean(value)) for name, value in pairs if value]
+    column = max((width(name) for name, _ in shown), default=0)
+    return [f"{' ' * indent}{name.ljust(column)}  {value}" for name, value in shown]
+
+
+def terminal_columns(stream: TextIO | None = None) -> int | None:
+    """Width of the terminal behind `stream` (stdout), or None where it is no terminal."""
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Write `lines` to stdout."""
+    sys.stdout.write("".join(line + "\n" for line in lines))
+
+
+def print_json(value: Any) -> None:
+    """Write `value` to stdout as JSON, indented, with plain ASCII escapes."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
