@@ -1,0 +1,152 @@
+"""What the HTTP handlers ask of the daemon: one protocol, its views, and its refusals.
+
+Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.jobs.spec import JobSpec
+
+
+class NotFound(BadRequest):
+    """No such job or attempt (HTTP 404)."""
+
+
+class Forbidden(BadRequest):
+    """The caller's uid may not do this (HTTP 403)."""
+
+
+class Conflict(BadRequest):
+    """The job's state does not allow this, or a key is used twice (HTTP 409)."""
+
+
+class Unavailable(ZerotoolsError):
+    """The daemon cannot do it now: its disk is full, or it is stopping (HTTP 503)."""
+
+    exit_code = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptView:
+    """One start of a job. `state` is launching, running, or ended; `cause` says why it ended."""
+
+    number: int
+    state: str
+    gpu_uuids: tuple[str, ...]
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+    signal: int | None
+    cause: str | None
+    resumed_from: str | None
+    peak_gpu_bytes: int | None
+    peak_host_bytes: int | None
+    steps_done: int
+    run_dir: str
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return {**asdict(self), "gpu_uuids": list(self.gpu_uuids)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """A job as clients see it.
+
+    `reason` says why it waits or why it ended; `progress` is the last step's datagram;
+    `latest_checkpoint` is `{"step": int, "path": str}`; `spec` has its `env` values blanked.
+    """
+
+    id: int
+    name: str
+    state: str
+    reason: str | None
+    uid: int
+    created: float
+    started: float | None
+    ended: float | None
+    attempts: tuple[AttemptView, ...]
+    world_size: int
+    device: str
+    stage: int
+    output_dir: str
+    latest_checkpoint: Mapping[str, Any] | None
+    progress: Mapping[str, Any] | None
+    spec: Mapping[str, Any]
+
+    @property
+    def attempt(self) -> AttemptView | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields under their own names, and `attempt`, the newest of `attempts`."""
+        attempts = [attempt.to_json() for attempt in self.attempts]
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "attempts": attempts,
+            "attempt": attempts[-1] if attempts else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One committed change. `seq` orders the feed; `kind` is the lifecycle event's name."""
+
+    seq: int
+    time: float
+    job_id: int | None
+    attempt: int | None
+    kind: str
+    from_state: str | None
+    to_state: str | None
+    why: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return asdict(self)
+
+
+class JobService(Protocol):
+    """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`."""
+
+    async def submit(
+        self, spec: JobSpec, *, uid: int, idempotency_key: str | None
+    ) -> tuple[JobView, bool]:
+        """Queue a job, durably, before this returns. False: the key was seen, nothing was queued.
+
+        Raises BadRequest, Unsupported, Forbidden, Conflict (the key named another job spec),
+        Unavailable.
+        """
+
+    async def jobs(
+        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+    ) -> list[JobView]:
+        """Jobs by descending id, those below `after` only. Raises BadRequest (unknown state)."""
+
+    async def job(self, job_id: int) -> JobView:
+        """Raises NotFound."""
+
+    async def cancel(self, job_id: int, *, uid: int) -> JobView:
+        """Ask for the job's end; it is over when its state is. Twice is harmless.
+
+        Raises NotFound, Forbidden, Conflict (it is over).
+        """
+
+    async def events(self, since: int, wait: float) -> list[Event]:
+        """Up to 1,000 events with `seq > since`; waits up to `wait` seconds for the first."""
+
+    def run_dir(self, job_id: int, attempt: int) -> Path:
+        """Directory of one attempt (logs, `progress.jsonl`, `exit.json`). Raises NotFound."""
+
+    async def machine(self) -> dict[str, Any]:
+        """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt"}]}`."""
+
+    def health(self) -> dict[str, Any]:
+        """`{"version", "pid", "schema", "uptime_seconds"}`."""

@@ -1,0 +1,120 @@
+"""A job file's text, or a client's JSON, into one valid `JobSpec`, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.convert import build, plain, show
+from zerotools.jobs.rules import check, with_paths
+from zerotools.jobs.spec import JobSpec
+
+
+def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
+    """The job in `text`: TOML, or JSON if its first character is `{`.
+
+    Relative paths are taken from `base_dir`, `~` is expanded, a bare `python` is looked up in
+    PATH, and the name defaults to that of the file `source`.
+
+    Raises BadRequest or Unsupported, listing every problem by its dotted key.
+    """
+    spec = _build(_read_tree(text, source), source, base_dir)
+    stem = Path(source).stem
+    if spec.name is None and Path(source).suffix in (".toml", ".json") and stem.isprintable():
+        spec = replace(spec, name=stem[:200])
+    return spec
+
+
+def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
+    """The job in a tree of plain values; its paths must be absolute.
+
+    Raises BadRequest or Unsupported, listing every problem by its dotted key.
+    """
+    if not isinstance(tree, Mapping):
+        raise BadRequest(f"{source}: a job must be a table, not {show(tree)}")
+    return _build(tree, source, None)
+
+
+def job_to_dict(spec: JobSpec) -> dict[str, Any]:
+    """`spec` as JSON values, unset keys left out; `job_from_dict` gives the same spec back."""
+    return _tree_of(spec)
+
+
+def _tree_of(table: Any) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for item in fields(table):
+        value = getattr(table, item.name)
+        if value is not None:
+            tree[item.name] = _tree_of(value) if is_dataclass(value) else plain(value)
+    return tree
+
+
+def _read_tree(text: str, source: str) -> Mapping[str, Any]:
+    try:
+        if text.lstrip().startswith("{"):
+            tree = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        else:
+            tree = tomllib.loads(text)
+    except RecursionError:
+        raise BadRequest(f"{source}: is nested too deeply") from None
+    except ValueError as error:
+        form = "JSON" if text.lstrip().startswith("{") else "TOML"
+        raise BadRequest(f"{source}: is not valid {form}: {error}") from None
+    assert isinstance(tree, dict)
+    return tree
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {show(twice)} appears twice in one object")
+    return tree
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _build(tree: Mapping[str, Any], source: str, base_dir: Path | None) -> JobSpec:
+    wrong: list[str] = []
+    unsupported: list[str] = []
+    spec: JobSpec | None = build(JobSpec, tree, "", wrong)
+    if spec is not None:
+        wrong, unsupported = check(spec)
+        spec = with_paths(spec, lambda name, path: _absolute(name, path, base_dir, wrong))
+    if wrong or unsupported or spec is None:
+        kind = BadRequest if wrong else Unsupported
+        raise kind(_message(source, wrong + unsupported))
+    return spec
+
+
+def _absolute(name: str, path: str, base_dir: Path | None, wrong: list[str]) -> str:
+    if base_dir is None:
+        if not path.startswith("/"):
+            wrong.append(f"{name} = {show(path)}: must be an absolute path")
+        return path
+    if not path:
+        wrong.append(f'{name} = "": must not be empty')
+        return path
+    if name == "python" and "/" not in path and not path.startswith("~"):
+        found = shutil.which(path)
+        if found is None:
+            wrong.append(f"python = {show(path)}: there is no such program in PATH")
+        return found or path
+    return os.path.normpath(base_dir.absolute() / Path(path).expanduser())
+
+
+def _message(source: str, problems: list[str]) -> str:
+    if len(problems) == 1:
+        return f"{source}: {problems[0]}"
+    listed = "".join(f"\n  {problem}" for problem in problems)
+    return f"{source}: {len(problems)} problems:{listed}"

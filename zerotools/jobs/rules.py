@@ -1,0 +1,150 @@
+"""What the keys of a job file demand of one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from zerotools.jobs.convert import show
+from zerotools.jobs.spec import JobSpec
+
+RESERVED_ENV = frozenset(
+    {
+        "CUDA_DEVICE_ORDER",
+        "CUDA_VISIBLE_DEVICES",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "WORLD_SIZE",
+        "ZEROTOOLS_NOTIFY",
+        "ZEROTOOLS_RUN_DIR",
+        "ZEROTOOLS_TOKEN",
+    }
+)
+"""Variables that each rank gets from the daemon."""
+
+
+def check(spec: JobSpec) -> tuple[list[str], list[str]]:
+    """What is wrong with `spec`, and what in it is legitimate but not supported yet."""
+    wrong = [
+        *_check_ranks(spec),
+        *_check_model(spec),
+        *_check_batch(spec),
+        *_check_training(spec),
+        *_check_texts(spec),
+    ]
+    return wrong, list(_check_supported(spec))
+
+
+def _check_ranks(spec: JobSpec) -> Iterator[str]:
+    if spec.device == "cpu" and spec.gpus is not None:
+        yield f'gpus = {show(spec.gpus)}: has no place in a device = "cpu" job; set ranks instead'
+    if spec.device == "cuda" and spec.ranks is not None:
+        yield f'ranks = {spec.ranks}: has no place in a device = "cuda" job; set gpus instead'
+    if isinstance(spec.gpus, int) and spec.gpus < 1:
+        yield f"gpus = {spec.gpus}: must be at least 1"
+    if isinstance(spec.gpus, tuple):
+        yield from _check_gpu_list(spec.gpus)
+
+
+def _check_gpu_list(gpus: tuple[int | str, ...]) -> Iterator[str]:
+    if not gpus:
+        yield "gpus = []: must name at least one GPU"
+    if len(set(gpus)) != len(gpus):
+        yield f"gpus = {show(gpus)}: names a GPU twice"
+    for gpu in gpus:
+        if isinstance(gpu, int) and gpu < 0:
+            yield f"gpus = {show(gpus)}: an index must be at least 0, not {gpu}"
+        if isinstance(gpu, str) and not gpu.startswith("GPU-"):
+            yield f'gpus = {show(gpus)}: {show(gpu)} is not a UUID; one starts with "GPU-"'
+
+
+def _check_model(spec: JobSpec) -> Iterator[str]:
+    if spec.model.config is None and spec.model.path is None:
+        yield "model: one of model.config (start from random weights) and model.path is needed"
+    if spec.model.config is not None and spec.model.path is not None:
+        yield "model: model.config and model.path exclude one another; leave one out"
+
+
+def _check_batch(spec: JobSpec) -> Iterator[str]:
+    world, batch, micro = spec.world_size, spec.train.batch_size, spec.train.micro_batch_size
+    if world < 1:
+        return
+    if batch % world:
+        yield f"train.batch_size = {batch}: must be divisible by the {world} ranks"
+    elif micro is not None and (batch // world) % micro:
+        yield (
+            f"train.micro_batch_size = {micro}: must divide the {batch // world} sequences of a "
+            f"rank (train.batch_size {batch} over {world} ranks)"
+        )
+
+
+def _check_training(spec: JobSpec) -> Iterator[str]:
+    train = spec.train
+    if train.warmup_steps > train.steps:
+        yield (
+            f"train.warmup_steps = {train.warmup_steps}: must be at most train.steps, "
+            f"which is {train.steps}"
+        )
+    if train.schedule == "cosine" and train.min_learning_rate > train.learning_rate:
+        yield (
+            f"train.min_learning_rate = {train.min_learning_rate}: must be at most "
+            f"train.learning_rate, which is {train.learning_rate}"
+        )
+    if len(train.betas) != 2 or not all(0 <= beta < 1 for beta in train.betas):
+        yield f"train.betas = {show(train.betas)}: must be two numbers in [0, 1)"
+
+
+def _check_texts(spec: JobSpec) -> Iterator[str]:
+    if not spec.data.text:
+        yield "data.text = []: must name at least one file or pattern"
+    if spec.name is not None and not (spec.name.isprintable() and 0 < len(spec.name) <= 200):
+        yield f"name = {show(spec.name)}: must be 1 to 200 printable characters"
+    for name in spec.env:
+        if not name or "=" in name:
+            yield f"env.{show(name, bare=True)}: is not a name for an environment variable"
+        elif name in RESERVED_ENV:
+            yield f"env.{name}: is set by the daemon for each rank; leave it out"
+
+
+def _check_supported(spec: JobSpec) -> Iterator[str]:
+    if spec.engine != "torch":
+        yield f'engine = "{spec.engine}": is not supported yet; use "torch"'
+    if spec.zero.stage in (1, 2):
+        yield f"zero.stage = {spec.zero.stage}: is not supported yet; use 0 or 3"
+
+
+PathFix = Callable[[str, str], str]
+"""(dotted key, path) -> absolute path."""
+
+
+def with_paths(spec: JobSpec, fix: PathFix) -> JobSpec:
+    """`spec` with every path in it passed through `fix`."""
+    model, data = spec.model, spec.data
+
+    def maybe(name: str, value: str | None) -> str | None:
+        return None if value is None else fix(name, value)
+
+    config = model.config
+    return replace(
+        spec,
+        python=maybe("python", spec.python),
+        output_dir=maybe("output_dir", spec.output_dir),
+        resume_from=maybe("resume_from", spec.resume_from),
+        model=replace(
+            model,
+            config=fix("model.config", config) if isinstance(config, str) else config,
+            path=maybe("model.path", model.path),
+        ),
+        data=replace(
+            data,
+            text=tuple(fix("data.text", text) for text in data.text),
+            tokenizer=(
+                data.tokenizer
+                if data.tokenizer == "bytes"
+                else fix("data.tokenizer", data.tokenizer)
+            ),
+        ),
+    )
