@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.staging import Staging
+
+
+def contents(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def write(destination: Path, text: str, *, overwrite: bool = False) -> None:
+    with Staging(destination, overwrite=overwrite) as staging:
+        (staging.directory / "file").write_text(text)
+        staging.commit()
+
+
+def test_nothing_has_the_name_before_the_commit(tmp_path: Path) -> None:
+    with Staging(tmp_path / "out") as staging:
+        (staging.directory / "file").write_text("x")
+        assert contents(tmp_path) == ["out.partial"]
+        staging.commit()
+    assert contents(tmp_path) == ["out"]
+    assert (tmp_path / "out/file").read_text() == "x"
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    def fail_halfway() -> None:
+        with Staging(tmp_path / "out") as staging:
+            (staging.directory / "file").write_text("x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_halfway()
+    assert contents(tmp_path) == []
+
+
+def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
+    (tmp_path / "out.partial/deep").mkdir(parents=True)
+    (tmp_path / "out.partial/deep/stale").write_text("old")
+    write(tmp_path / "out", "new")
+    assert contents(tmp_path) == ["out"]
+    assert contents(tmp_path / "out") == ["file"]
+
+
+def test_an_existing_output_is_refused_and_kept(tmp_path: Path) -> None:
+    write(tmp_path / "out", "first")
+    with pytest.raises(BadRequest, match="exists; choose another output or --overwrite"):
+        write(tmp_path / "out", "second")
+    assert (tmp_path / "out/file").read_text() == "first"
+
+
+def test_overwrite_replaces_the_whole(tmp_path: Path) -> None:
+    write(tmp_path / "out", "first")
+    (tmp_path / "out/other").write_text("gone afterwards")
+    write(tmp_path / "out", "second", overwrite=True)
+    assert contents(tmp_path) == ["out"]
+    assert contents(tmp_path / "out") == ["file"]
+    assert (tmp_path / "out/file").read_text() == "second"
+
+
+def test_two_runs_never_share_an_output(tmp_path: Path) -> None:
+    with Staging(tmp_path / "out") as first:
+        with pytest.raises(BadRequest, match="another run is writing"):
+            write(tmp_path / "out", "second")
+        first.commit()
+    assert contents(tmp_path) == ["out"]
+
+
+def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BadRequest, match="cannot be written"):
+        write(tmp_path / "file/out", "x")

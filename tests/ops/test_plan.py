@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.layouts import Placement, store, target
+from zerotools.core import dtypes
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.ops.plan import plan
+
+KEY = Key("layer.weight", "exp_avg")
+
+
+def rows(count: int) -> list[Placement]:
+    return [Placement(Box((i, 0), (1, 3)), f"rank{i}", 0, (0, 1)) for i in range(count)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Checkpoint:
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    return store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, rows(4))})
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Checkpoint:
+    placed = [Placement(Box.whole((4, 3)), "out", 0, (0, 1))]
+    return target(tmp_path / "out", {KEY: ((4, 3), dtypes.FLOAT32, placed)}).checkpoint
+
+
+def with_chunks(checkpoint: Checkpoint, keep: slice, **changes: object) -> Checkpoint:
+    tensor = checkpoint.tensors[KEY]
+    kept = Tensor(tensor.dtype, tensor.shape, tensor.chunks[keep])
+    return replace(checkpoint, tensors={KEY: kept}, **changes)  # type: ignore[arg-type]
+
+
+def test_every_target_chunk_is_filled_from_its_sources(
+    source: Checkpoint, wanted: Checkpoint
+) -> None:
+    (copy,) = plan(source, wanted)
+    assert [piece.chunk.file for piece in copy.pieces] == [f"0/rank{i}" for i in range(4)]
+    assert copy.nbytes == 48
+
+
+def test_a_hole_names_the_tensor_the_block_and_the_blamed_file(
+    source: Checkpoint, wanted: Checkpoint
+) -> None:
+    problem = Problem("rank3.pt is missing", file="rank3.pt")
+    damaged = with_chunks(source, slice(0, 3), problems=[problem])
+    with pytest.raises(
+        BadFile,
+        match=r"layer.weight \(exp_avg\) is incomplete: 3 of 12 elements are in no file, the "
+        r"first of them in \[3:4, 0:3\] \(rank3.pt is missing\)",
+    ):
+        list(plan(damaged, wanted))
+
+
+def test_an_overlap_names_both_files(source: Checkpoint, wanted: Checkpoint) -> None:
+    tensor = source.tensors[KEY]
+    first, second, *rest = tensor.chunks
+    shifted = replace(second, box=Box((0, 1), (2, 1)))
+    damaged = replace(
+        source, tensors={KEY: Tensor(tensor.dtype, tensor.shape, [first, shifted, *rest])}
+    )
+    with pytest.raises(BadFile, match=r"0/rank0 overlaps .* 0/rank1|0/rank1 overlaps .* 0/rank0"):
+        list(plan(damaged, wanted))
+
+
+def test_a_chunk_past_the_end_of_its_file(source: Checkpoint, wanted: Checkpoint) -> None:
+    damaged = replace(source, files={**source.files, "0/rank2": 11})
+    with pytest.raises(BadFile, match=r"0/rank2: .* ends at byte 12, and the file has 11"):
+        list(plan(damaged, wanted))
+
+
+def test_a_missing_tensor_and_another_shape(source: Checkpoint, wanted: Checkpoint) -> None:
+    with pytest.raises(BadRequest, match=r"has no tensor layer.weight \(exp_avg\)"):
+        list(plan(replace(source, tensors={}), wanted))
+    other = Tensor(dtypes.FLOAT32, (2, 6), wanted.tensors[KEY].chunks)
+    with pytest.raises(BadRequest, match=r"has shape \(4, 3\) in .* and \(2, 6\) in the output"):
+        list(plan(source, replace(wanted, tensors={KEY: other})))

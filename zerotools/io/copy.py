@@ -1,0 +1,150 @@
+"""Fill one tile of a target chunk from the source chunks that hold its elements.
+
+A tile is a box that is contiguous in its target file, so it is gathered in one buffer and written
+with one call. From the source, the smallest file range that holds a block is read in one call, as
+long as it is not mostly gaps; else the block is cut along its outermost dimension. Elements are
+then picked by strides, never assumed to be aligned in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.checkpoint import Chunk
+from zerotools.core.dtypes import DType
+from zerotools.io.arrays import NO_LOSSES, Array, CastLosses, cast_into, numpy_dtype
+from zerotools.io.files import OpenFiles
+
+# One more read call costs about as much as copying this many bytes too many.
+WORTHWHILE_GAP_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The block `box` (in the tensor's coordinates) of a source chunk."""
+
+    chunk: Chunk
+    box: Box
+
+
+class Scratch:
+    """The reusable buffers of one worker: a tile, and what was read for it.
+
+    `tile_bytes` bounds the tile in the target's type, `read_bytes` one read in the source's.
+    """
+
+    def __init__(self, tile_bytes: int, read_bytes: int) -> None:
+        self.tile = np.empty(tile_bytes, dtype=np.uint8)
+        self.read = np.empty(read_bytes, dtype=np.uint8)
+
+
+def gather(
+    files: OpenFiles,
+    pieces: Iterable[Piece],
+    tile: Box,
+    source_dtype: DType,
+    target_dtype: DType,
+    scratch: Scratch,
+) -> tuple[memoryview, CastLosses]:
+    """The bytes of `tile` in row-major order; `pieces` cover it and lie inside it.
+
+    The view is into `scratch` and valid until its next use.
+    """
+    nbytes = tile.numel * target_dtype.itemsize
+    raw = scratch.tile[:nbytes]
+    out = raw.view(numpy_dtype(target_dtype)).reshape(tile.shape)
+    losses = NO_LOSSES
+    for piece in pieces:
+        if piece.box == tile and source_dtype == target_dtype and _is_dense(piece, tile):
+            offset = _first_byte(piece, source_dtype)
+            files.read_into(piece.chunk.file, offset, raw.data)
+            continue
+        for block, values in _read_blocks(files, piece, source_dtype, scratch.read):
+            losses += cast_into(_view(out, block.relative_to(tile)), values, target_dtype)
+    return raw.data, losses
+
+
+def _view(array: Array, box: Box) -> Array:
+    # The ellipsis keeps a 0-d result an array that can be written to.
+    index: tuple[Any, ...] = tuple(map(slice, box.start, box.stop))
+    view: Array = array[(*index, ...)]
+    return view
+
+
+def _strides(chunk: Chunk) -> tuple[int, ...]:
+    return chunk.strides if chunk.strides is not None else row_major_strides(chunk.box.shape)
+
+
+def _first_byte(piece: Piece, dtype: DType) -> int:
+    inside = piece.box.relative_to(piece.chunk.box)
+    index = sum(a * s for a, s in zip(inside.start, _strides(piece.chunk), strict=True))
+    return piece.chunk.offset + index * dtype.itemsize
+
+
+def _is_dense(piece: Piece, tile: Box) -> bool:
+    """Whether the piece's elements lie in the source one after another, in the tile's order."""
+    dense = row_major_strides(tile.shape)
+    return all(
+        n == 1 or a == b for n, a, b in zip(tile.shape, _strides(piece.chunk), dense, strict=True)
+    )
+
+
+def _read_blocks(
+    files: OpenFiles, piece: Piece, dtype: DType, buffer: Array
+) -> Iterator[tuple[Box, Array]]:
+    """Yield blocks of the piece with their values, as views of `buffer`."""
+    strides = _strides(piece.chunk)
+    for block in _readable_blocks(piece.box, strides, dtype.itemsize, buffer.nbytes):
+        begin = _first_byte(Piece(piece.chunk, block), dtype)
+        span = _span(block.shape, strides) * dtype.itemsize
+        files.read_into(piece.chunk.file, begin, buffer[:span].data)
+        yield (
+            block,
+            np.ndarray(
+                block.shape,
+                numpy_dtype(dtype),
+                buffer=buffer.data,
+                strides=tuple(s * dtype.itemsize for s in strides),
+            ),
+        )
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last of a block in its file, both included."""
+    return sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+
+
+def _readable_blocks(box: Box, strides: tuple[int, ...], itemsize: int, most: int) -> Iterator[Box]:
+    """Cut a box into blocks that are worth one read each and fit in `most` bytes."""
+    if box.is_empty:
+        return
+    span = _span(box.shape, strides)
+    if span * itemsize <= most and not _mostly_gaps(box, strides, itemsize, span):
+        yield box
+        return
+    axis = max((d for d in range(len(box.shape)) if box.shape[d] > 1), key=lambda d: strides[d])
+    other = span - (box.shape[axis] - 1) * strides[axis]
+    step = (most // itemsize - other) // strides[axis] + 1 if strides[axis] else box.shape[axis]
+    if _mostly_gaps(box, strides, itemsize, span):
+        step = 1
+    step = min(max(1, step), box.shape[axis] - 1)
+    for first in range(0, box.shape[axis], step):
+        count = min(step, box.shape[axis] - first)
+        start = (*box.start[:axis], box.start[axis] + first, *box.start[axis + 1 :])
+        shape = (*box.shape[:axis], count, *box.shape[axis + 1 :])
+        yield from _readable_blocks(Box(start, shape), strides, itemsize, most)
+
+
+def _mostly_gaps(box: Box, strides: tuple[int, ...], itemsize: int, span: int) -> bool:
+    """Whether the gap between two runs along the outermost stride is dearer than another read."""
+    if len([n for n in box.shape if n > 1]) == 0 or span <= 2 * prod(box.shape):
+        return False
+    axis = max((d for d in range(len(box.shape)) if box.shape[d] > 1), key=lambda d: strides[d])
+    inner = span - (box.shape[axis] - 1) * strides[axis]
+    return (strides[axis] - inner) * itemsize > WORTHWHILE_GAP_BYTES

@@ -1,0 +1,46 @@
+"""CRC-32 of a whole from the CRC-32s of its parts.
+
+The CRC of A followed by B is the CRC of A, advanced over len(B) zero bytes, xor the CRC of B.
+Advancing is linear over GF(2): a 32x32 bit matrix, squared once per bit of the length (the method
+of zlib's `crc32_combine`; polynomial 0xEDB88320, reflected).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+_POLYNOMIAL = 0xEDB88320
+
+
+def _apply(matrix: tuple[int, ...], vector: int) -> int:
+    total = 0
+    for column in matrix:
+        if vector & 1:
+            total ^= column
+        vector >>= 1
+        if not vector:
+            break
+    return total
+
+
+@cache
+def _advance(power: int) -> tuple[int, ...]:
+    """The matrix that advances a CRC over 2**power zero bytes."""
+    if power:
+        half = _advance(power - 1)
+        return tuple(_apply(half, column) for column in half)
+    matrix = (_POLYNOMIAL, *(1 << bit for bit in range(31)))
+    for _ in range(3):
+        matrix = tuple(_apply(matrix, column) for column in matrix)
+    return matrix
+
+
+def combine(first: int, second: int, second_length: int) -> int:
+    """CRC-32 of a concatenation, from both CRCs and the length in bytes of the second part."""
+    power = 0
+    while second_length:
+        if second_length & 1:
+            first = _apply(_advance(power), first)
+        second_length >>= 1
+        power += 1
+    return first ^ second

@@ -1,0 +1,132 @@
+"""Open files, read and written at offsets, from many threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+
+from zerotools.core.errors import BadFile, BadRequest
+
+MAX_OPEN_FILES = 128
+
+
+class OpenFiles:
+    """Files below one root, opened on first use and kept open, at most `most` of them at a time.
+
+    A file in use by a thread is never closed under it. Reads and writes are positional, so that
+    threads share descriptors.
+    """
+
+    def __init__(self, root: Path, flags: int = os.O_RDONLY, most: int = MAX_OPEN_FILES) -> None:
+        self._root = root
+        self._flags = flags | os.O_CLOEXEC
+        self._most = most
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._users: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    @contextmanager
+    def _descriptor(self, file: str) -> Iterator[int]:
+        with self._lock:
+            descriptor = self._open.get(file)
+            if descriptor is None:
+                descriptor = self._open_now(file)
+            self._open.move_to_end(file)
+            self._users[file] = self._users.get(file, 0) + 1
+        try:
+            yield descriptor
+        finally:
+            with self._lock:
+                self._users[file] -= 1
+                if not self._users[file]:
+                    del self._users[file]
+                self._close_idle()
+
+    def _open_now(self, file: str) -> int:
+        path = self._root / file
+        try:
+            descriptor = os.open(path, self._flags)
+        except FileNotFoundError:
+            raise BadFile(f"{path} is missing; the checkpoint's metadata names it") from None
+        except OSError as error:
+            raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
+        self._open[file] = descriptor
+        return descriptor
+
+    def _close_idle(self) -> None:
+        idle = (file for file in self._open if file not in self._users)
+        for file in list(islice(idle, max(0, len(self._open) - self._most))):
+            os.close(self._open.pop(file))
+
+    def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` (bytes) from `offset` on.
+
+        Raises:
+            BadFile: the file is missing, unreadable, or ends too early.
+        """
+        with self._descriptor(file) as descriptor:
+            done = 0
+            while done < len(buffer):
+                try:
+                    count = os.preadv(descriptor, [buffer[done:]], offset + done)
+                except OSError as error:
+                    raise BadFile(
+                        f"{self._root / file} cannot be read at byte {offset + done}: "
+                        f"{error.strerror}"
+                    ) from error
+                if count == 0:
+                    raise BadFile(
+                        f"{self._root / file} ends at byte {offset + done}, and "
+                        f"{offset + len(buffer)} were expected; it is truncated"
+                    )
+                done += count
+
+    def write_at(self, file: str, offset: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at `offset`.
+
+        Raises:
+            BadRequest: the disk is full, or refuses the write for another reason.
+        """
+        view = memoryview(data)
+        with self._descriptor(file) as descriptor:
+            done = 0
+            while done < len(view):
+                try:
+                    done += os.pwrite(descriptor, view[done:], offset + done)
+                except OSError as error:
+                    raise BadRequest(
+                        f"{self._root / file} cannot be written: {error.strerror}"
+                    ) from error
+
+    def sync(self, file: str) -> None:
+        """Flush the file to the disk."""
+        with self._descriptor(file) as descriptor:
+            os.fsync(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in a directory survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

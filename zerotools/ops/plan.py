@@ -1,0 +1,125 @@
+"""The one algorithm: which source bytes fill which target chunk, with the proof that all do.
+
+For each tensor of the target, in the target's order: prove that the source's chunks cover it
+exactly and lie inside their files, prove the same of the target's, then sweep. Because both covers
+are exact, every target element has exactly one source, whatever the two layouts are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zerotools.core.boxes import Box, BoxIndex, Hole, Overlap, prove_cover
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.copy import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Fill one target chunk: `pieces` are disjoint and cover its box."""
+
+    key: Key
+    target: Chunk
+    source_dtype: DType
+    target_dtype: DType
+    pieces: tuple[Piece, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes to write."""
+        return self.target.box.numel * self.target_dtype.itemsize
+
+
+def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy]:
+    """Yield the copies that make `target` out of `source`, tensor by tensor.
+
+    Raises:
+        BadRequest: the target has a tensor that the source lacks, or has in another shape.
+        BadFile: the source has a hole, an overlap, or a chunk outside its file.
+    """
+    for key, wanted in target.tensors.items():
+        yield from _plan_tensor(key, _find(source, key, wanted), source, wanted)
+
+
+def _find(source: Checkpoint, key: Key, wanted: Tensor) -> Tensor:
+    tensor = source.tensors.get(key)
+    if tensor is None:
+        raise BadRequest(f"{source.origin.path} has no tensor {key}, which the output needs")
+    if tensor.shape != wanted.shape:
+        raise BadRequest(
+            f"{key} has shape {tensor.shape} in {source.origin.path} and {wanted.shape} in the "
+            "output"
+        )
+    return tensor
+
+
+def _plan_tensor(key: Key, tensor: Tensor, source: Checkpoint, wanted: Tensor) -> Iterator[Copy]:
+    available = distinct_chunks(key, tensor, source)
+    prove_target(key, wanted)
+    index = BoxIndex([chunk.box for chunk in available])
+    for chunk in wanted.chunks:
+        if chunk.box.is_empty:
+            continue
+        pieces = tuple(
+            Piece(available[position], common) for position, common in index.meeting(chunk.box)
+        )
+        yield Copy(key, chunk, tensor.dtype, wanted.dtype, pieces)
+
+
+def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]:
+    """One chunk per distinct box, proved to cover the tensor and to lie inside their files.
+
+    Raises:
+        BadFile: a hole, an overlap, a chunk outside the tensor or outside its file.
+    """
+    by_box: dict[Box, Chunk] = {}
+    for chunk in tensor.chunks:
+        if not chunk.box.is_empty:
+            by_box.setdefault(chunk.box, chunk)
+            _check_inside_file(key, chunk, tensor.dtype, source)
+    try:
+        fault = prove_cover(tensor.shape, by_box)
+    except ValueError as error:
+        raise BadFile(f"{source.origin.path}: {key}: {error}") from None
+    if isinstance(fault, Overlap):
+        raise BadFile(
+            f"{source.origin.path}: {key}: chunk {fault.first} in {by_box[fault.first].file} "
+            f"overlaps chunk {fault.second} in {by_box[fault.second].file}"
+        )
+    if isinstance(fault, Hole):
+        raise BadFile(_hole_message(key, tensor, fault, source))
+    return list(by_box.values())
+
+
+def _hole_message(key: Key, tensor: Tensor, hole: Hole, source: Checkpoint) -> str:
+    message = (
+        f"{source.origin.path}: {key} is incomplete: {hole.missing} of {tensor.numel} elements "
+        f"are in no file, the first of them in {hole.box}"
+    )
+    blamed = [problem.message for problem in source.problems if problem.file]
+    return f"{message} ({blamed[0]})" if blamed else message
+
+
+def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint) -> None:
+    size = source.files.get(chunk.file)
+    end = chunk.offset + chunk.extent(dtype)
+    if size is not None and end > size:
+        raise BadFile(
+            f"{source.root / chunk.file}: {key} {chunk.box} ends at byte {end}, and the file has "
+            f"{size}; it is truncated"
+        )
+
+
+def prove_target(key: Key, wanted: Tensor) -> None:
+    """Check a writer's own layout before a byte of it is written.
+
+    Raises:
+        AssertionError: a writer laid a tensor out with holes, overlaps or gaps: our mistake.
+    """
+    boxes: Sequence[Box] = [chunk.box for chunk in wanted.chunks]
+    fault = prove_cover(wanted.shape, boxes)
+    assert fault is None, f"{key} is laid out with {fault}"
+    assert all(chunk.is_contiguous for chunk in wanted.chunks), f"{key} is laid out with gaps"
