@@ -1,0 +1,37 @@
+"""A machine whose NVML a test controls, down to the shared library (`nvml_double.c`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from zerotools.sensors.nvml import NvmlProbe
+
+
+class Double:
+    """The machine: what its NVML says, and the probes that were made on it."""
+
+    def __init__(self, library: Path, directory: Path) -> None:
+        self._state = directory / "state"
+        self.environment = os.environ | {
+            "LD_LIBRARY_PATH": str(library),
+            "NVML_DOUBLE": str(self._state),
+        }
+        self.probes: list[NvmlProbe] = []
+
+    def says(self, *lines: str) -> None:
+        """Replace the state, in one step."""
+        fresh = self._state.with_suffix(".new")
+        fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        fresh.rename(self._state)
+
+    def probe(
+        self, *, deadline_seconds: float = 10.0, clock: Callable[[], float] = lambda: 0.0
+    ) -> NvmlProbe:
+        """A probe that loads the double."""
+        probe = NvmlProbe(
+            environment=self.environment, deadline_seconds=deadline_seconds, clock=clock
+        )
+        self.probes.append(probe)
+        return probe

@@ -1,0 +1,113 @@
+/* A libnvidia-ml.so.1 for tests. What it reports stands in the text file $NVML_DOUBLE, which is read
+ * anew on every call, so that a test can change the machine while a probe runs:
+ *
+ *   init <code>             what nvmlInit returns
+ *   count <code>            what nvmlDeviceGetCount returns
+ *   hang                    nvmlDeviceGetCount never returns
+ *   crash                   nvmlDeviceGetCount ends the process
+ *   v1                      a driver without version 2 of the memory call
+ *   gpu <uuid> <total MiB> <used MiB> <error>
+ *   hold <gpu> <pid> <MiB>  a compute process; -1 MiB: NVML cannot tell
+ *   draw <gpu> <pid> <MiB>  a graphics process
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, SMALL = 7, NO_FUNCTION = 13 };
+
+struct gpu { char uuid[96]; long total, used; int error; };
+struct held { int gpu, graphics; u32 pid; long mib; };
+static struct { int init, count, hang, crash, v1, gpus, helds; struct gpu gpu[8]; struct held held[32]; } now;
+
+static void load(void) {
+    memset(&now, 0, sizeof now);
+    const char *path = getenv("NVML_DOUBLE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[256], word[16];
+    while (file && fgets(line, sizeof line, file)) {
+        struct gpu *g = &now.gpu[now.gpus];
+        struct held *h = &now.held[now.helds];
+        if (sscanf(line, "%15s", word) != 1) continue;
+        if (!strcmp(word, "init")) sscanf(line, "init %d", &now.init);
+        if (!strcmp(word, "count")) sscanf(line, "count %d", &now.count);
+        if (!strcmp(word, "hang")) now.hang = 1;
+        if (!strcmp(word, "crash")) now.crash = 1;
+        if (!strcmp(word, "v1")) now.v1 = 1;
+        if (sscanf(line, "gpu %95s %ld %ld %d", g->uuid, &g->total, &g->used, &g->error) == 4) now.gpus++;
+        h->graphics = !strcmp(word, "draw");
+        if (sscanf(line, "hold %d %u %ld", &h->gpu, &h->pid, &h->mib) == 3 ||
+            sscanf(line, "draw %d %u %ld", &h->gpu, &h->pid, &h->mib) == 3) now.helds++;
+    }
+    if (file) fclose(file);
+}
+
+static int find(void *handle, struct gpu **found) {
+    load();
+    size_t index = (size_t)handle - 1;
+    if (index >= (size_t)now.gpus) return INVALID;
+    *found = &now.gpu[index];
+    return (*found)->error;
+}
+
+#define GPU(handle) struct gpu *g; int code = find(handle, &g); if (code) return code
+
+const char *nvmlErrorString(int code) {
+    return code == 15 ? "GPU is lost" : code == 3 ? "Not Supported" : code == 18 ? "Driver/library version mismatch" : "Unknown Error";
+}
+int nvmlInitWithFlags(u32 flags) { (void)flags; load(); return now.init; }
+int nvmlShutdown(void) { return OK; }
+int nvmlDeviceGetCount_v2(u32 *count) {
+    load();
+    while (now.hang) pause();
+    if (now.crash) abort();
+    *count = (u32)now.gpus;
+    return now.count;
+}
+int nvmlDeviceGetHandleByIndex_v2(u32 index, void **handle) {
+    *handle = (void *)(size_t)(index + 1);
+    GPU(*handle);
+    return OK;
+}
+int nvmlDeviceGetUUID(void *handle, char *text, u32 size) { GPU(handle); snprintf(text, size, "%s", g->uuid); return OK; }
+int nvmlDeviceGetName(void *handle, char *text, u32 size) { GPU(handle); snprintf(text, size, "Double 9000"); return OK; }
+int nvmlDeviceGetMemoryInfo(void *handle, u64 *info) {
+    GPU(handle);
+    info[0] = (u64)g->total << 20; info[1] = (u64)(g->total - g->used) << 20; info[2] = (u64)g->used << 20;
+    return OK;
+}
+struct memory2 { u32 version; u64 total, reserved, free, used; };
+int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory2 *info) {
+    GPU(handle);
+    if (now.v1) return NO_FUNCTION;
+    info->total = (u64)g->total << 20; info->reserved = 100 << 20; info->used = (u64)g->used << 20;
+    info->free = info->total - info->reserved - info->used;
+    return OK;
+}
+int nvmlDeviceGetUtilizationRates(void *handle, u32 *rates) { GPU(handle); rates[0] = 93; rates[1] = 40; return OK; }
+int nvmlDeviceGetTemperature(void *handle, u32 sensor, u32 *celsius) { (void)sensor; GPU(handle); *celsius = 61; return OK; }
+int nvmlDeviceGetPowerUsage(void *handle, u32 *milliwatts) { (void)handle; (void)milliwatts; return NOT_SUPPORTED; }
+
+struct process { u32 pid; u64 used; u32 instance, compute; };
+static int list(void *handle, int graphics, u32 *count, struct process *out) {
+    GPU(handle);
+    u32 wanted = 0;
+    for (int i = 0; i < now.helds; i++) {
+        struct held *h = &now.held[i];
+        if (h->gpu != g - now.gpu || h->graphics != graphics) continue;
+        if (out && wanted < *count) {
+            out[wanted].pid = h->pid;
+            out[wanted].used = h->mib < 0 ? ~0ULL : (u64)h->mib << 20;
+        }
+        wanted++;
+    }
+    code = wanted > *count ? SMALL : OK;
+    *count = wanted;
+    return code;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, u32 *count, struct process *out) { return list(handle, 0, count, out); }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, u32 *count, struct process *out) { return list(handle, 1, count, out); }

@@ -1,0 +1,166 @@
+"""The probe process against a real shared library, healthy, failing and hanging."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.sensors.double import Double
+from zerotools.sensors.nvml import NvmlProbe
+from zerotools.sensors.snapshot import GpuProcess
+
+MIB = 2**20
+HEALTHY = ("gpu GPU-a 81920 2048 0", "gpu GPU-b 81920 512 0", "hold 0 4242 2000")
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_two_healthy_gpus(double: Double) -> None:
+    double.says(*HEALTHY, "draw 0 4242 1500", "draw 0 7 3", "hold 1 8 -1")
+    reading = double.probe().read()
+    assert reading.error is None
+    assert reading.age_seconds == 0
+    first, second = reading.gpus
+    assert (first.index, first.uuid, first.name) == (0, "GPU-a", "Double 9000")
+    assert first.memory_total_bytes == 81920 * MIB
+    assert first.memory_used_bytes == 2048 * MIB
+    assert first.memory_reserved_bytes == 100 * MIB
+    assert first.memory_free_bytes == (81920 - 2048 - 100) * MIB
+    assert (first.utilization_percent, first.temperature_celsius) == (93, 61)
+    assert first.processes == (GpuProcess(7, 3 * MIB), GpuProcess(4242, 2000 * MIB))
+    assert second.processes == (GpuProcess(8, None),)
+    assert first.power_watts is None
+    assert first.missing == {"power_watts": "NVML: Not Supported"}
+
+
+def test_the_same_probe_sees_changes(double: Double) -> None:
+    double.says(*HEALTHY)
+    probe = double.probe()
+    assert len(probe.read().gpus) == 2
+    double.says("gpu GPU-a 81920 9000 0")
+    (gpu,) = probe.read().gpus
+    assert gpu.memory_used_bytes == 9000 * MIB
+
+
+def test_a_driver_without_the_second_memory_call(double: Double) -> None:
+    double.says("v1", *HEALTHY)
+    first = double.probe().read().gpus[0]
+    assert first.memory_used_bytes == 2048 * MIB
+    assert first.memory_reserved_bytes is None
+    assert first.error is None
+
+
+def test_an_error_on_one_gpu_leaves_the_other(double: Double) -> None:
+    double.says("gpu GPU-a 81920 0 0", "gpu GPU-b 81920 0 15")
+    reading = double.probe().read()
+    assert reading.error is None
+    assert reading.gpus[0].error is None
+    assert reading.gpus[1].error == "NVML: GPU is lost"
+    assert reading.gpus[1].memory_free_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("init 9", "no NVML: the NVIDIA driver is not loaded"),
+        ("init 18", "no NVML: the NVIDIA driver and its library differ in version"),
+        ("count 999", "no NVML: Unknown Error"),
+        ("count 15", "no NVML: GPU is lost"),
+    ],
+)
+def test_an_error_of_the_whole_is_said_and_recovers(double: Double, state: str, said: str) -> None:
+    double.says(state, *HEALTHY)
+    probe = double.probe()
+    reading = probe.read()
+    assert reading.error is not None
+    assert reading.error.startswith(said)
+    assert (reading.gpus, reading.age_seconds) == ((), None)
+    double.says(*HEALTHY)
+    assert len(probe.read().gpus) == 2
+
+
+def test_library_absent(tmp_path: Path) -> None:
+    probe = NvmlProbe(environment=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)})
+    reading = probe.read()
+    probe.close()
+    if reading.error is None:
+        pytest.skip("this machine has NVML")
+    assert reading.error == (
+        "no NVML: libnvidia-ml.so.1 was not found (it comes with the NVIDIA driver)"
+    )
+
+
+def test_library_of_another_kind(tmp_path: Path) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library", encoding="utf-8")
+    probe = NvmlProbe(environment=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)})
+    error = probe.read().error
+    probe.close()
+    assert error is not None
+    assert error.startswith("no NVML: libnvidia-ml.so.1 could not be loaded (")
+
+
+def test_a_hang_is_given_up_and_the_last_gpus_are_marked_old(double: Double) -> None:
+    clock = Clock()
+    double.says(*HEALTHY)
+    probe = double.probe(deadline_seconds=0.1, clock=clock)
+    assert probe.read().error is None
+    double.says("hang", *HEALTHY)
+    clock.now += 5
+    reading = probe.read()
+    assert reading.error == "NVML did not answer within 0.1 s"
+    assert reading.age_seconds == 5
+    assert [gpu.uuid for gpu in reading.gpus] == ["GPU-a", "GPU-b"]
+
+    double.says(*HEALTHY)
+    assert probe.read().error is not None, "no new child before the backoff has passed"
+    clock.now += 1
+    recovered = probe.read()
+    assert (recovered.error, recovered.age_seconds) == (None, 0)
+
+
+def test_a_crash_of_the_library_is_the_childs_alone(double: Double) -> None:
+    clock = Clock()
+    double.says("crash", *HEALTHY)
+    probe = double.probe(clock=clock)
+    assert probe.read().error == "no NVML: the probe process ended (status -6)"
+    clock.now += 1
+    assert probe.read().error == "no NVML: the probe process ended (status -6)"
+    double.says(*HEALTHY)
+    clock.now += 1.5
+    assert probe.read().error is not None, "the second wait is twice the first"
+    clock.now += 0.5
+    assert probe.read().error is None
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("input(); print('[]')", "no NVML: the probe answered nonsense"),
+        ('input(); print(\'{"gpus": [{"uuid": 1}], "error": null}\')', "no NVML: the probe answ"),
+        ("pass", "no NVML: the probe process ended (status "),
+        ("while True: print('x' * 65536, end='')", "no NVML: the probe does not stop answering"),
+    ],
+)
+def test_a_broken_probe_is_an_error_not_an_exception(script: str, said: str) -> None:
+    probe = NvmlProbe(command=[sys.executable, "-c", script], deadline_seconds=10)
+    error = probe.read().error
+    probe.close()
+    assert error is not None
+    assert error.startswith(said)
+
+
+def test_a_probe_that_cannot_start() -> None:
+    probe = NvmlProbe(command=["/no/such/python"])
+    error = probe.read().error
+    assert error is not None
+    assert error.startswith("no NVML: the probe did not start (")

@@ -1,0 +1,54 @@
+"""A probe that answers what it was told, for tests and for trying things without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerotools.sensors.nvml import GpuReading
+from zerotools.sensors.snapshot import Gpu, GpuProcess
+
+
+class FakeProbe:
+    """A `GpuProbe` whose GPUs and error may be changed between readings."""
+
+    def __init__(
+        self, gpus: Sequence[Gpu] = (), *, error: str | None = None, age_seconds: float = 0.0
+    ) -> None:
+        self.gpus = tuple(gpus)
+        self.error = error
+        self.age_seconds = age_seconds
+        self.closed = False
+
+    def read(self) -> GpuReading:
+        """What it was told."""
+        return GpuReading(self.gpus, self.error, self.age_seconds)
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+
+def fake_gpu(
+    index: int,
+    *,
+    total_gib: float = 80,
+    used_gib: float = 0.5,
+    processes: Sequence[GpuProcess] = (),
+    error: str | None = None,
+) -> Gpu:
+    """A healthy GPU, with the UUID `GPU-fake-<index>`."""
+    total, used = int(total_gib * 2**30), int(used_gib * 2**30)
+    return Gpu(
+        index=index,
+        uuid=f"GPU-fake-{index}",
+        name="Fake H100",
+        memory_total_bytes=total,
+        memory_used_bytes=used,
+        memory_free_bytes=total - used,
+        memory_reserved_bytes=0,
+        utilization_percent=0,
+        temperature_celsius=40,
+        power_watts=70.0,
+        processes=tuple(processes),
+        error=error,
+    )

@@ -1,0 +1,81 @@
+"""Host memory, load and pressure, through psutil and /proc/pressure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+from zerotools.sensors.snapshot import Host, Pressure, Stall
+
+NO_PRESSURE = "this kernel does not report pressure (no /proc/pressure)"
+FIRST_READING = "CPU use is known from the second reading on"
+
+
+class HostSensor:
+    """Reads the host. CPU use is that between two readings."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._pressure = proc / "pressure"
+        self._before: tuple[float, float] | None = None
+
+    def read(self) -> Host:
+        """The host now; takes a millisecond."""
+        memory = psutil.virtual_memory()
+        swap = psutil.swap_memory()
+        busy = self._cpu_percent()
+        pressure = read_pressure(self._pressure)
+        missing = {}
+        if busy is None:
+            missing["cpu_percent"] = FIRST_READING
+        if pressure is None:
+            missing["pressure"] = NO_PRESSURE
+        return Host(
+            memory_total_bytes=memory.total,
+            memory_available_bytes=memory.available,
+            memory_used_bytes=memory.total - memory.available,
+            swap_total_bytes=swap.total,
+            swap_used_bytes=swap.used,
+            cpu_count=os.cpu_count() or 1,
+            load_average=os.getloadavg(),
+            cpu_percent=busy,
+            pressure=pressure,
+            missing=missing,
+        )
+
+    def _cpu_percent(self) -> float | None:
+        times = psutil.cpu_times()
+        idle = times.idle + getattr(times, "iowait", 0.0)
+        now = (sum(times[:8]), idle)  # the last two fields, guest time, are in the first already
+        before, self._before = self._before, now
+        if before is None or now[0] <= before[0]:
+            return None
+        share = 1 - (now[1] - before[1]) / (now[0] - before[0])
+        return round(100 * min(max(share, 0.0), 1.0), 1)
+
+
+def read_pressure(directory: Path) -> Pressure | None:
+    """The stalls under `directory`; None where the kernel has none, or has them switched off."""
+    stalls = {name: _read_stall(directory / name) for name in ("memory", "cpu", "io")}
+    return Pressure(**stalls) if any(stalls.values()) else None
+
+
+def _read_stall(path: Path) -> Stall | None:
+    try:
+        text = path.read_text(encoding="ascii")
+    except OSError:
+        return None
+    return parse_stall(text)
+
+
+def parse_stall(text: str) -> Stall | None:
+    """A file of /proc/pressure: lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`."""
+    values: dict[str, float] = {}
+    for line in text.splitlines():
+        kind, *pairs = line.split()
+        for pair in pairs:
+            name, _, value = pair.partition("=")
+            if kind in ("some", "full") and name in ("avg10", "avg60"):
+                values[f"{kind}_{name}_percent"] = float(value)
+    return Stall(**values) if "some_avg10_percent" in values else None

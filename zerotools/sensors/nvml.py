@@ -1,0 +1,194 @@
+"""GPUs through NVML, from a process that cannot be held up by the driver.
+
+`NvmlProbe` owns a child (`zerotools.sensors.probe`) and gives it a deadline for each reading. One
+that misses it is killed. One that cannot even be killed (it sleeps uninterruptibly in the driver)
+is abandoned, and no other is started until it has ended: a second one would hang as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from zerotools.sensors.snapshot import Gpu
+
+DEADLINE_SECONDS = 2.0
+START_SECONDS = 10.0
+REAP_SECONDS = 0.5
+MOST_BACKOFF_SECONDS = 60.0
+LONGEST_ANSWER = 4 << 20
+PROBE_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("probe.py")))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """The GPUs as they were `age_seconds` ago (None: never read).
+
+    With an `error` they are the last ones known, and must not be relied on.
+    """
+
+    gpus: tuple[Gpu, ...]
+    error: str | None
+    age_seconds: float | None
+
+
+class GpuProbe(Protocol):
+    """Where a snapshot gets its GPUs from."""
+
+    def read(self) -> GpuReading:
+        """The GPUs now, within a few seconds, come what may."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever the probe holds."""
+        ...
+
+
+class ProbeFailed(Exception):
+    """The child gave no usable answer; the message says why."""
+
+
+class NvmlProbe:
+    """A `GpuProbe` over a child process. Not for use by several threads at once.
+
+    `command` and `environment` are those of the child, `clock` is monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        command: Sequence[str] = PROBE_COMMAND,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deadline = deadline_seconds
+        self._command = list(command)
+        self._environment = None if environment is None else dict(environment)
+        self._clock = clock
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stuck: subprocess.Popen[bytes] | None = None
+        self._failures = 0
+        self._failure = ""
+        self._not_before = 0.0
+        self._last: tuple[float, tuple[Gpu, ...]] | None = None
+
+    def read(self) -> GpuReading:
+        """Ask the child, starting one where needed and allowed."""
+        if self._stuck is not None and self._stuck.poll() is not None:
+            self._stuck = None
+        if self._stuck is not None:
+            return self._stale(
+                f"NVML hangs: probe process {self._stuck.pid} cannot be ended (the NVIDIA driver "
+                "does not answer; look at dmesg, the machine may need a restart)"
+            )
+        if self._child is None and self._clock() < self._not_before:
+            return self._stale(self._failure)
+        try:
+            gpus, error = self._ask()
+        except ProbeFailed as failed:
+            self._give_up(str(failed))
+            return self._stale(self._failure)
+        self._failures = 0
+        if error is None:
+            self._last = (self._clock(), gpus)
+            return GpuReading(gpus, None, 0.0)
+        return self._stale(error)
+
+    def close(self) -> None:
+        """End the child. One that cannot be ended is left to the driver."""
+        child, self._child = self._child, None
+        if child is not None:
+            _end(child)
+
+    def _stale(self, error: str) -> GpuReading:
+        if self._last is None:
+            return GpuReading((), error, None)
+        when, gpus = self._last
+        return GpuReading(gpus, error, self._clock() - when)
+
+    def _ask(self) -> tuple[tuple[Gpu, ...], str | None]:
+        seconds = self._deadline
+        if self._child is None:
+            self._child = self._start()
+            seconds += START_SECONDS
+        answer = _exchange(self._child, time.monotonic() + seconds, seconds)
+        try:
+            tree = json.loads(answer)
+            error = tree["error"]
+            return tuple(Gpu.from_json(gpu) for gpu in tree["gpus"]), error
+        except (ValueError, KeyError, TypeError) as nonsense:
+            raise ProbeFailed(f"no NVML: the probe answered nonsense ({nonsense})") from nonsense
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C on a terminal is for the parent to handle
+            )
+        except OSError as error:
+            raise ProbeFailed(f"no NVML: the probe did not start ({error})") from error
+
+    def _give_up(self, reason: str) -> None:
+        """End the child; the next one waits twice as long each time."""
+        child, self._child = self._child, None
+        if child is not None and not _end(child):
+            self._stuck = child
+        wait = min(2.0**self._failures, MOST_BACKOFF_SECONDS)
+        self._failures += 1
+        self._failure = reason
+        self._not_before = self._clock() + wait
+
+
+def _exchange(child: subprocess.Popen[bytes], until: float, seconds: float) -> bytes:
+    """Ask for one line, and return it; ProbeFailed if it has not come at `until`."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+    except OSError:
+        raise ProbeFailed(_ended(child)) from None
+    waiting = select.poll()
+    waiting.register(child.stdout, select.POLLIN)
+    answer = bytearray()
+    while not answer.endswith(b"\n"):
+        if not waiting.poll(max(until - time.monotonic(), 0) * 1000):
+            raise ProbeFailed(f"NVML did not answer within {seconds:g} s")
+        part = os.read(child.stdout.fileno(), 1 << 16)
+        answer += part
+        if not part:
+            raise ProbeFailed(_ended(child))
+        if len(answer) > LONGEST_ANSWER:
+            raise ProbeFailed("no NVML: the probe does not stop answering")
+    return bytes(answer)
+
+
+def _ended(child: subprocess.Popen[bytes]) -> str:
+    _end(child)
+    return f"no NVML: the probe process ended (status {child.returncode})"
+
+
+def _end(child: subprocess.Popen[bytes]) -> bool:
+    """Kill and reap; False if the child is still there after half a second."""
+    child.kill()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None and not pipe.closed:
+            pipe.close()
+    try:
+        child.wait(REAP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""What was seen of the machine at one moment: values only.
+
+Units are in the names. A measurement that is missing is None, and the reason stands beside it:
+`Gpu.missing` by field, `Gpu.error` where the GPU as a whole could not be read, `gpus_error` where
+NVML could not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory of a GPU; NVML does not always know how much."""
+
+    pid: int
+    memory_used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `memory_reserved_bytes` is the driver's own, neither used nor free.
+
+    `error` says why the GPU cannot be relied on: then its identity, memory or processes are not
+    all known, and nothing may be started on it. `missing` maps the name of any other field that
+    is None to the reason.
+    """
+
+    index: int
+    uuid: str | None = None
+    name: str | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    utilization_percent: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    error: str | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Gpu:
+        """The GPU that `to_json` wrote. ValueError where it is not one."""
+        known = _known(cls, tree)
+        processes = [_build(GpuProcess, p) for p in known.pop("processes", ())]
+        return _build(cls, {**known, "processes": tuple(processes)})
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Pressure stall information of one resource: percent of time in which tasks waited for it.
+
+    `some`: at least one task waited; `full`: all of them did. Averages over 10 and 60 seconds.
+    Source: Linux Documentation/accounting/psi.rst.
+    """
+
+    some_avg10_percent: float
+    some_avg60_percent: float
+    full_avg10_percent: float | None = None
+    full_avg60_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Stalls by resource; None where the kernel does not report that one."""
+
+    memory: Stall | None = None
+    cpu: Stall | None = None
+    io: Stall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Memory and load of the machine. `missing` maps a field that is None to the reason."""
+
+    memory_total_bytes: int
+    memory_available_bytes: int
+    memory_used_bytes: int
+    swap_total_bytes: int
+    swap_used_bytes: int
+    cpu_count: int
+    load_average: tuple[float, float, float]
+    cpu_percent: float | None = None
+    pressure: Pressure | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Host:
+        """The host that `to_json` wrote. ValueError where it is not one."""
+        known = _known(cls, tree)
+        if known.get("pressure") is not None:
+            stalls = _known(Pressure, known["pressure"])
+            known["pressure"] = Pressure(
+                **{name: _build(Stall, stall) for name, stall in stalls.items() if stall}
+            )
+        known["load_average"] = tuple(known.get("load_average", ()))
+        return _build(cls, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The machine at `taken_at` (unix seconds).
+
+    `gpus` were read `gpus_age_seconds` before that (None: never). They are the last ones known
+    where `gpus_error` says that NVML does not answer; nothing may be started on their word then.
+    """
+
+    taken_at: float
+    host: Host
+    gpus: tuple[Gpu, ...] = ()
+    gpus_error: str | None = None
+    gpus_age_seconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `json.dumps`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Snapshot:
+        """The snapshot that `to_json` wrote. ValueError where it is not one.
+
+        Fields that this version does not know are left out, so that a newer daemon can be asked.
+        """
+        known = _known(cls, tree)
+        known["host"] = Host.from_json(known.get("host", {}))
+        known["gpus"] = tuple(Gpu.from_json(gpu) for gpu in known.get("gpus", ()))
+        return _build(cls, known)
+
+
+def _known(kind: type[Any], tree: object) -> dict[str, Any]:
+    if not isinstance(tree, Mapping):
+        raise ValueError(f"{kind.__name__} is {tree!r}, not an object")
+    names = {f.name for f in fields(kind)}
+    return {name: value for name, value in tree.items() if name in names}
+
+
+def _build(kind: type[T], tree: object) -> T:
+    try:
+        return kind(**_known(kind, tree))
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error

@@ -1,0 +1,44 @@
+"""Where snapshots come from: a probe for the GPUs, and the host."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from zerotools.sensors.host import HostSensor
+from zerotools.sensors.nvml import GpuProbe, NvmlProbe
+from zerotools.sensors.snapshot import Snapshot
+
+
+class SnapshotSource:
+    """Takes snapshots. A reading may block for some seconds while NVML does not answer."""
+
+    def __init__(self, probe: GpuProbe | None = None, host: HostSensor | None = None) -> None:
+        self._probe = probe or NvmlProbe()
+        self._host = host or HostSensor()
+
+    def read(self) -> Snapshot:
+        """The machine now."""
+        reading = self._probe.read()
+        return Snapshot(
+            taken_at=time.time(),
+            host=self._host.read(),
+            gpus=reading.gpus,
+            gpus_error=reading.error,
+            gpus_age_seconds=reading.age_seconds,
+        )
+
+    def close(self) -> None:
+        """End the probe."""
+        self._probe.close()
+
+    def __enter__(self) -> SnapshotSource:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
