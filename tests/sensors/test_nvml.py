@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.sensors.double import Double
 from zerotools.sensors.nvml import NvmlProbe
 from zerotools.sensors.snapshot import GpuProcess
