@@ -1,0 +1,31 @@
+"""The HTTP application: routes, limits, and the error frame around every handler."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from zerotoolsd.api import jobs, machine, outputs
+from zerotoolsd.api.inputs import LARGEST_BODY
+from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.problems import problems
+from zerotoolsd.service import JobService
+
+
+def make_app(service: JobService) -> web.Application:
+    """The API over `service`. Serve it on a socket of `zerotoolsd.api.listen`."""
+    app = web.Application(middlewares=[problems], client_max_size=LARGEST_BODY)
+    app[SERVICE] = service
+    app.add_routes(
+        [
+            web.post("/v1/jobs", jobs.submit),
+            web.get("/v1/jobs", jobs.list_jobs),
+            web.get("/v1/jobs/{id}", jobs.show),
+            web.post("/v1/jobs/{id}/cancel", jobs.cancel),
+            web.get("/v1/jobs/{id}/logs", outputs.logs),
+            web.get("/v1/jobs/{id}/progress", outputs.progress),
+            web.get("/v1/events", machine.events),
+            web.get("/v1/machine", machine.machine),
+            web.get("/v1/health", machine.health),
+        ]
+    )
+    return app

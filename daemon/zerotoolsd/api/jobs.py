@@ -1,0 +1,65 @@
+"""Handlers of /v1/jobs: submit, list, show, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.parse import job_from_dict
+from zerotools.jobs.states import STATES
+from zerotoolsd.api import inputs
+from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.peer import peer_uid
+from zerotoolsd.service import JobView
+
+MOST_JOBS = 1000
+HIDDEN = "***"
+
+
+def view_json(view: JobView) -> dict[str, Any]:
+    """A job for a client. No value of its environment leaves the daemon."""
+    tree = view.to_json()
+    spec = dict(tree["spec"])
+    env = spec.get("env")
+    if isinstance(env, Mapping):
+        spec["env"] = dict.fromkeys(env, HIDDEN)
+    return {**tree, "spec": spec}
+
+
+async def submit(request: web.Request) -> web.Response:
+    """POST /v1/jobs."""
+    uid = peer_uid(request)
+    body = await inputs.json_object(request, known=("job", "idempotency_key"))
+    if "job" not in body:
+        raise BadRequest("the key 'job' is missing")
+    key = inputs.idempotency_key(body.get("idempotency_key"))
+    spec = job_from_dict(body["job"], source="job")
+    view, is_new = await request.app[SERVICE].submit(spec, uid=uid, idempotency_key=key)
+    return web.json_response(view_json(view), status=201 if is_new else 200)
+
+
+async def list_jobs(request: web.Request) -> web.Response:
+    """GET /v1/jobs?state=&limit=&after=."""
+    state = request.query.get("state")
+    if state is not None and state not in STATES:
+        raise BadRequest(f"state={state[:40]!r}: must be one of {', '.join(STATES)}")
+    limit = inputs.whole(request.query, "limit", 100, least=1, most=MOST_JOBS)
+    after = inputs.whole(request.query, "after", None, least=0)
+    assert limit is not None
+    views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after)
+    return web.json_response({"jobs": [view_json(view) for view in views]})
+
+
+async def show(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}."""
+    return web.json_response(view_json(await request.app[SERVICE].job(inputs.job_id(request))))
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/cancel."""
+    job_id = inputs.job_id(request)
+    view = await request.app[SERVICE].cancel(job_id, uid=peer_uid(request))
+    return web.json_response(view_json(view), status=202)

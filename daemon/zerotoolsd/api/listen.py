@@ -1,0 +1,56 @@
+"""The daemon's socket: for its own user only, in a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.location import Address, connect
+
+BACKLOG = 128
+ANSWER_SECONDS = 1.0
+
+
+def open_socket(path: Path) -> socket.socket:
+    """Listen at `path`, mode 0600; its directory is made with mode 0700 where it is missing.
+
+    A socket that a dead daemon left behind is replaced. Raises BadRequest where a living one
+    answers, or something else than a socket is in the way.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _clear(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The mode must be right from the first moment: nobody may connect in between.
+        before = os.umask(0o177)
+        try:
+            with Address(path) as address:
+                listening.bind(address)
+        finally:
+            os.umask(before)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _clear(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise BadRequest(f"{path} is in the way: it is no socket; remove it or name another")
+    try:
+        connect(path, ANSWER_SECONDS).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        path.unlink(missing_ok=True)
+        return
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be taken over: {error.strerror or error}") from error
+    raise BadRequest(f"another zerotoolsd already listens at {path}")

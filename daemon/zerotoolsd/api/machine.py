@@ -1,0 +1,29 @@
+"""Handlers of /v1/machine, /v1/events and /v1/health."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from zerotoolsd.api import inputs
+from zerotoolsd.api.keys import SERVICE
+
+LONGEST_WAIT_SECONDS = 60.0
+
+
+async def machine(request: web.Request) -> web.Response:
+    """GET /v1/machine."""
+    return web.json_response(await request.app[SERVICE].machine())
+
+
+async def health(request: web.Request) -> web.Response:
+    """GET /v1/health."""
+    return web.json_response(request.app[SERVICE].health())
+
+
+async def events(request: web.Request) -> web.Response:
+    """GET /v1/events?since=&wait= (`next` of one answer is `since` of the next)."""
+    since = inputs.whole(request.query, "since", 0, least=0) or 0
+    wait = inputs.seconds(request.query, "wait", most=LONGEST_WAIT_SECONDS)
+    found = await request.app[SERVICE].events(since, wait)
+    last = found[-1].seq if found else since
+    return web.json_response({"events": [event.to_json() for event in found], "next": last})

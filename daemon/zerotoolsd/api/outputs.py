@@ -1,0 +1,141 @@
+"""Handlers of what a job writes: its logs and its progress, read by offset, never held open.
+
+An attempt may write what it likes into its directory, a pipe or a link too: only regular files are
+read, and reading never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.states import TERMINAL
+from zerotoolsd.api import inputs
+from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.service import AttemptView, JobView, NotFound
+
+LARGEST_PART = 1 << 20
+USUAL_PART = 1 << 16
+MOST_RECORDS = 1000
+
+
+class Part(NamedTuple):
+    """Bytes of a file from `offset` on, and the size that it had."""
+
+    data: bytes
+    offset: int
+    size: int
+
+
+async def logs(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/logs?attempt=&rank=&offset=&limit= (bytes; see the headers)."""
+    view = await request.app[SERVICE].job(inputs.job_id(request))
+    attempt = _attempt(view, request)
+    rank = inputs.whole(request.query, "rank", 0, least=0) or 0
+    if rank >= view.world_size:
+        raise BadRequest(f"rank={rank}: job {view.id} has ranks 0 to {view.world_size - 1}")
+    offset = inputs.whole(request.query, "offset", 0, least=-inputs.LARGEST_INT) or 0
+    limit = inputs.whole(request.query, "limit", USUAL_PART, least=0, most=LARGEST_PART)
+    assert limit is not None
+    if attempt is None:
+        return _log_response(Part(b"", 0, 0), 0, ended=view.state in TERMINAL)
+    path = request.app[SERVICE].run_dir(view.id, attempt.number) / f"rank-{rank}.log"
+    part = await asyncio.to_thread(read_part, path, offset, limit)
+    return _log_response(part, attempt.number, ended=attempt.ended is not None)
+
+
+def _log_response(part: Part, attempt: int, *, ended: bool) -> web.Response:
+    next_offset = part.offset + len(part.data)
+    over = ended and next_offset >= part.size
+    return web.Response(
+        body=part.data,
+        content_type="application/octet-stream",
+        headers={
+            "Zerotools-Attempt": str(attempt),
+            "Zerotools-Next-Offset": str(next_offset),
+            "Zerotools-Size": str(part.size),
+            "Zerotools-Over": "true" if over else "false",
+        },
+    )
+
+
+async def progress(request: web.Request) -> web.Response:
+    """GET /v1/jobs/{id}/progress?attempt=&since= (`next` of one answer is `since` of the next)."""
+    view = await request.app[SERVICE].job(inputs.job_id(request))
+    attempt = _attempt(view, request)
+    since = inputs.whole(request.query, "since", 0, least=0) or 0
+    if attempt is None:
+        return _progress_response([], 0, 0, over=view.state in TERMINAL)
+    path = request.app[SERVICE].run_dir(view.id, attempt.number) / "progress.jsonl"
+    part = await asyncio.to_thread(read_part, path, since, LARGEST_PART)
+    records, used = parse_records(part.data)
+    over = attempt.ended is not None and (part.offset + len(part.data) >= part.size)
+    over = over and len(records) < MOST_RECORDS
+    return _progress_response(records, part.offset + used, attempt.number, over=over)
+
+
+def _progress_response(
+    records: list[dict[str, Any]], next_offset: int, attempt: int, *, over: bool
+) -> web.Response:
+    return web.json_response(
+        {"records": records, "next": next_offset, "attempt": attempt, "over": over}
+    )
+
+
+def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """The objects of the whole lines of `data`, a thousand at most, and how many bytes they took.
+
+    Lines that are no JSON object are left out: they come from the job, not from us.
+    """
+    records: list[dict[str, Any]] = []
+    used = 0
+    while len(records) < MOST_RECORDS and (end := data.find(b"\n", used)) >= 0:
+        try:
+            record = json.loads(data[used:end])
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        used = end + 1
+    if used == 0 and len(data) >= LARGEST_PART:
+        used = len(data)  # one endless line would hold up whoever follows
+    return records, used
+
+
+def _attempt(view: JobView, request: web.Request) -> AttemptView | None:
+    number = inputs.whole(request.query, "attempt", None, least=1)
+    if number is None:
+        return view.attempt
+    for attempt in view.attempts:
+        if attempt.number == number:
+            return attempt
+    raise NotFound(f"job {view.id} has no attempt {number}; it had {len(view.attempts)} so far")
+
+
+def read_part(path: Path, offset: int, limit: int) -> Part:
+    """At most `limit` bytes from `offset`; from the end where that is negative.
+
+    A file that is not there yet is empty, and so is what lies beyond the end.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return Part(b"", 0, 0)
+    except OSError as error:
+        raise NotFound(f"{path.name} cannot be read: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotFound(f"{path.name} is not a regular file")
+        start = max(found.st_size + offset, 0) if offset < 0 else min(offset, found.st_size)
+        return Part(os.pread(descriptor, limit, start), start, found.st_size)
+    finally:
+        os.close(descriptor)

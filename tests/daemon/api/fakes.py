@@ -1,0 +1,170 @@
+"""A `JobService` in memory, and jobs to put into it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.parse import job_from_dict, job_to_dict
+from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.states import TERMINAL
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.snapshot import GpuProcess
+from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.service import AttemptView, Conflict, Event, Forbidden, JobView, NotFound
+
+JOB: dict[str, Any] = {
+    "name": "tiny",
+    "device": "cpu",
+    "ranks": 2,
+    "env": {"TOKEN": "hunter2"},
+    "model": {"config": {"model_type": "llama"}},
+    "data": {"text": ["/data/*.txt"]},
+    "train": {"steps": 40, "batch_size": 12},
+}
+STEP: dict[str, Any] = {
+    "event": "step",
+    "rank": 0,
+    "phase": "train",
+    "step": 12,
+    "steps": 40,
+    "loss": 2.5,
+    "lr": 3e-4,
+    "grad_norm": 1.25,
+    "tokens_per_second": 15300.0,
+    "step_seconds": 0.5,
+    "rss_bytes": 3 << 30,
+    "gpu_peak_bytes": None,
+}
+
+
+def a_job(**changes: Any) -> JobSpec:
+    """A valid job, with `changes` at its top level."""
+    return job_from_dict(JOB | changes, source="test")
+
+
+def an_attempt(number: int = 1, **changes: Any) -> AttemptView:
+    """A running attempt."""
+    usual = AttemptView(
+        number=number,
+        state="running",
+        gpu_uuids=(),
+        started=1_700_000_060.0,
+        ended=None,
+        exit_code=None,
+        signal=None,
+        cause=None,
+        resumed_from=None,
+        peak_gpu_bytes=None,
+        peak_host_bytes=6 << 30,
+        steps_done=12,
+        run_dir=f"/state/jobs/1/attempt-{number}",
+    )
+    return replace(usual, **changes)
+
+
+def a_view(job_id: int, spec: JobSpec, *, uid: int = 0, **changes: Any) -> JobView:
+    """A queued job. Its environment is deliberately not blanked: the API must not rely on that."""
+    usual = JobView(
+        id=job_id,
+        name=spec.name or "",
+        state="queued",
+        reason="needs 1 GPU, and GPU 0 is leased to job 1",
+        uid=uid,
+        created=1_700_000_000.0,
+        started=None,
+        ended=None,
+        attempts=(),
+        world_size=spec.world_size,
+        device=spec.device,
+        stage=spec.zero.stage,
+        output_dir=f"/state/jobs/{job_id}/output",
+        latest_checkpoint=None,
+        progress=None,
+        spec=job_to_dict(spec),
+    )
+    return replace(usual, **changes)
+
+
+class FakeService:
+    """Jobs in a dict; tests change them as the daemon's loop would."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.views: dict[int, JobView] = {}
+        self.keys: dict[str, int] = {}
+        self.uids: list[int] = []
+        self.feed: list[Event] = []
+        self.leases: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+
+    def add(self, **changes: Any) -> JobView:
+        """Put a job in."""
+        job_id = len(self.views) + 1
+        self.views[job_id] = a_view(job_id, a_job(), **changes)
+        return self.views[job_id]
+
+    def change(self, job_id: int, **changes: Any) -> JobView:
+        """Replace fields of a job."""
+        self.views[job_id] = replace(self.views[job_id], **changes)
+        return self.views[job_id]
+
+    def write(self, job_id: int, name: str, data: bytes, *, attempt: int = 1) -> None:
+        """Append to a file of an attempt."""
+        directory = self.run_dir(job_id, attempt)
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / name).open("ab") as file:
+            file.write(data)
+
+    async def submit(
+        self, spec: JobSpec, *, uid: int, idempotency_key: str | None
+    ) -> tuple[JobView, bool]:
+        if self.error is not None:
+            raise self.error
+        if idempotency_key is not None and idempotency_key in self.keys:
+            return self.views[self.keys[idempotency_key]], False
+        job_id = len(self.views) + 1
+        self.uids.append(uid)
+        self.views[job_id] = a_view(job_id, spec, uid=uid)
+        if idempotency_key is not None:
+            self.keys[idempotency_key] = job_id
+        return self.views[job_id], True
+
+    async def jobs(
+        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+    ) -> list[JobView]:
+        found = [
+            view
+            for job_id, view in sorted(self.views.items(), reverse=True)
+            if (state is None or view.state == state) and (after is None or job_id < after)
+        ]
+        return found[:limit]
+
+    async def job(self, job_id: int) -> JobView:
+        if job_id not in self.views:
+            raise NotFound(f"there is no job {job_id}")
+        return self.views[job_id]
+
+    async def cancel(self, job_id: int, *, uid: int) -> JobView:
+        view = await self.job(job_id)
+        if uid not in (0, view.uid):
+            raise Forbidden(f"job {job_id} belongs to uid {view.uid}")
+        if view.state in TERMINAL:
+            raise Conflict(f"job {job_id} is over: it is {view.state}")
+        state = "stopping" if view.attempts else "cancelled"
+        return self.change(job_id, state=state)
+
+    async def events(self, since: int, wait: float) -> list[Event]:
+        return [event for event in self.feed if event.seq > since]
+
+    def run_dir(self, job_id: int, attempt: int) -> Path:
+        return self.state_dir / "jobs" / str(job_id) / f"attempt-{attempt}"
+
+    async def machine(self) -> dict[str, Any]:
+        busy = fake_gpu(0, used_gib=61.2, processes=[GpuProcess(812, 60 << 30)])
+        snapshot = SnapshotSource(FakeProbe([busy, fake_gpu(1)])).read()
+        return {"snapshot": snapshot.to_json(), "leases": self.leases}
+
+    def health(self) -> dict[str, Any]:
+        return {"version": "0", "pid": 1, "schema": 1, "uptime_seconds": 2.0}

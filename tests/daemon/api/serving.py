@@ -1,0 +1,48 @@
+"""The real application on a real Unix socket, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from zerotoolsd.api.app import make_app
+from zerotoolsd.api.listen import open_socket
+from zerotoolsd.service import JobService
+
+
+@contextmanager
+def serving(service: JobService, path: Path) -> Iterator[None]:
+    """Serve `service` at `path` inside the block."""
+    ready = threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.SockSite(runner, open_socket(path)).start()
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(serve())
+        finally:
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        path.unlink(missing_ok=True)

@@ -1,0 +1,98 @@
+"""P6: whatever a client sends, it gets a problem and the daemon answers the next one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+from tests.daemon.api.fakes import JOB, FakeService
+from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.location import connect
+
+
+def ask(client: DaemonClient, method: str, target: str, body: bytes | None = None) -> Any:
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = connect(client.socket, 10)
+    try:
+        connection.request(method, target, body)
+        response = connection.getresponse()
+        return response, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"", 400, "not valid JSON"),
+        (b"\xff\xfe", 400, "not valid JSON"),
+        (b"[1]", 400, "must be a JSON object"),
+        (b"{}", 400, "'job' is missing"),
+        (b'{"job": {}, "jub": 1}', 400, "unknown key 'jub'"),
+        (b'{"job": {}, "job": {}}', 400, "appears twice"),
+        (b'{"job": 3}', 400, "must be a table"),
+        (b'{"job": {"train": {"steps": NaN}}}', 400, "NaN is not a JSON number"),
+        (b'{"job": ' + b"9" * 5000 + b"}", 400, "not valid JSON"),
+        (b'{"job": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 400, "nested too deeply"),
+        (b'{"job": ' + b'{"a":' * 100_000, 400, "nested too deeply"),
+        (b'{"job": {"name": "\\ud800"}}', 400, "name"),
+        (b'{"job": {}, "idempotency_key": 7}', 400, "idempotency_key"),
+        (b'{"job": {}, "idempotency_key": "a\\u0000"}', 400, "idempotency_key"),
+        (b" " * (1 << 20) + b"{}", 413, "longer than 1048576 bytes"),
+    ],
+)
+def test_bad_bodies(
+    body: bytes, status: int, said: str, service: FakeService, client: DaemonClient
+) -> None:
+    response, tree = ask(client, "POST", "/v1/jobs", body)
+    assert response.headers["Content-Type"].startswith("application/problem+json")
+    assert (response.status, tree["status"]) == (status, status)
+    assert said in tree["detail"]
+    assert service.views == {}
+    assert client.health()["pid"] == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "code"),
+    [
+        ("GET", "/", 404, "no_such_path"),
+        ("GET", "/v1/jobs/1/../../etc", 404, "no_such_path"),
+        ("DELETE", "/v1/jobs", 405, "method_not_allowed"),
+        ("GET", "/v1/jobs?limit=0", 400, "bad_request"),
+        ("GET", "/v1/jobs?limit=1e3", 400, "bad_request"),
+        ("GET", "/v1/jobs?limit=%D9%A1", 400, "bad_request"),
+        ("GET", "/v1/jobs?state=resting", 400, "bad_request"),
+        ("GET", "/v1/jobs/one", 404, "not_found"),
+        ("GET", "/v1/jobs/%2e%2e", 404, "not_found"),
+        ("GET", "/v1/jobs/1%00", 404, "not_found"),
+        ("GET", "/v1/events?since=-1", 400, "bad_request"),
+        ("GET", "/v1/events?wait=nan", 400, "bad_request"),
+        ("GET", "/v1/events?wait=inf", 400, "bad_request"),
+    ],
+)
+def test_bad_targets(
+    method: str, target: str, status: int, code: str, client: DaemonClient
+) -> None:
+    response, tree = ask(client, method, target)
+    assert (response.status, tree["code"]) == (status, code)
+
+
+def test_a_defect_is_hidden_from_the_client_and_logged(
+    service: FakeService, client: DaemonClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.error = RuntimeError("the password is hunter2")
+    body = json.dumps({"job": JOB}).encode()
+    response, tree = ask(client, "POST", "/v1/jobs", body)
+    assert (response.status, tree["code"]) == (500, "internal")
+    assert "hunter2" not in json.dumps(tree)
+    assert "the password is" in caplog.text
+
+
+@pytest.mark.parametrize("raw", [b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST"])
+def test_what_is_not_http_at_all(raw: bytes, client: DaemonClient) -> None:
+    with connect(client.socket, 10) as link:
+        link.sendall(raw)
+    assert client.health()["pid"] == 1

@@ -1,0 +1,191 @@
+"""The daemon's client: HTTP/1.1 and JSON over its Unix socket, with the standard library alone.
+
+Answers are plain JSON values, as docs/reference/http-api.md describes them. Errors: BadRequest and
+Unsupported for what the daemon says of the request, DaemonRefused for the other refusals,
+DaemonUnreachable where nobody answers.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable, Unsupported
+from zerotools.jobs import location
+from zerotools.jobs.parse import job_to_dict
+from zerotools.jobs.spec import JobSpec
+
+TIMEOUT_SECONDS = 30.0
+_BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
+    "bad_request": BadRequest,
+    "not_found": BadRequest,
+    "unsupported": Unsupported,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Bytes of a rank's log. `over`: the attempt has ended and there is nothing behind them.
+
+    `attempt` is the attempt's number, 0 while the job has none.
+    """
+
+    data: bytes
+    next_offset: int
+    attempt: int
+    over: bool
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_seconds: float) -> None:
+        super().__init__("localhost", timeout=timeout_seconds)
+        self._path = path
+        self._timeout_seconds = timeout_seconds
+
+    def connect(self) -> None:
+        self.sock = location.connect(self._path, self._timeout_seconds)
+
+
+class DaemonClient:
+    """Asks the daemon behind `socket` (default: the usual place). One connection per request."""
+
+    def __init__(
+        self, socket: Path | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        self.socket = socket or location.default_socket()
+        self._timeout = timeout_seconds
+
+    def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> dict[str, Any]:
+        """Queue a job; the same key twice queues it once."""
+        body = {"job": job_to_dict(spec), "idempotency_key": idempotency_key}
+        return self._object("POST", "/v1/jobs", body=body)
+
+    def jobs(
+        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Jobs, the newest first; those with ids below `after` only."""
+        query = {"state": state, "limit": limit, "after": after}
+        jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
+        return jobs
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        """One job."""
+        return self._object("GET", f"/v1/jobs/{job_id}")
+
+    def cancel(self, job_id: int) -> dict[str, Any]:
+        """Ask a job to save and stop; the job as it is then."""
+        return self._object("POST", f"/v1/jobs/{job_id}/cancel")
+
+    def logs(
+        self,
+        job_id: int,
+        *,
+        attempt: int | None = None,
+        rank: int = 0,
+        offset: int = 0,
+        limit: int = 1 << 16,
+    ) -> LogPart:
+        """A part of a rank's log; a negative `offset` counts from the end."""
+        query = {"attempt": attempt, "rank": rank, "offset": offset, "limit": limit}
+        response, data = self._request("GET", f"/v1/jobs/{job_id}/logs", query)
+        return LogPart(
+            data=data,
+            next_offset=int(response.headers["Zerotools-Next-Offset"]),
+            attempt=int(response.headers["Zerotools-Attempt"]),
+            over=response.headers["Zerotools-Over"] == "true",
+        )
+
+    def progress(
+        self, job_id: int, *, attempt: int | None = None, since: int = 0
+    ) -> dict[str, Any]:
+        """`{"records": [...], "next": int, "attempt": int, "over": bool}`."""
+        query = {"attempt": attempt, "since": since}
+        return self._object("GET", f"/v1/jobs/{job_id}/progress", query)
+
+    def events(self, since: int = 0, *, wait_seconds: float = 0) -> dict[str, Any]:
+        """`{"events": [...], "next": int}`; waits for the first one."""
+        query = {"since": since, "wait": wait_seconds}
+        return self._object("GET", "/v1/events", query, patience=wait_seconds)
+
+    def machine(self) -> dict[str, Any]:
+        """`{"snapshot": {...} | null, "leases": [...]}`."""
+        return self._object("GET", "/v1/machine")
+
+    def health(self) -> dict[str, Any]:
+        """`{"version", "pid", "schema", "uptime_seconds"}`."""
+        return self._object("GET", "/v1/health")
+
+    def _object(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        *,
+        body: Any = None,
+        patience: float = 0,
+    ) -> dict[str, Any]:
+        _, data = self._request(method, path, query, body=body, patience=patience)
+        return self._parse(data)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        *,
+        body: Any = None,
+        patience: float = 0,
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target = f"{path}?{urlencode(given)}" if given else path
+        payload = None if body is None else json.dumps(body).encode()
+        connection = _Connection(self.socket, self._timeout + patience)
+        try:
+            connection.request(method, target, payload, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            data = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise self._refusal(response.status, data)
+        return response, data
+
+    def _parse(self, data: bytes) -> dict[str, Any]:
+        try:
+            tree = json.loads(data)
+        except ValueError:
+            tree = None
+        if not isinstance(tree, dict):
+            raise DaemonUnreachable(f"what listens at {self.socket} is not zerotoolsd")
+        return tree
+
+    def _refusal(self, status: int, data: bytes) -> Exception:
+        problem = self._parse(data)
+        code = str(problem.get("code", ""))
+        detail = str(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
+        if kind := _BLAME.get(code):
+            return kind(detail)
+        return DaemonRefused(detail, status=status, code=code)
+
+    def _unreachable(self, error: OSError | http.client.HTTPException) -> DaemonUnreachable:
+        match error:
+            case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
+                why = (
+                    f"nothing answers at {self.socket}; is zerotoolsd running? Start it with "
+                    f"'zerotoolsd', or set {location.SOCKET_VARIABLE} to its socket"
+                )
+            case PermissionError():
+                why = f"the daemon at {self.socket} belongs to another user (permission denied)"
+            case TimeoutError():
+                why = f"the daemon at {self.socket} did not answer within {self._timeout:g} s"
+            case _:
+                reason = str(error) or type(error).__name__
+                why = f"the daemon at {self.socket} broke off the connection ({reason})"
+        return DaemonUnreachable(why)

@@ -1,0 +1,90 @@
+"""Where the daemon keeps its state and listens: one rule for the daemon and its clients."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+
+SOCKET_NAME = "api.sock"
+SOCKET_VARIABLE = "ZEROTOOLS_SOCKET"
+STATE_VARIABLE = "ZEROTOOLS_STATE_DIR"
+SYSTEM_STATE = Path("/var/lib/zerotools")
+LONGEST_ADDRESS = 107
+"""Bytes of a path in `sockaddr_un`, its closing NUL left out (unix(7))."""
+
+
+def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """$ZEROTOOLS_STATE_DIR; else /var/lib/zerotools for root, else the XDG state directory."""
+    if given := environment.get(STATE_VARIABLE):
+        return Path(given).absolute()
+    if os.geteuid() == 0:
+        return SYSTEM_STATE
+    if given := environment.get("XDG_STATE_HOME"):
+        return Path(given).absolute() / "zerotools"
+    try:
+        return Path.home() / ".local" / "state" / "zerotools"
+    except RuntimeError:
+        raise BadRequest(
+            f"there is no home directory to keep the state in; set {STATE_VARIABLE}"
+        ) from None
+
+
+def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
+    """$ZEROTOOLS_SOCKET; else beside a state directory that was named; else the usual place.
+
+    The usual place is the user's runtime directory, or the state directory where there is none.
+    """
+    if given := environment.get(SOCKET_VARIABLE):
+        return Path(given).absolute()
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    if not environment.get(STATE_VARIABLE) and runtime and _is_ours(Path(runtime)):
+        return Path(runtime).absolute() / "zerotools" / SOCKET_NAME
+    return default_state_dir(environment) / SOCKET_NAME
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether `directory` exists and belongs to this user alone, as the XDG rules ask."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o22
+
+
+def connect(path: Path, timeout_seconds: float) -> socket.socket:
+    """A stream connected to the Unix socket at `path`, however long that is. Raises OSError."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.settimeout(timeout_seconds)
+        with Address(path) as address:
+            link.connect(address)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+class Address:
+    """A name of `path` that fits `sockaddr_un`, valid inside the `with` block.
+
+    A path that is too long is reached through an open descriptor of its directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._directory: int | None = None
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self._path)) <= LONGEST_ADDRESS:
+            return str(self._path)
+        self._directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._directory}/{self._path.name}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._directory is not None:
+            os.close(self._directory)
