@@ -1,0 +1,163 @@
+"""What happens to a job next: a pure function of where it stands and what happened.
+
+The table of `zerotools.jobs.states` says where an event leads; this module decides which event an
+attempt's end is, given the restarts that are left. No I/O, no clock: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from zerotools.jobs import states
+
+FINISHED = "finished"
+STOPPED = "stopped"
+BAD_JOB = "bad_job"
+BAD_CHECKPOINT = "bad_checkpoint"
+CRASHED = "crashed"
+KILLED = "killed"
+LOST = "lost"
+NOT_STARTED = "not_started"
+
+OUTCOMES = (FINISHED, STOPPED, BAD_JOB, BAD_CHECKPOINT, CRASHED, KILLED, LOST, NOT_STARTED)
+"""How an attempt ends. `killed`: asked to stop, it did not within its grace. `lost`: its processes
+are gone without a word. `not_started`: it cannot be started at all."""
+
+_HOPELESS = frozenset({BAD_JOB, BAD_CHECKPOINT, NOT_STARTED})
+
+
+class NotAllowed(ValueError):
+    """The event has no place in the job's state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where a job stands.
+
+    `restarts_used` counts the crashes since `best_step`, the newest step that any attempt saved,
+    last grew. A waiting_retry job may be queued again at `eligible_at` (seconds since the epoch).
+    """
+
+    state: str = states.QUEUED
+    reason: str | None = None
+    restarts_used: int = 0
+    best_step: int = 0
+    eligible_at: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How long a crashed job waits: `first_seconds`, times `factor` each time, at most `most`."""
+
+    first_seconds: float = 1.0
+    factor: float = 4.0
+    most_seconds: float = 300.0
+
+    def delay(self, restart: int) -> float:
+        """Seconds before restart number `restart` (the first is 1)."""
+        return min(self.first_seconds * self.factor ** min(restart - 1, 50), self.most_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admit:
+    """The scheduler gave the job what it needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """The attempt's supervisor runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancel:
+    """Somebody wants the job to end; `who` completes "cancelled by"."""
+
+    who: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """The wait after a crash is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The attempt is over: one of OUTCOMES, `cause` in one sentence, and the newest saved step."""
+
+    outcome: str
+    cause: str
+    saved_step: int
+    max_restarts: int
+
+
+Event = Admit | Started | Cancel | Retry | Ended
+
+
+def advance(job: Standing, event: Event, *, now: float, policy: RetryPolicy) -> Standing:
+    """Where `job` stands after `event`. Raises NotAllowed."""
+    if isinstance(event, Ended):
+        return _after_end(job, event, now, policy)
+    state = _follow(job.state, name_of(job, event))
+    if isinstance(event, Cancel):
+        return replace(job, state=state, reason=f"cancelled by {event.who}", eligible_at=None)
+    if isinstance(event, Started):
+        return replace(job, state=state)
+    return replace(job, state=state, reason=None, eligible_at=None)
+
+
+def name_of(job: Standing, event: Event) -> str:
+    """The event's name in the transitions table."""
+    match event:
+        case Admit():
+            return states.ADMIT
+        case Started():
+            return states.STARTED
+        case Cancel():
+            return states.CANCEL
+        case Retry():
+            return states.RETRY
+        case Ended(outcome="finished"):
+            return states.FINISHED
+        case Ended(outcome="stopped"):
+            return states.STOPPED
+    if event.outcome in _HOPELESS or job.state == states.QUEUED:
+        return states.GAVE_UP
+    progressed = event.saved_step > job.best_step
+    used = 0 if progressed else job.restarts_used
+    return states.CRASHED if used < event.max_restarts else states.GAVE_UP
+
+
+def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> Standing:
+    name = name_of(job, end)
+    state = _follow(job.state, name)
+    progressed = end.saved_step > job.best_step
+    ended = replace(
+        job,
+        state=state,
+        best_step=max(job.best_step, end.saved_step),
+        restarts_used=0 if progressed else job.restarts_used,
+        eligible_at=None,
+    )
+    if state == states.WAITING_RETRY:
+        used = ended.restarts_used + 1
+        wait = policy.delay(used)
+        reason = f"{end.cause}; restart {used} of {end.max_restarts} in {wait:g} s"
+        return replace(ended, restarts_used=used, eligible_at=now + wait, reason=reason)
+    return replace(ended, reason=_closing_reason(job, end, name, state))
+
+
+def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | None:
+    if state == states.SUCCEEDED:
+        return None
+    if state == states.CANCELLED:
+        return f"{job.reason or 'cancelled'}; {end.cause}"
+    if name == states.GAVE_UP and end.outcome not in _HOPELESS:
+        return f"{end.cause}; no restart left of {end.max_restarts}"
+    return end.cause
+
+
+def _follow(state: str, event: str) -> str:
+    following = states.TRANSITIONS.get((state, event))
+    if following is None:
+        raise NotAllowed(f"a {state} job cannot take the event {event}")
+    return following

@@ -1,0 +1,45 @@
+"""Small files that are there whole, or not at all, also after a power loss."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write, fsync, rename over `path`, fsync its directory. Mode 0600."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fd = os.open(staged, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(path)
+    sync_directory(path.parent)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """`write_text` of one JSON document."""
+    write_text(path, json.dumps(tree) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in `path`; None if there is no such file. Raises ValueError: it is no object."""
+    try:
+        tree = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return tree
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

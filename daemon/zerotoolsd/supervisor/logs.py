@@ -1,0 +1,74 @@
+"""One rank's output: a pipe that never blocks the rank, and a file that never fills the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+TAIL_BYTES = 64 * 1024
+_CHUNK = 256 * 1024
+
+
+class RankLog:
+    """Copies a pipe into a file: its first `limit` bytes, and in the end the last 64 KiB.
+
+    Offsets in the file never change, so that a reader can follow it. A disk that is full loses
+    output, never the rank.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.read_fd, False)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(path, flags, 0o600)
+        self._room = limit
+        self._dropped = 0
+        self._tail = b""
+
+    def spawned(self) -> None:
+        """The rank has its end of the pipe: close ours."""
+        os.close(self.write_fd)
+
+    def drain(self) -> bool:
+        """Copy what is there. False at the end of the output."""
+        for _ in range(16):
+            try:
+                data = os.read(self.read_fd, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self._keep(data)
+        return True
+
+    def _keep(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        head = data[: self._room]
+        self._room -= len(head)
+        if head:
+            self._write(head)
+        if len(head) < len(data):
+            if not self._dropped:
+                self._write(b"\n[zerotools: the log is full; its last 64 KiB follow at the end]\n")
+            self._dropped += len(data) - len(head)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            written = os.write(self._file, data)
+        except OSError:
+            written = 0
+        self._dropped += len(data) - written
+
+    def close(self) -> None:
+        """Write the tail of what did not fit, and release both ends."""
+        if self._dropped:
+            lost = max(0, self._dropped - len(self._tail))
+            self._write(b"\n[zerotools: %d bytes were dropped here]\n" % lost)
+            self._write(self._tail[-self._dropped :])
+        os.close(self.read_fd)
+        os.close(self._file)
+
+    def last_lines(self, count: int = 20) -> str:
+        """The end of the output, at most 4 KiB."""
+        lines = self._tail[-4096:].decode("utf-8", "replace").splitlines()
+        return "\n".join(lines[-count:])

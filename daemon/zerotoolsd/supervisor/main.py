@@ -1,0 +1,150 @@
+"""One attempt, from its lock to its `exit.json`.
+
+Order of things, each on the disk before the next: the lock (a second copy exits here), `run.json`
+(who we are), the ranks, `exit.json` (what came of it). A directory that has a `run.json` is never
+started again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor import procfs
+from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
+from zerotoolsd.supervisor.procfs import Process
+from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.ranks import become_subreaper
+from zerotoolsd.supervisor.reaper import kill_all
+from zerotoolsd.supervisor.verdict import Verdict, judge
+from zerotoolsd.supervisor.watch import Watch
+
+LOCK_SECONDS = 2.0
+"""Someone who only looks whether the lock is held has it for an instant."""
+KILL_SECONDS = 30.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Supervise the attempt in the directory `arguments[0]`. Returns the exit status."""
+    os.umask(0o077)
+    os.chdir(arguments[0])
+    lock = _take_lock()
+    if lock is None:
+        return EXIT_LOCKED
+    if Path(RUN).exists() or Path(EXIT).exists():
+        return EXIT_USED
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        # A handler that does nothing: unlike SIG_IGN it is not inherited by the ranks.
+        signal.signal(ignored, lambda *_: None)
+    become_subreaper()
+    tree = read_json(Path(ATTEMPT))
+    assert tree is not None
+    supervise(Plan.from_json(tree))
+    return 0
+
+
+def _take_lock() -> int | None:
+    fd = os.open(LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+        else:
+            return fd
+
+
+def supervise(plan: Plan) -> None:
+    """Run the ranks to their end, end what they left behind, and write `exit.json`."""
+    started = time.time()
+    progress = Progress()
+    watch = Watch(plan, progress)
+    identity = {
+        "pid": os.getpid(),
+        "start_ticks": _own_start(),
+        "boot_id": procfs.boot_id(),
+        "token": plan.token,
+        "started": started,
+    }
+    write_json(Path(RUN), identity)
+    failure = _start(watch)
+    if failure is None:
+        pids = [{"rank": rank.index, "pid": rank.pid} for rank in watch.ranks]
+        write_json(Path(RUN), {**identity, "ranks": pids})
+        watch.run()
+    statuses, stuck = kill_all(KILL_SECONDS)
+    for rank in watch.ranks:
+        if rank.status is None:
+            rank.status, rank.killed = statuses.get(rank.pid), True
+    watch.close()
+    verdict = failure or judge(
+        watch.ranks, progress, stop=watch.stop_reason, killed_because=watch.killed_because
+    )
+    _write_exit(_record(watch, verdict, stuck, started))
+    progress.close()
+
+
+def _write_exit(record: dict[str, Any]) -> None:
+    """Write `exit.json`; on a full disk, try again for ten minutes."""
+    for _ in range(600):
+        try:
+            write_json(Path(EXIT), record)
+        except OSError as error:
+            print(f"{EXIT}: {error}", flush=True)
+            time.sleep(1)
+        else:
+            return
+
+
+def _own_start() -> int:
+    process = procfs.read_process(os.getpid())
+    assert process is not None
+    return process.start_ticks
+
+
+def _start(watch: Watch) -> Verdict | None:
+    try:
+        watch.spawn()
+    except OSError as error:
+        program = watch.plan.argv[0]
+        return Verdict("not_started", f"{program} cannot be started: {error.strerror}")
+    return None
+
+
+def _record(
+    watch: Watch, verdict: Verdict, stuck: Sequence[Process], started: float
+) -> dict[str, Any]:
+    rank, progress = verdict.rank, watch.progress
+    return {
+        "token": watch.plan.token,
+        "outcome": verdict.outcome,
+        "cause": verdict.cause,
+        "rank": None if rank is None else rank.index,
+        "exit_code": 0 if verdict.outcome == "finished" else rank and rank.exit_code,
+        "signal": rank and rank.signal,
+        "last_lines": None if rank is None else rank.log.last_lines(),
+        "ranks": [
+            {"rank": r.index, "exit_code": r.exit_code, "signal": r.signal, "killed": r.killed}
+            for r in watch.ranks
+        ],
+        "stop_reason": watch.stop_reason,
+        "steps_done": progress.steps_done,
+        "progress": progress.last_step,
+        "checkpoint": progress.checkpoint,
+        "peak_gpu_bytes": progress.peak_gpu_bytes,
+        "peak_host_bytes": watch.peak_host_bytes or None,
+        "started": started,
+        "ended": time.time(),
+        "unkillable": [
+            {"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": procfs.boot_id()} for p in stuck
+        ],
+    }

@@ -1,0 +1,55 @@
+"""`attempt.json`: everything that the supervisor is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ATTEMPT = "attempt.json"
+RUN = "run.json"
+EXIT = "exit.json"
+REQUEST = "request.json"
+LOCK = "lock"
+STOP = "stop"
+NOTIFY = "notify.sock"
+PROGRESS = "progress.jsonl"
+
+EXIT_LOCKED = 3
+"""The supervisor's own exit status: another copy holds the lock."""
+EXIT_USED = 4
+"""The supervisor's own exit status: the attempt was started before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank."""
+
+    job_id: int
+    attempt: int
+    token: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    world_size: int
+    gpu_uuids: tuple[str, ...]
+    grace_seconds: float
+    straggler_seconds: float
+    log_limit_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**tree, "env": dict(self.env)}
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Plan:
+        """The plan that `to_json` wrote; keys of newer daemons are ignored."""
+        known = {name: tree[name] for name in cls.__dataclass_fields__}
+        return cls(
+            **{
+                **known,
+                "argv": tuple(known["argv"]),
+                "gpu_uuids": tuple(known["gpu_uuids"]),
+            }
+        )

@@ -1,0 +1,89 @@
+"""What the ranks tell: datagrams on a Unix socket, kept in `progress.jsonl` and in mind."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS
+
+MAX_DATAGRAM = 4096
+_THIN_ABOVE = 32 * 2**20
+"""Bytes of `progress.jsonl` above which at most one step a second is kept."""
+
+
+class Progress:
+    """The socket, the file, and the newest of every kind of message. Works in the directory."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        Path(NOTIFY).unlink(missing_ok=True)
+        self.socket.bind(NOTIFY)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(PROGRESS, flags, 0o600)
+        self._size = os.fstat(self._file).st_size
+        self._last_kept = 0.0
+        self.last_step: dict[str, Any] | None = None
+        self.checkpoint: dict[str, Any] | None = None
+        self.errors: list[dict[str, Any]] = []
+        self.phases: dict[int, str] = {}
+        self.steps_done = 0
+        self.peak_gpu_bytes: int | None = None
+
+    @property
+    def trained(self) -> bool:
+        """Whether any rank got as far as training, so that a stop has something to save."""
+        return any(phase not in ("init", "load") for phase in self.phases.values())
+
+    def drain(self) -> None:
+        """Take in everything that has arrived. Whatever is no message is ignored."""
+        while True:
+            try:
+                data = self.socket.recv(MAX_DATAGRAM + 1)
+            except BlockingIOError:
+                return
+            if len(data) > MAX_DATAGRAM:
+                continue
+            try:
+                message = json.loads(data)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(message, dict) and type(message.get("rank")) is int:
+                self._take(message)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if isinstance(phase := message.get("phase"), str):
+            self.phases[message["rank"]] = phase
+        if type(step := message.get("step")) is int:
+            self.steps_done = max(self.steps_done, step)
+        if type(peak := message.get("gpu_peak_bytes")) is int:
+            self.peak_gpu_bytes = max(peak, self.peak_gpu_bytes or 0)
+        event = message.get("event")
+        if event == "step":
+            self.last_step = message
+        elif event == "checkpoint" and type(message.get("step")) is int:
+            self.checkpoint = message
+        elif event == "error":
+            self.errors.append(message)
+        if event is not None:
+            self._keep(message, thin=event == "step")
+
+    def _keep(self, message: dict[str, Any], *, thin: bool) -> None:
+        now = time.monotonic()
+        if thin and self._size > _THIN_ABOVE and now - self._last_kept < 1:
+            return
+        self._last_kept = now
+        try:
+            self._size += os.write(self._file, json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            print(f"{PROGRESS}: {error}", flush=True)
+
+    def close(self) -> None:
+        """Remove the socket."""
+        self.socket.close()
+        os.close(self._file)
+        Path(NOTIFY).unlink(missing_ok=True)

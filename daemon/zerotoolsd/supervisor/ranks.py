@@ -1,0 +1,98 @@
+"""The ranks: started with torch's `env://` variables, never outliving the supervisor."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotoolsd.supervisor.logs import RankLog
+from zerotoolsd.supervisor.plan import Plan
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Rank:
+    """One rank. `status` is its wait status once it has ended; `killed` that we ended it."""
+
+    index: int
+    pid: int
+    log: RankLog
+    status: int | None = None
+    killed: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit status; None while it runs, and if a signal ended it."""
+        if self.status is None or not os.WIFEXITED(self.status):
+            return None
+        return os.WEXITSTATUS(self.status)
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it."""
+        if self.status is None or not os.WIFSIGNALED(self.status):
+            return None
+        return os.WTERMSIG(self.status)
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants become children of this process, however they detached themselves."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
+    """Start rank `index`. Raises OSError: its program cannot be started."""
+    log = RankLog(log_path, plan.log_limit_bytes)
+    env = {
+        **plan.env,
+        "RANK": str(index),
+        "LOCAL_RANK": str(index),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(plan.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    try:
+        process = subprocess.Popen(
+            plan.argv,
+            env=env,
+            cwd=plan.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log.write_fd,
+            stderr=log.write_fd,
+            preexec_fn=_die_with(os.getpid()),
+        )
+    finally:
+        log.spawned()
+    # The supervisor reaps every child itself; without this, Popen would wait for it as well.
+    process.returncode = 0
+    return Rank(index=index, pid=process.pid, log=log)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """For the child between fork and exec: SIGKILL it when the supervisor ends."""
+
+    def arrange() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    return arrange

@@ -1,0 +1,90 @@
+"""How the attempt ended, in one word and one sentence."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.ranks import Rank
+
+EXIT_STOPPED = 75
+EXIT_BAD_JOB = 64
+EXIT_BAD_CHECKPOINT = 65
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`outcome` is one of the daemon's OUTCOMES; `rank` is the one that began it, if one did."""
+
+    outcome: str
+    cause: str
+    rank: Rank | None = None
+
+
+def is_abnormal(rank: Rank) -> bool:
+    """It ended by itself, neither done nor stopped as asked."""
+    return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
+
+
+def judge(
+    ranks: Sequence[Rank], progress: Progress, *, stop: str | None, killed_because: str | None
+) -> Verdict:
+    """The verdict over ranks that have all ended.
+
+    `stop` is the reason why the attempt was asked to stop; `killed_because` why its ranks were
+    killed when none had failed by itself.
+    """
+    broken = [rank for rank in ranks if is_abnormal(rank)]
+    if broken:
+        return _blame(_initiator(broken, progress.errors), progress.errors)
+    if all(rank.exit_code == 0 for rank in ranks):
+        return Verdict("finished", f"finished after step {progress.steps_done}")
+    if killed_because is not None:
+        idle_stop = stop is not None and not progress.trained
+        return Verdict("stopped" if idle_stop else "killed", killed_because)
+    saved = progress.checkpoint["step"] if progress.checkpoint else 0
+    return Verdict("stopped", f"saved at step {saved} and stopped")
+
+
+def _initiator(broken: Sequence[Rank], errors: Sequence[dict[str, Any]]) -> Rank:
+    """The rank that failed first: the others fail because their peer is gone."""
+    told = [error["rank"] for error in sorted(errors, key=_error_time)]
+
+    def order(rank: Rank) -> tuple[bool, bool, int]:
+        by_signal = rank.signal is not None and rank.signal != signal.SIGABRT
+        refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT)
+        place = told.index(rank.index) if rank.index in told else len(told)
+        return (not by_signal, not refused, place)
+
+    return min(broken, key=order)
+
+
+def _error_time(error: dict[str, Any]) -> float:
+    time = error.get("time")
+    return float(time) if isinstance(time, (int, float)) else float("inf")
+
+
+def _blame(rank: Rank, errors: Sequence[dict[str, Any]]) -> Verdict:
+    outcomes = {EXIT_BAD_JOB: "bad_job", EXIT_BAD_CHECKPOINT: "bad_checkpoint"}
+    outcome = outcomes.get(rank.exit_code or 0, "crashed")
+    own = [error for error in errors if error["rank"] == rank.index]
+    message = own[-1].get("message") if own else None
+    if rank.signal is not None:
+        how = f"rank {rank.index} was ended by signal {rank.signal} ({_signal_name(rank.signal)})"
+        if rank.signal == signal.SIGKILL:
+            how += ", as the kernel does when memory runs out"
+    else:
+        how = f"rank {rank.index} exited with {rank.exit_code}"
+    if not isinstance(message, str):
+        return Verdict(outcome, how, rank)
+    return Verdict(outcome, message if outcome != "crashed" else f"{how}: {message}", rank)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

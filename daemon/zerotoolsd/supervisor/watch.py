@@ -1,0 +1,165 @@
+"""The supervisor's loop: copy output, take in progress, heed a stop, notice an end."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.durable import read_json, write_text
+from zerotoolsd.supervisor.plan import REQUEST, STOP, Plan
+from zerotoolsd.supervisor.procfs import descendants, processes
+from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.ranks import Rank, free_port, spawn
+from zerotoolsd.supervisor.reaper import reap
+from zerotoolsd.supervisor.verdict import is_abnormal
+
+TICK_SECONDS = 1.0
+SETTLE_SECONDS = 1.0
+"""How long the other ranks may still tell what went wrong after one has failed."""
+
+
+class Watch:
+    """The ranks of one attempt until the last has ended. Works in the run directory."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self.plan = plan
+        self.progress = progress
+        self.ranks: list[Rank] = []
+        self.stop_reason: str | None = None
+        self.killed_because: str | None = None
+        self.peak_host_bytes = 0
+        self._kill_at: float | None = None
+        self._kill_why = ""
+        self._asked = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
+        self._listen_for_signals()
+
+    def _listen_for_signals(self) -> None:
+        """Signals only wake the loop; what they mean is looked up there."""
+        self._wake, waker = socket.socketpair()
+        self._wake.setblocking(False)
+        waker.setblocking(False)
+        self._waker = waker
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_term)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._clear_wake)
+
+    def _on_term(self, *_: object) -> None:
+        self._asked = True
+
+    def _clear_wake(self) -> None:
+        while True:
+            try:
+                self._wake.recv(4096)
+            except BlockingIOError:
+                return
+
+    def spawn(self) -> None:
+        """Start all ranks. Raises OSError: one cannot be started; those before it run."""
+        port = free_port()
+        for index in range(self.plan.world_size):
+            rank = spawn(self.plan, index, port, Path(f"rank-{index}.log"))
+            self.ranks.append(rank)
+            self._selector.register(rank.log.read_fd, selectors.EVENT_READ, rank)
+
+    def run(self) -> None:
+        """Return when every rank has ended."""
+        self._sample_memory()
+        next_sample = time.monotonic() + TICK_SECONDS / 4
+        while any(rank.status is None for rank in self.ranks):
+            self._wait()
+            self._note_ends(reap())
+            self._heed_request()
+            now = time.monotonic()
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill_ranks()
+            if now >= next_sample:
+                self._sample_memory()
+                next_sample = now + TICK_SECONDS
+
+    def _wait(self) -> None:
+        timeout = TICK_SECONDS
+        if self._kill_at is not None:
+            timeout = min(timeout, max(0.0, self._kill_at - time.monotonic()))
+        for key, _ in self._selector.select(timeout):
+            if isinstance(key.data, Rank):
+                if not key.data.log.drain():
+                    self._selector.unregister(key.fileobj)
+            else:
+                key.data()
+
+    def _note_ends(self, ended: dict[int, int]) -> None:
+        by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
+        for pid in ended.keys() & by_pid.keys():
+            rank = by_pid[pid]
+            rank.status = ended[pid]
+            if is_abnormal(rank):
+                self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
+            else:
+                limit = self.plan.straggler_seconds
+                why = f"rank {rank.index} was done and another still ran {limit:g} s later"
+                self._kill_in(limit, why)
+
+    def _kill_in(self, seconds: float, why: str) -> None:
+        at = time.monotonic() + seconds
+        if self._kill_at is None or at < self._kill_at:
+            self._kill_at, self._kill_why = at, why
+
+    def _heed_request(self) -> None:
+        if self.stop_reason is not None:
+            return
+        try:
+            request = read_json(Path(REQUEST))
+        except (OSError, ValueError) as error:
+            request = {"reason": f"an unreadable request ({error})"}
+        if request is None and not self._asked:
+            return
+        request = request or {"reason": "SIGTERM"}
+        self.stop_reason = str(request.get("reason"))
+        try:
+            write_text(Path(STOP), self.stop_reason)
+        except OSError as error:
+            print(f"{STOP}: {error}; the ranks are ended after their grace", flush=True)
+        self.progress.drain()
+        if not self.progress.trained:
+            self._kill_in(0, "stopped before training began")
+            return
+        grace = _grace(request, self.plan.grace_seconds)
+        self._kill_in(grace, f"did not stop within {grace:g} s of being asked to")
+
+    def _kill_ranks(self) -> None:
+        self.killed_because = self._kill_why
+        self._note_ends(reap())
+        for rank in self.ranks:
+            if rank.status is None:
+                rank.killed = True
+                # Not reaped yet, so the pid is still its own.
+                os.kill(rank.pid, signal.SIGKILL)
+        self._kill_at = None
+
+    def _sample_memory(self) -> None:
+        used = sum(p.rss_bytes for p in descendants(os.getpid(), processes()))
+        self.peak_host_bytes = max(self.peak_host_bytes, used)
+
+    def close(self) -> None:
+        """Copy what is left of the output."""
+        self.progress.drain()
+        for rank in self.ranks:
+            rank.log.drain()
+            rank.log.close()
+        self._selector.close()
+        signal.set_wakeup_fd(-1)
+        sys.stdout.flush()
+
+
+def _grace(request: dict[str, Any], default: float) -> float:
+    grace = request.get("grace_seconds", default)
+    return float(grace) if isinstance(grace, (int, float)) and grace >= 0 else default

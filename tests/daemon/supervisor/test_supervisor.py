@@ -1,0 +1,218 @@
+"""The supervisor as a process: what it starts, ends, and writes down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.plan import EXIT_LOCKED, EXIT_USED
+from zerotoolsd.supervisor.procfs import boot_id, read_process
+
+from tests.daemon.attempts import (
+    finish,
+    is_alive,
+    make_attempt,
+    progress_of,
+    supervise,
+    wait_for_file,
+)
+from tests.daemon.waiting import wait_for
+
+
+def test_ranks_that_finish_are_a_finished_attempt(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "steps=3 exit=0")
+    record = finish(run, supervise(run))
+    assert record["outcome"] == "finished"
+    assert record["exit_code"] == 0
+    assert record["steps_done"] == 3
+    assert record["peak_gpu_bytes"] == 3
+    assert record["peak_host_bytes"] > 2**20
+    assert record["progress"]["loss"] == pytest.approx(1 / 3)
+    assert [rank["exit_code"] for rank in record["ranks"]] == [0, 0]
+    assert sum(m["event"] == "step" for m in progress_of(run)) == 6
+    assert not (run / "notify.sock").exists()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in run.iterdir())
+
+
+def test_ranks_get_torch_s_variables_and_their_number(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "env", env={"FAKE": "env", "ZEROTOOLS_RUN_DIR": "x"})
+    (run / "attempt.json").write_text(
+        (run / "attempt.json").read_text().replace('"x"', json.dumps(str(run)))
+    )
+    finish(run, supervise(run))
+    seen = [json.loads((run / f"rank-{rank}.log").read_text()) for rank in (0, 1)]
+    assert [env["RANK"] for env in seen] == ["0", "1"]
+    assert [env["LOCAL_RANK"] for env in seen] == ["0", "1"]
+    assert {env["WORLD_SIZE"] for env in seen} == {"2"}
+    assert seen[0]["MASTER_PORT"] == seen[1]["MASTER_PORT"]
+    assert "PATH" not in seen[0]
+
+
+def test_run_json_names_the_supervisor_before_the_ranks_end(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "release")
+    process = supervise(run)
+    wait_for_file(run / "waiting-0")
+    record = read_json(run / "run.json")
+    assert record is not None
+    own = read_process(process.pid)
+    assert own is not None
+    assert (record["pid"], record["start_ticks"]) == (process.pid, own.start_ticks)
+    assert record["boot_id"] == boot_id()
+    assert [is_alive(rank["pid"]) for rank in record["ranks"]] == [True, True]
+    (run / "release").touch()
+    assert finish(run, process)["outcome"] == "finished"
+
+
+def test_a_second_copy_exits_while_the_first_runs_and_after_it(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "release")
+    first = supervise(run)
+    wait_for_file(run / "waiting-0")
+    assert supervise(run).wait(timeout=10) == EXIT_LOCKED
+    (run / "release").touch()
+    finish(run, first)
+    assert supervise(run).wait(timeout=10) == EXIT_USED
+
+
+def test_a_failed_rank_ends_the_others_and_is_named(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "rank=1:error=it_broke rank=1:exit=9 hang")
+    record = finish(run, supervise(run))
+    assert record["outcome"] == "crashed"
+    assert (record["rank"], record["exit_code"]) == (1, 9)
+    assert record["cause"] == "rank 1 exited with 9: it broke"
+    assert record["ranks"][0]["killed"]
+
+
+def test_a_rank_ended_by_a_signal_is_the_initiator(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "rank=1:signal=9 exit=1")
+    record = finish(run, supervise(run))
+    assert (record["rank"], record["signal"], record["exit_code"]) == (1, 9, None)
+    assert "rank 1 was ended by signal 9 (SIGKILL)" in record["cause"]
+
+
+def test_the_rank_that_told_of_its_error_first_is_the_initiator(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "rank=1:error=first rank=0:release exit=1")
+    process = supervise(run)
+    wait_for(lambda: progress_of(run), "the error of rank 1")
+    (run / "release").touch()
+    assert finish(run, process)["rank"] == 1
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(64, "bad_job"), (65, "bad_checkpoint")])
+def test_a_job_that_cannot_run_as_written_is_told_apart(
+    tmp_path: Path, code: int, outcome: str
+) -> None:
+    run = make_attempt(tmp_path / "run", f"error=no_such_file exit={code}")
+    record = finish(run, supervise(run))
+    assert (record["outcome"], record["cause"]) == (outcome, "no such file")
+
+
+def test_a_program_that_does_not_exist_is_said(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "", argv=("/no/such/python", "x"))
+    record = finish(run, supervise(run))
+    assert record["outcome"] == "not_started"
+    assert record["cause"] == "/no/such/python cannot be started: No such file or directory"
+
+
+def test_a_rank_that_ends_early_does_not_pass_for_success(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "rank=1:exit=0 hang", straggler_seconds=0.05)
+    record = finish(run, supervise(run))
+    assert record["outcome"] == "killed"
+    assert record["cause"] == "rank 1 was done and another still ran 0.05 s later"
+
+
+def test_a_stop_request_lets_the_ranks_save(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "stop")
+    process = supervise(run)
+    wait_for(lambda: len(progress_of(run)) == 2, "both ranks to train")
+    write_json(run / "request.json", {"reason": "cancel"})
+    process.send_signal(signal.SIGTERM)
+    record = finish(run, process)
+    assert (run / "stop").read_text() == "cancel"
+    assert (record["outcome"], record["stop_reason"]) == ("stopped", "cancel")
+    assert record["checkpoint"]["step"] == 7
+    assert record["cause"] == "saved at step 7 and stopped"
+
+
+def test_a_stop_before_training_does_not_wait_for_the_grace(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "hang", grace_seconds=1000.0)
+    process = supervise(run)
+    wait_for_file(run / "run.json")
+    process.send_signal(signal.SIGTERM)
+    record = finish(run, process)
+    assert (record["outcome"], record["cause"]) == ("stopped", "stopped before training began")
+
+
+def test_p5_ranks_that_ignore_the_stop_are_killed_after_the_grace(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "deaf steps=1 hang", grace_seconds=0.05)
+    process = supervise(run)
+    wait_for(lambda: len(progress_of(run)) == 2, "both ranks to train")
+    write_json(run / "request.json", {"reason": "cancel"})
+    process.send_signal(signal.SIGTERM)
+    record = finish(run, process)
+    assert record["outcome"] == "killed"
+    assert record["cause"] == "did not stop within 0.05 s of being asked to"
+    assert [rank["signal"] for rank in record["ranks"]] == [9, 9]
+
+
+def test_p5_no_descendant_outlives_the_attempt(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "rank=0:orphan rank=1:child release")
+    process = supervise(run)
+    wait_for_file(run / "waiting-0")
+    wait_for_file(run / "waiting-1")
+    left = [int((run / name).read_text()) for name in ("orphan", "child")]
+    assert all(is_alive(pid) for pid in left)
+    (run / "release").touch()
+    record = finish(run, process)
+    assert record["outcome"] == "finished"
+    assert record["unkillable"] == []
+    assert not any(is_alive(pid) for pid in left)
+
+
+def test_ranks_die_with_a_killed_supervisor(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "release")
+    process = supervise(run)
+    wait_for_file(run / "waiting-1")
+    record = read_json(run / "run.json")
+    assert record is not None
+    process.kill()
+    process.wait()
+    pids = [rank["pid"] for rank in record["ranks"]]
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), "the ranks to die")
+    assert not (run / "exit.json").exists()
+
+
+def test_a_flood_of_output_neither_blocks_the_rank_nor_fills_the_disk(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", f"flood={2**24}", world_size=1, log_limit_bytes=2**18)
+    record = finish(run, supervise(run))
+    text = (run / "rank-0.log").read_bytes()
+    assert record["outcome"] == "finished"
+    assert len(text) < 2**18 + 2**17
+    assert text.startswith(b"0123456789abcde\n")
+    assert text.endswith(b"the end\n")
+    assert b"bytes were dropped here" in text
+
+
+def test_paths_longer_than_a_socket_address_work(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / ("d" * 120) / ("e" * 120), "steps=1")
+    assert len(os.fsencode(run)) > 240
+    assert finish(run, supervise(run))["steps_done"] == 1
+
+
+def test_the_supervisor_imports_the_standard_library_alone() -> None:
+    import subprocess
+    import sys
+
+    from zerotoolsd.supervisor import entry
+
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import zerotoolsd.supervisor.main;"
+        "print([m for m in sys.modules if m.partition('.')[0] not in sys.stdlib_module_names"
+        " and not m.startswith(('zerotoolsd', '__main__'))])"
+    )
+    root = str(Path(str(entry.__file__)).parents[2])
+    command = [sys.executable, "-I", "-S", "-c", program, root]
+    assert subprocess.check_output(command, text=True).strip() == "[]"
