@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.procfs import read_process
-
-from tests.daemon.waiting import wait_for
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
 

@@ -7,6 +7,8 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from zerotools.jobs import states
 from zerotoolsd.lifecycle import (
     OUTCOMES,
     Admit,
@@ -21,8 +23,6 @@ from zerotoolsd.lifecycle import (
     advance,
     name_of,
 )
-
-from zerotools.jobs import states
 
 POLICY = RetryPolicy(first_seconds=1, factor=4, most_seconds=10)
 

@@ -18,4 +18,11 @@ class Entry(NamedTuple):
     help: str
 
 
-COMMANDS: dict[str, Entry] = {}
+COMMANDS: dict[str, Entry] = {
+    "submit": Entry("zerotools.cli.submit", JOBS, "Queue training jobs, and follow one if asked."),
+    "queue": Entry("zerotools.cli.queue", JOBS, "List the jobs, and what they wait for."),
+    "show": Entry("zerotools.cli.show", JOBS, "Show one job: attempts, memory, checkpoints."),
+    "logs": Entry("zerotools.cli.logs", JOBS, "Print or follow what a job wrote."),
+    "cancel": Entry("zerotools.cli.cancel", JOBS, "Stop jobs; a running one saves first."),
+    "monitor": Entry("zerotools.cli.monitor", MACHINE, "Watch GPU and host memory."),
+}

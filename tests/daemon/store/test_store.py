@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from zerotools.core.errors import BadFile, Unsupported
 from zerotoolsd.lifecycle import Standing
 from zerotoolsd.service import Conflict
 from zerotoolsd.store import schema
 from zerotoolsd.store.rows import AttemptRow, JobRow
 from zerotoolsd.store.store import Changed, Store
-
-from zerotools.core.errors import BadFile, Unsupported
 
 Open = Callable[[Path], Store]
 

@@ -8,9 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.plan import EXIT_LOCKED, EXIT_USED
-from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 from tests.daemon.attempts import (
     finish,
@@ -21,6 +18,9 @@ from tests.daemon.attempts import (
     wait_for_file,
 )
 from tests.daemon.waiting import wait_for
+from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.plan import EXIT_LOCKED, EXIT_USED
+from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 
 def test_ranks_that_finish_are_a_finished_attempt(tmp_path: Path) -> None:

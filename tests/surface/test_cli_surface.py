@@ -1,0 +1,122 @@
+"""The command line is frozen: a new command or option is a decision, not a drift.
+
+After a decision, write the new surface with `python -m tests.surface.test_cli_surface`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from zerotools.cli.commands import COMMANDS, SECTIONS
+from zerotools.cli.main import build
+
+GOLDEN = Path(__file__).with_name("cli.txt")
+
+
+def surface() -> Iterator[str]:
+    """One line for every command, argument and option."""
+    group = build()
+    ctx = click.Context(group, info_name="zerotools")
+    yield "zerotools"
+    yield from sorted(_parameter(parameter) for parameter in group.params)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        yield f"zerotools {name}"
+        yield from (_parameter(p) for p in command.params if isinstance(p, click.Argument))
+        yield from sorted(_parameter(p) for p in command.params if isinstance(p, click.Option))
+
+
+def _parameter(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Argument):
+        return f"  {parameter.make_metavar(click.Context(click.Command('x')))}"
+    assert isinstance(parameter, click.Option)
+    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    if parameter.is_flag:
+        return f"  {names}"
+    value = parameter.metavar or parameter.type.name.upper()
+    return f"  {names} {value}{' ...' if parameter.multiple else ''}"
+
+
+def test_the_surface_is_the_frozen_one() -> None:
+    assert "\n".join(surface()) + "\n" == GOLDEN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name: str) -> None:
+    group = build()
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    assert command.name == name
+    assert COMMANDS[name].section in SECTIONS
+    assert COMMANDS[name].help.endswith(".")
+    assert len(COMMANDS[name].help) <= 60
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts[0]} has no help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_print_json(name: str) -> None:
+    group = build()
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    assert any("--json" in parameter.opts for parameter in command.params)
+
+
+def modules_after(*arguments: str) -> set[str]:
+    """What a process has imported after `zerotools` ran with `arguments`."""
+    script = (
+        "import contextlib, io, json, sys\n"
+        "from zerotools.cli.main import build, run\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        f"    run(build(), {list(arguments)!r})\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(json.loads(done.stdout))
+
+
+HEAVY = {"torch", "transformers", "aiohttp", "asyncio", "zerotoolsd"}
+
+
+def test_help_imports_no_command() -> None:
+    loaded = modules_after("--help")
+    assert not loaded & {entry.module for entry in COMMANDS.values()}
+    assert not loaded & (HEAVY | {"zerotools.jobs.client", "psutil", "numpy"})
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_imports_no_other(name: str) -> None:
+    loaded = modules_after(name, "--help")
+    others = {entry.module for other, entry in COMMANDS.items() if other != name}
+    assert COMMANDS[name].module in loaded
+    assert not loaded & others
+    assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize("name", [n for n, e in COMMANDS.items() if e.section == "Checkpoints"])
+def test_a_checkpoint_command_knows_no_jobs(name: str) -> None:
+    loaded = modules_after(name, "--help")
+    assert not {module for module in loaded if module.startswith("zerotools.jobs")}
+    assert not loaded & {"http.client", "psutil"}
+
+
+@pytest.mark.parametrize("name", [n for n, e in COMMANDS.items() if e.section != "Checkpoints"])
+def test_a_job_command_knows_no_checkpoints(name: str) -> None:
+    loaded = modules_after(name, "--help")
+    assert not loaded & {"numpy", "ml_dtypes", "safetensors"}
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text("\n".join(surface()) + "\n", encoding="utf-8")

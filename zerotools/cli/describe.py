@@ -1,0 +1,79 @@
+"""A job in words: what the job commands say of it. Jobs are the daemon's JSON objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from zerotools.cli import render
+from zerotools.jobs.states import SUCCEEDED, TERMINAL
+
+Job = Mapping[str, Any]
+
+
+def title(job: Job) -> str:
+    """`job 7 (tiny)`."""
+    name = render.clean(str(job["name"] or ""))
+    return f"job {job['id']} ({name})" if name else f"job {job['id']}"
+
+
+def is_over(job: Job) -> bool:
+    """Whether nothing more will happen to it."""
+    return job["state"] in TERMINAL
+
+
+def ranks(job: Job) -> str:
+    """`2 GPU` or `2 CPU`."""
+    return f"{job['world_size']} {'GPU' if job['device'] == 'cuda' else 'CPU'}"
+
+
+def plan(job: Job) -> str:
+    """What it will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`."""
+    steps = job["spec"].get("train", {}).get("steps")
+    count = job["world_size"]
+    where = "GPU" if job["device"] == "cuda" else "CPU"
+    parts = [f"{count} rank{'s' if count != 1 else ''} on {where}", f"ZeRO stage {job['stage']}"]
+    if steps is not None:
+        parts.append(f"{steps} steps")
+    return ", ".join(parts)
+
+
+def steps(job: Job) -> str:
+    """`12/40`; `-` before the first step."""
+    progress = job["progress"]
+    if not progress or progress.get("step") is None:
+        return render.UNKNOWN
+    total = progress.get("steps") or job["spec"].get("train", {}).get("steps")
+    return f"{progress['step']}/{total}" if total else str(progress["step"])
+
+
+def loss(progress: Mapping[str, Any] | None) -> str:
+    """The loss with four decimals."""
+    value = (progress or {}).get("loss")
+    return render.UNKNOWN if value is None else f"{value:.4f}"
+
+
+def age(job: Job, now: float | None = None) -> str:
+    """Since when: of a finished job since its end, else since its submission."""
+    since = job["ended"] or job["created"]
+    return render.duration((time.time() if now is None else now) - since)
+
+
+def outcome(job: Job) -> str:
+    """How a finished job ended, as the end of a sentence: `succeeded at step 40 after 32 s`."""
+    text = str(job["state"])
+    done = steps(job)
+    if done != render.UNKNOWN:
+        text += f" at step {done}"
+    if job["started"] and job["ended"]:
+        text += f" after {render.duration(job['ended'] - job['started'])}"
+    if job["state"] != SUCCEEDED and job["reason"]:
+        text += f": {render.clean(job['reason'])}"
+    return text
+
+
+def checkpoint_path(job: Job) -> str:
+    """Path of its newest checkpoint; empty where it has none."""
+    checkpoint = job["latest_checkpoint"]
+    return render.clean(str(checkpoint["path"])) if checkpoint else ""

@@ -1,0 +1,79 @@
+"""Watching a job until it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from zerotools.cli import render
+from zerotools.cli.describe import Job, is_over, outcome, title
+from zerotools.cli.polling import Poller
+from zerotools.cli.progress import ProgressLine
+from zerotools.core.errors import JobFailed
+from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.states import SUCCEEDED
+
+
+class Follower:
+    """Shows one job's states and progress on `stream`."""
+
+    def __init__(self, client: DaemonClient, job: Job, stream: TextIO, poller: Poller) -> None:
+        self._client = client
+        self._id = int(job["id"])
+        self._poller = poller
+        self._line = ProgressLine(stream, world_size=job["world_size"])
+        self._said: tuple[object, ...] = ()
+        self._attempt = 0
+        self._offset = 0
+
+    def run(self) -> Job:
+        """Until the job is over: the job as it is then. Raises JobFailed unless it succeeded."""
+        try:
+            job = self._watch()
+        finally:
+            self._line.finish()
+        if job["state"] != SUCCEEDED:
+            raise JobFailed(f"{title(job)} {outcome(job)}; its log: zerotools logs {self._id}")
+        return job
+
+    def _watch(self) -> Job:
+        for _ in self._poller.rounds():
+            job = self._poller.ask(lambda: self._client.job(self._id))
+            self._show_attempts(job)
+            if is_over(job):
+                return job
+            self._show_state(job)
+        raise AssertionError("rounds never end")
+
+    def _show_state(self, job: Job) -> None:
+        number = job["attempt"]["number"] if job["attempt"] else 0
+        said = (job["state"], job["reason"], number)
+        if said == self._said:
+            return
+        self._said = said
+        text = f"{title(job)} {str(job['state']).replace('_', ' ')}"
+        if job["state"] == "running" and number > 1:
+            text += f", attempt {number}"
+        if job["reason"]:
+            text += f": {render.clean(job['reason'])}"
+        self._line.say(text)
+
+    def _show_attempts(self, job: Job) -> None:
+        """Everything that attempts have reported since the last round."""
+        for attempt in job["attempts"]:
+            if attempt["number"] > self._attempt:
+                self._attempt, self._offset = attempt["number"], 0
+            if attempt["number"] == self._attempt:
+                self._show_progress()
+
+    def _show_progress(self) -> None:
+        while True:
+            answer = self._poller.ask(self._progress)
+            for record in answer["records"]:
+                self._line.show(record)
+            if answer["next"] == self._offset:
+                return
+            self._offset = answer["next"]
+
+    def _progress(self) -> Mapping[str, Any]:
+        return self._client.progress(self._id, attempt=self._attempt, since=self._offset)

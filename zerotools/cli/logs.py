@@ -1,0 +1,127 @@
+"""`zerotools logs`: what the ranks of a job wrote."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from zerotools.cli import render
+from zerotools.cli.describe import Job, is_over, outcome, title
+from zerotools.cli.loglines import LogSink, sink
+from zerotools.cli.options import job_argument, json_option, socket_option
+from zerotools.cli.polling import Poller
+from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
+from zerotools.jobs.client import DaemonClient
+
+PART = 1 << 20
+
+
+@click.command("logs")
+@job_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option(
+    "--attempt", type=click.IntRange(min=1), metavar="N", help="Of this start.  [default: the last]"
+)
+@click.option(
+    "--rank", default="0", show_default=True, metavar="R", help="Of this rank, or of 'all'."
+)
+@socket_option
+@json_option
+def command(
+    job_id: int,
+    follow: bool,
+    attempt: int | None,
+    rank: str,
+    socket: Path | None,
+    as_json: bool,
+) -> int:
+    """Print what a job wrote to standard output and standard error.
+
+    On a terminal, escape sequences are shown instead of obeyed; into a pipe, one rank's bytes go
+    unchanged. With --follow, later attempts are followed too, unless --attempt names one.
+    """
+    client = DaemonClient(socket)
+    job = client.job(job_id)
+    ranks = parse_ranks(rank, job)
+    reader = LogReader(client, job_id, ranks, sink(as_json=as_json, prefixed=rank == "all"))
+    if not job["attempts"] and not follow:
+        why = f": {render.clean(job['reason'])}" if job["reason"] else ""
+        click.echo(f"{title(job)} has not started, so there is no log yet{why}", err=True)
+        return 0
+    try:
+        if follow:
+            reader.follow(attempt, Poller())
+        else:
+            reader.copy(attempt or job["attempt"]["number"])
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        reader.sink.finish()
+    return 0
+
+
+def parse_ranks(text: str, job: Job) -> Sequence[int]:
+    """The ranks that `text` names. Raises BadRequest."""
+    world_size = int(job["world_size"])
+    if text == "all":
+        return range(world_size)
+    if text.isascii() and text.isdigit() and int(text) < world_size:
+        return [int(text)]
+    raise BadRequest(
+        f"--rank {text}: {title(job)} has ranks 0 to {world_size - 1}; 'all' is allowed too"
+    )
+
+
+class LogReader:
+    """Copies the logs of some ranks of one job into a sink."""
+
+    def __init__(
+        self, client: DaemonClient, job_id: int, ranks: Sequence[int], sink: LogSink
+    ) -> None:
+        self.sink = sink
+        self._client = client
+        self._id = job_id
+        self._ranks = ranks
+        self._offsets: dict[tuple[int, int], int] = {}
+
+    def copy(self, attempt: int) -> bool:
+        """All that there is by now, rank by rank. True: the attempt will write no more."""
+        done = [self._copy_rank(attempt, rank) for rank in self._ranks]
+        return all(done)
+
+    def _copy_rank(self, attempt: int, rank: int) -> bool:
+        while True:
+            offset = self._offsets.get((attempt, rank), 0)
+            part = self._client.logs(
+                self._id, attempt=attempt, rank=rank, offset=offset, limit=PART
+            )
+            if part.data:
+                self.sink.feed(attempt, rank, part.data)
+            self._offsets[attempt, rank] = part.next_offset
+            if part.over or not part.data:
+                return part.over
+
+    def follow(self, only: int | None, poller: Poller) -> None:
+        """Until the job is over, or the attempt `only` is."""
+        current = only
+        for _ in poller.rounds():
+            job = poller.ask(lambda: self._client.job(self._id))
+            newest = job["attempt"]["number"] if job["attempt"] else 0
+            current = current or newest
+            ended = current > 0 and self._ask_copy(poller, current)
+            if ended and only is not None:
+                return
+            if ended and newest > current:
+                current += 1
+                self.sink.finish()
+                sys.stderr.write(f"attempt {current} of job {self._id}\n")
+            elif is_over(job):
+                self.sink.finish()
+                click.echo(f"{title(job)} {outcome(job)}", err=True)
+                return
+
+    def _ask_copy(self, poller: Poller, attempt: int) -> bool:
+        return poller.ask(lambda: self.copy(attempt))

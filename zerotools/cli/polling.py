@@ -1,0 +1,52 @@
+"""Asking the daemon again and again, also while it restarts: jobs go on without it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from zerotools.core.errors import DaemonUnreachable
+
+T = TypeVar("T")
+
+INTERVAL_SECONDS = 0.4
+PATIENCE_SECONDS = 60.0
+
+
+class Poller:
+    """Paces a loop of questions. `pause` and `clock` are time.sleep and time.monotonic."""
+
+    def __init__(
+        self,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._interval = interval_seconds
+        self._patience = patience_seconds
+        self._pause = pause
+        self._clock = clock
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """The answer; a daemon that answered before may be away for a minute."""
+        until: float | None = None
+        while True:
+            try:
+                return question()
+            except DaemonUnreachable as error:
+                if until is None:
+                    until = self._clock() + self._patience
+                    sys.stderr.write(f"zerotools: {error}; trying again for a minute\n")
+                elif self._clock() > until:
+                    raise
+            self._pause(self._interval)
+
+    def rounds(self) -> Iterator[None]:
+        """For ever, one round every interval."""
+        while True:
+            yield
+            self._pause(self._interval)

@@ -1,0 +1,91 @@
+"""`zerotools queue`: the jobs, one line each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli import render
+from zerotools.cli.describe import Job, age, is_over, loss, ranks, steps
+from zerotools.cli.options import json_option, socket_option
+from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.states import STATES, TERMINAL
+
+PAGE = 1000
+HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "age", "why")
+LONGEST_NAME = 40
+
+
+@click.command("queue")
+@click.option("-a", "--all", "show_all", is_flag=True, help="Jobs that are over, too.")
+@socket_option
+@json_option
+def command(show_all: bool, socket: Path | None, as_json: bool) -> None:
+    """List the jobs that wait or run, with what they wait for.
+
+    The age of a job that is over is the time since its end.
+    """
+    client = DaemonClient(socket)
+    jobs = all_jobs(client) if show_all else open_jobs(client)
+    if as_json:
+        render.print_json(jobs)
+    elif jobs:
+        render.print_lines(table(jobs, render.terminal_columns(sys.stdout)))
+    elif show_all:
+        click.echo("there are no jobs; queue one with: zerotools submit JOBFILE")
+    else:
+        click.echo("no job waits or runs; those that are over: zerotools queue --all")
+
+
+def all_jobs(client: DaemonClient) -> list[dict[str, Any]]:
+    """Every job, the oldest first."""
+    found: list[dict[str, Any]] = []
+    page = client.jobs(limit=PAGE)
+    while page:
+        found += page
+        page = client.jobs(limit=PAGE, after=page[-1]["id"]) if len(page) == PAGE else []
+    return found[::-1]
+
+
+def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:
+    """Every job that is not over, the oldest first.
+
+    States are asked for in the order in which jobs pass through them, so that one that moves
+    meanwhile is not missed; where it is seen twice, the later view counts.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for state in (state for state in STATES if state not in TERMINAL):
+        for job in client.jobs(state=state, limit=PAGE):
+            found[job["id"]] = job
+    return [found[job_id] for job_id in sorted(found)]
+
+
+def table(jobs: Sequence[Job], columns: int | None) -> list[str]:
+    """Lines of the listing."""
+    rows = [
+        (
+            str(job["id"]),
+            render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
+            job["state"].replace("_", " "),
+            str(job["stage"]),
+            ranks(job),
+            steps(job),
+            loss(job["progress"]),
+            age(job),
+            _why(job),
+        )
+        for job in jobs
+    ]
+    return render.table(
+        HEADERS, rows, right=("id", "stage", "ranks", "step", "loss", "age"), columns=columns
+    )
+
+
+def _why(job: Job) -> str:
+    if job["reason"] and (is_over(job) or job["state"] != "running"):
+        return str(job["reason"])
+    return ""

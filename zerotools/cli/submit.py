@@ -1,0 +1,127 @@
+"""`zerotools submit`: check a job file here, queue it there, and follow it if asked."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli import render
+from zerotools.cli.describe import Job, checkpoint_path, outcome, plan, title
+from zerotools.cli.follow import Follower
+from zerotools.cli.options import json_option, socket_option
+from zerotools.cli.polling import Poller
+from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable
+from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.parse import parse_job
+from zerotools.jobs.spec import JobSpec
+
+LARGEST_FILE = 1 << 20
+
+
+@click.command("submit")
+@click.argument("job_files", metavar="JOBFILE...", nargs=-1, required=True)
+@click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
+@click.option("--name", metavar="TEXT", help="Call the job this, whatever its file says.")
+@socket_option
+@json_option
+def command(
+    job_files: tuple[str, ...],
+    follow: bool,
+    name: str | None,
+    socket: Path | None,
+    as_json: bool,
+) -> int:
+    """Queue one or more training jobs.
+
+    A JOBFILE is TOML or JSON; - reads one from standard input. Relative paths in it are taken from
+    its own directory. All files are checked before the first is queued.
+
+    With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
+    """
+    if len(job_files) > 1 and (follow or name is not None):
+        option = "--follow" if follow else "--name"
+        raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
+    specs = [read_job(path) for path in job_files]
+    if name is not None:
+        specs = [replace(spec, name=name) for spec in specs]
+    client = DaemonClient(socket)
+    jobs = [_queue(client, spec) for spec in specs]
+    if not as_json:
+        _announce(jobs, follow)
+    if follow:
+        return _follow(client, jobs[0], as_json)
+    if as_json:
+        render.print_json(jobs)
+    return 0
+
+
+def read_job(name: str) -> JobSpec:
+    """The job in the file `name`. Raises BadRequest or Unsupported naming the file and the key."""
+    if name == "-":
+        return parse_job(
+            _text("standard input", sys.stdin.buffer.read()),
+            source="standard input",
+            base_dir=Path.cwd(),
+        )
+    path = Path(name)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BadRequest(f"{name}: there is no such job file") from None
+    except OSError as error:
+        raise BadRequest(f"{name}: cannot be read ({error.strerror})") from error
+    return parse_job(_text(name, data), source=name, base_dir=path.absolute().parent)
+
+
+def _text(source: str, data: bytes) -> str:
+    if len(data) > LARGEST_FILE:
+        raise BadRequest(f"{source}: has {len(data)} bytes; a job file has {LARGEST_FILE} at most")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{source}: is not UTF-8 text (byte {error.start})") from None
+
+
+def _queue(client: DaemonClient, spec: JobSpec) -> dict[str, Any]:
+    """Submit with a key, so that asking again after a lost answer does not queue it twice."""
+    key = uuid.uuid4().hex
+    try:
+        return client.submit(spec, idempotency_key=key)
+    except DaemonUnreachable:
+        return client.submit(spec, idempotency_key=key)
+
+
+def _announce(jobs: list[dict[str, Any]], follow: bool) -> None:
+    for job in jobs:
+        click.echo(f"{title(job)} is queued: {plan(job)}")
+    if follow:
+        return
+    job_id = jobs[-1]["id"]
+    click.echo(f"  see the queue  zerotools queue\n  read its log   zerotools logs -f {job_id}")
+    click.echo(f"  stop it        zerotools cancel {job_id}")
+
+
+def _follow(client: DaemonClient, job: Job, as_json: bool) -> int:
+    """Progress goes to stdout; to stderr where stdout is for JSON."""
+    stream = sys.stderr if as_json else sys.stdout
+    try:
+        ended = Follower(client, job, stream, Poller()).run()
+    except KeyboardInterrupt:
+        click.echo(
+            f"\n{title(job)} goes on without you; read its log: zerotools logs -f {job['id']}, "
+            f"stop it: zerotools cancel {job['id']}",
+            err=True,
+        )
+        return EXIT_INTERRUPTED
+    if as_json:
+        render.print_json([ended])
+        return 0
+    click.echo(f"{title(ended)} {outcome(ended)}")
+    if path := checkpoint_path(ended):
+        click.echo(f"  look inside  zerotools inspect {path}")
+    return 0
