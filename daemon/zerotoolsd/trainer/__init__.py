@@ -1,0 +1,16 @@
+"""The process that trains: one rank of one attempt. The only place that imports torch.
+
+The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imports this package.
+
+    entry, process, session       the rank as a process, and its life from first to last
+    settings, group               who we are, and the other ranks
+    corpus, tokenizing, reading   text files as one stream of tokens
+    shuffle, batches              which of them a step trains on, at any number of ranks
+    blueprint, sharding           the model on the meta device, then sharded (FSDP2)
+    initial, weights              what the shards begin with: the seed, or safetensors
+    optimizer, schedule, step     one optimizer step
+    loop                          steps, until the end or a stop
+    state, saving, resuming, rng  checkpoints, whole or not at all
+    notify, reporting, phases     progress to the supervisor and to the log
+    failures                      exit statuses
+"""

@@ -1,0 +1,124 @@
+"""The text files of a job as one stream of tokens that is never in memory as a whole."""
+
+from __future__ import annotations
+
+import bisect
+import codecs
+import glob
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from zerotools.core.errors import BadFile, BadRequest
+
+PIECE_BYTES = 1 << 20
+BYTES_VOCABULARY = 256
+
+
+class Tokens(Protocol):
+    """A sequence of token ids that is read a slice at a time."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Every id is below this."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> Sequence[int]:
+        """Tokens [start, stop)."""
+
+
+def find_files(patterns: Sequence[str]) -> list[Path]:
+    """The regular files that the patterns match: pattern by pattern, sorted, none twice.
+
+    Raises:
+        BadRequest: a pattern matches no file.
+    """
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        names = (Path(name) for name in glob.iglob(pattern, recursive=True))  # noqa: PTH207
+        matches = sorted(path for path in names if path.is_file())
+        if not matches:
+            raise BadRequest(f"data.text: no file matches {pattern}")
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+def text_pieces(path: Path) -> Iterator[str]:
+    """The text of a file, about 1 MiB at a time.
+
+    Raises:
+        BadFile: it is not UTF-8, or cannot be read; the first wrong byte is named.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    before = 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                pending = len(decoder.getstate()[0])
+                yield _decode(decoder, piece, path, before - pending)
+                before += len(piece)
+            _decode(decoder, b"", path, before - len(decoder.getstate()[0]), final=True)
+    except OSError as error:
+        raise BadFile(f"data.text: {path} cannot be read: {error.strerror}") from None
+
+
+def _decode(
+    decoder: codecs.IncrementalDecoder, piece: bytes, path: Path, base: int, final: bool = False
+) -> str:
+    try:
+        return decoder.decode(piece, final)
+    except UnicodeDecodeError as error:
+        raise BadFile(
+            f"data.text: {path} is not UTF-8: byte {base + error.start} is "
+            f"0x{error.object[error.start]:02x} ({error.reason}); convert it, or leave it out"
+        ) from None
+
+
+def measure(paths: Sequence[Path]) -> list[int]:
+    """The size of each file in bytes, every one of them checked to be UTF-8."""
+    return [sum(len(piece.encode()) for piece in text_pieces(path)) for path in paths]
+
+
+class ByteTokens:
+    """Files one after the other, one token per byte; `sizes` as `measure` found them."""
+
+    vocabulary = BYTES_VOCABULARY
+
+    def __init__(self, paths: Sequence[Path], sizes: Sequence[int]) -> None:
+        self.paths = paths
+        self.sizes = sizes
+        self._ends = list(itertools.accumulate(sizes))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Tokens [start, stop).
+
+        Raises:
+            BadFile: a file has become shorter than it was when the job began.
+        """
+        parts: list[bytes] = []
+        index = bisect.bisect_right(self._ends, start)
+        while start < stop:
+            begin = self._ends[index] - self.sizes[index]
+            part = self._read_file(index, start - begin, min(stop, self._ends[index]) - start)
+            parts.append(part)
+            start += len(part)
+            index += 1
+        return b"".join(parts)
+
+    def _read_file(self, index: int, offset: int, count: int) -> bytes:
+        if count == 0:
+            return b""
+        with self.paths[index].open("rb") as file:
+            part = os.pread(file.fileno(), count, offset)
+        if len(part) != count:
+            raise BadFile(
+                f"data.text: {self.paths[index]} had {self.sizes[index]} bytes when the job began "
+                f"and now ends before byte {offset + count}"
+            )
+        return part

@@ -1,0 +1,73 @@
+"""What a rank runs: `python -P entry.py --run-dir DIR`, under any interpreter that has torch.
+
+That interpreter need not have zerotools installed, and must not pick up anything else that lies
+beside it. So a finder for just `zerotools` and `zerotoolsd` goes first: nothing is added to
+`sys.path` or PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import sys
+import time
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+STARTED = time.monotonic()
+DAEMON = Path(__file__).resolve().parents[1]
+
+
+class TwoPackages(MetaPathFinder):
+    """Finds the packages in `folders`, by name; their submodules follow the usual way."""
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self.folders = folders
+
+    def find_spec(
+        self, fullname: str, path: object = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of one of the packages; None for every other name."""
+        folder = self.folders.get(fullname)
+        if folder is None:
+            return None
+        return importlib.util.spec_from_file_location(
+            fullname, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+
+
+def zerotools_folder(daemon: Path) -> Path:
+    """Where `zerotools` is: beside `daemon` when installed, a floor up in a source tree.
+
+    Raises:
+        FileNotFoundError: it is in neither place.
+    """
+    for parent in (daemon.parent, daemon.parent.parent):
+        folder = parent / "zerotools"
+        if (folder / "__init__.py").is_file():
+            return folder
+    raise FileNotFoundError(f"there is no package zerotools beside {daemon}")
+
+
+def make_importable() -> None:
+    """Let this interpreter import zerotools and zerotoolsd from where this file is."""
+    folders = {"zerotools": zerotools_folder(DAEMON), "zerotoolsd": DAEMON}
+    sys.meta_path.insert(0, TwoPackages(folders))
+
+
+def main() -> NoReturn:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="One rank of a zerotools training job.")
+    parser.add_argument("--run-dir", type=Path, required=True, help="the attempt's directory")
+    run_dir: Path = parser.parse_args().run_dir
+    make_importable()
+    from zerotoolsd.trainer.process import main as run_rank
+
+    run_rank(run_dir, STARTED)
+
+
+if __name__ == "__main__":
+    main()

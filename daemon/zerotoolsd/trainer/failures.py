@@ -1,0 +1,42 @@
+"""How a rank ends: exit codes that the supervisor and the daemon act on, and what leads to them."""
+
+from __future__ import annotations
+
+from zerotools.core.errors import BadFile, ZerotoolsError
+
+EXIT_DONE = 0
+EXIT_CRASH = 1
+EXIT_BAD_JOB = 64
+"""The job cannot run as it is written: starting it again would end the same way."""
+EXIT_BAD_CHECKPOINT = 65
+EXIT_STOPPED = 75
+"""Stopped as asked, at a step boundary, with that step saved."""
+
+
+class BadCheckpoint(BadFile):
+    """The checkpoint to resume from is damaged, or does not hold what the model needs."""
+
+
+class Diverged(ZerotoolsError):
+    """The loss or the gradient is not finite any more."""
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit status that an error ends the rank with."""
+    if isinstance(error, BadCheckpoint):
+        return EXIT_BAD_CHECKPOINT
+    return EXIT_BAD_JOB if isinstance(error, ZerotoolsError) else EXIT_CRASH
+
+
+def kind(error: BaseException) -> str:
+    """The word for it in the error datagram."""
+    words = {EXIT_BAD_CHECKPOINT: "bad_checkpoint", EXIT_BAD_JOB: "bad_job"}
+    return words.get(exit_code(error), "crash")
+
+
+def sentence(error: BaseException) -> str:
+    """One line about an error, for people."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ZerotoolsError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

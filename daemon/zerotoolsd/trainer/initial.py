@@ -1,0 +1,113 @@
+"""Initial weights that depend on the seed and the parameter's name, not on the ranks.
+
+Every rank walks over the blueprint, one block (or one module outside the blocks) at a time: gives
+it memory on the CPU, runs the model's own initialisation on each of its modules, with random
+numbers seeded by (seed, name of the module), keeps its own shard, and lets go of the rest. No rank
+ever holds more than a block beside its shards. Buffers, which no checkpoint need hold, come from
+the same rule.
+
+Memory is filled with NaN first, so that what the model's rule leaves out is noticed.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from zerotools.core.errors import Unsupported
+from zerotoolsd.trainer.blueprint import Blueprint
+from zerotoolsd.trainer.sharding import local_part
+
+
+def seed_from(*parts: object) -> int:
+    """A 63-bit seed that follows from `parts`, the same in every process."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def initialise(model: Any, blueprint: Blueprint, seed: int, *, buffers_only: bool = False) -> None:
+    """Fill the parameters and buffers of `model`, which `shard` made of `blueprint`.
+
+    With `buffers_only`, the parameters are left as they are: they will be loaded.
+
+    Raises:
+        Unsupported: the model's own rule leaves a tensor without a value.
+    """
+    parameters = {} if buffers_only else dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for prefix, unit in _units(blueprint):
+            if buffers_only and next(unit.buffers(), None) is None:
+                continue
+            _run_rule(blueprint.model, prefix, unit, seed)
+            for name, value in unit.named_parameters(prefix):
+                _check(name, value)
+                if name in parameters:
+                    _keep(parameters[name], value)
+            for name, value in unit.named_buffers(prefix):
+                _check(name, value)
+                buffers[name].copy_(value)
+
+
+def _units(blueprint: Blueprint) -> Iterator[tuple[str, nn.Module]]:
+    """(name, module with memory): each block whole, each other module without its children."""
+    inside: str | None = None
+    for name, module in blueprint.model.named_modules():
+        if inside is not None and name.startswith(inside):
+            continue
+        if name in blueprint.blocks:
+            inside = f"{name}."
+            block = copy.deepcopy(module)
+            for part in block.modules():
+                _give_memory(part)
+            yield name, block
+        elif _own_names(name, module) - set(blueprint.aliases):
+            alone = copy.copy(module)
+            alone._parameters = dict(module._parameters)
+            alone._buffers = dict(module._buffers)
+            alone._modules = {}
+            _give_memory(alone)
+            yield name, alone
+
+
+def _own_names(prefix: str, module: nn.Module) -> set[str]:
+    names = {name for name, _ in module.named_parameters(prefix, recurse=False)}
+    return names | {name for name, _ in module.named_buffers(prefix, recurse=False)}
+
+
+def _give_memory(module: nn.Module) -> None:
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            memory = torch.full(parameter.shape, torch.nan, dtype=parameter.dtype)
+            module._parameters[name] = nn.Parameter(memory, parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            empty = torch.nan if buffer.is_floating_point() else 0
+            module._buffers[name] = torch.full(buffer.shape, empty, dtype=buffer.dtype)
+
+
+def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
+    """Children before parents, as `PreTrainedModel.initialize_weights` does."""
+    for name, module in reversed(list(unit.named_modules(prefix=prefix))):
+        torch.default_generator.manual_seed(seed_from("weights", seed, name))
+        model._init_weights(module)
+
+
+def _check(name: str, value: torch.Tensor) -> None:
+    if value.is_floating_point() and bool(torch.isnan(value).any()):
+        raise Unsupported(
+            f"the model's initialisation gives {name} no value when it is built without memory: "
+            "train from a directory with weights (model.path)"
+        )
+
+
+def _keep(parameter: nn.Parameter, value: torch.Tensor) -> None:
+    assert isinstance(parameter, DTensor)
+    local, box = local_part(parameter)
+    local.copy_(value[box])

@@ -1,0 +1,111 @@
+"""Train to the end, or until asked to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.batches import Batches, rank_share
+from zerotoolsd.trainer.failures import EXIT_DONE, EXIT_STOPPED
+from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.phases import Phases
+from zerotoolsd.trainer.reporting import Reporter
+from zerotoolsd.trainer.saving import Saver
+from zerotoolsd.trainer.settings import stop_reason
+from zerotoolsd.trainer.state import Live
+from zerotoolsd.trainer.step import Outcome, train_step
+
+
+@dataclass
+class Run:
+    """A run that is ready to train: `step` steps are done, `consumed` sequences were read.
+
+    `record` makes the record of a checkpoint from the two numbers.
+    """
+
+    spec: JobSpec
+    run_dir: Path
+    group: Group
+    live: Live
+    batches: Batches
+    saver: Saver
+    reporter: Reporter
+    phases: Phases
+    record: Callable[[int, int], JobRecord]
+    step: int
+    consumed: int
+
+    def train(self) -> int:
+        """Run the remaining steps; the exit status. All ranks call it together.
+
+        Checkpoints are written every `checkpoint.every` steps, at the end, and at a stop. A stop
+        before the first step of this attempt leaves nothing to save.
+        """
+        steps, every = self.spec.train.steps, self.spec.checkpoint.every
+        stop = self._asked_before_the_first_step()
+        if self.step >= steps:
+            self.reporter.say(f"all {steps} steps are done already")
+        first = self.step
+        while self.step < steps and not stop:
+            self.reporter.enter("train") if self.step == first else None
+            stop = self._one_step(first).stop
+            if stop or self.step == steps or (every and self.step % every == 0):
+                self._save()
+        return self._end(stopped=stop and self.step < steps)
+
+    def _asked_before_the_first_step(self) -> bool:
+        asked = self.group.rank.leads and self._stop_asked()
+        return self.group.total([float(asked)])[0] > 0
+
+    def _stop_asked(self) -> bool:
+        return stop_reason(self.run_dir) is not None
+
+    def _one_step(self, first: int) -> Outcome:
+        started = time.monotonic()
+        train, rank = self.spec.train, self.group.rank
+        share = rank_share(self.consumed, train.batch_size, rank.number, rank.world_size)
+        sequences = self.batches.sequences(*share)
+        outcome = train_step(
+            self.live, sequences, self.step, train, self.group, stop_asked=self._stop_asked
+        )
+        if self.step == first:
+            self.phases.done("first step")
+            self.reporter.say(f"ready in {self.phases}")
+        self.step += 1
+        self.consumed += train.batch_size
+        tokens = train.batch_size * self.batches.sequence_length
+        self.reporter.stepped(self.step, outcome, tokens, time.monotonic() - started)
+        return outcome
+
+    def _save(self) -> None:
+        self.reporter.enter("save")
+        saved = self.saver.save(self.record(self.step, self.consumed))
+        self.reporter.saved(self.step, saved)
+        self.reporter.enter("train")
+
+    def _end(self, *, stopped: bool) -> int:
+        if stopped:
+            reason = stop_reason(self.run_dir) or "asked"
+            self.reporter.say(f"stopped at step {self.step} as asked ({reason})")
+        self.reporter.enter("stopped" if stopped else "done")
+        return EXIT_STOPPED if stopped else EXIT_DONE
+
+
+def record_maker(template: JobRecord, live: Live) -> Callable[[int, int], JobRecord]:
+    """Records like `template` for other points of the run, with the rates of that time."""
+    from zerotoolsd.trainer.optimizer import describe
+
+    def record(step: int, consumed: int) -> JobRecord:
+        return dataclasses.replace(
+            template,
+            step=step,
+            consumed_sequences=consumed,
+            optimizer=describe(live.model, live.optimizer),
+        )
+
+    return record

@@ -1,0 +1,55 @@
+"""The rank as a process: its environment, its exit status, its last words. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from zerotoolsd.trainer.failures import exit_code, kind, sentence
+from zerotoolsd.trainer.notify import Notifier
+from zerotoolsd.trainer.settings import Rank, rank_from
+
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def main(run_dir: Path, started: float) -> NoReturn:
+    """Run the rank and end the process with the status that `failures` documents.
+
+    `started` is the reading of `time.monotonic` when the process began.
+    """
+    rank = rank_from(os.environ)
+    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.number)
+    notifier.enter("init")
+    for name, value in OFFLINE.items():
+        os.environ.setdefault(name, value)
+    try:
+        from zerotoolsd.trainer.session import run  # seconds: torch and transformers
+
+        status = run(run_dir, rank, notifier, started)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # torch's CheckpointException is not an Exception
+        status = report(error, rank, notifier)
+    # Interpreter shutdown would wait for threads of torch that may wait for a lost rank.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
+    """Say why the rank ends, in the log and to the supervisor; its exit status."""
+    status, what = exit_code(error), kind(error)
+    if what == "crash":
+        traceback.print_exception(error)
+    notifier.event("error", kind=what, message=sentence(error))
+    if rank.leads or what == "crash":
+        print(f"rank {rank.number} ends with status {status}: {sentence(error)}", flush=True)
+    return status

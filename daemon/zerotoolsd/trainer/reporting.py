@@ -1,0 +1,105 @@
+"""What a rank says: log lines for people (rank 0), datagrams for the supervisor (every rank)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotoolsd.trainer.notify import Notifier, resident_bytes
+from zerotoolsd.trainer.saving import Saved
+from zerotoolsd.trainer.settings import Rank
+from zerotoolsd.trainer.step import Outcome
+
+LOG_SECONDS = 1.0
+GIB = 1 << 30
+
+
+class Reporter:
+    """Says what happens, once, in both ways."""
+
+    def __init__(self, rank: Rank, notifier: Notifier, *, steps: int) -> None:
+        self._leads = rank.leads
+        self._notifier = notifier
+        self._steps = steps
+        self._logged = 0.0
+
+    def say(self, line: str) -> None:
+        """A line for people."""
+        if self._leads:
+            print(line, flush=True)
+
+    def enter(self, phase: str) -> None:
+        """A phase begins: init, load, train, save, done, stopped."""
+        self._notifier.enter(phase)
+
+    def at(self, step: int) -> None:
+        """`step` optimizer steps are done."""
+        self._notifier.step = step
+
+    def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
+        """Step `step`, counted from 1, on `tokens` tokens of all ranks took `seconds`."""
+        self.at(step)
+        if not self._leads:
+            self._notifier.heartbeat()
+            return
+        peak = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None
+        rate = tokens / seconds
+        self._notifier.event(
+            "step",
+            steps=self._steps,
+            loss=outcome.loss,
+            grad_norm=outcome.grad_norm,
+            lr=outcome.learning_rate,
+            tokens_per_second=rate,
+            step_seconds=seconds,
+            gpu_peak_bytes=peak,
+        )
+        now = time.monotonic()
+        if step != self._steps and now - self._logged < LOG_SECONDS:
+            return
+        self._logged = now
+        gpu = "" if peak is None else f"  gpu {peak / GIB:.2f} GiB"
+        self.say(
+            f"step {step}/{self._steps}  loss {outcome.loss:.4f}  lr {outcome.learning_rate:.2e}  "
+            f"grad {outcome.grad_norm:.3f}  {rate:,.0f} tokens/s  "
+            f"host {resident_bytes() / GIB:.2f} GiB{gpu}"
+        )
+
+    def saved(self, step: int, saved: Saved) -> None:
+        """A checkpoint is committed."""
+        if self._leads:
+            self._notifier.event(
+                "checkpoint",
+                path=str(saved.path),
+                bytes=saved.size_bytes,
+                seconds=saved.seconds,
+            )
+        size = saved.size_bytes / 2**20
+        self.say(f"saved step {step}: {saved.path} ({size:.1f} MiB in {saved.seconds:.2f} s)")
+
+    def skipped(self, path: Path, why: str) -> None:
+        """A checkpoint was passed over."""
+        if self._leads:
+            self._notifier.event("skipped_checkpoint", path=str(path), why=why)
+        self.say(f"skipped {path}: {why}")
+
+    def resumed(self, path: Path, record: JobRecord, world_size: int, same_rng: bool) -> None:
+        """The run goes on from a checkpoint."""
+        self.at(record.step)
+        rng = "restored" if same_rng else "reseeded"
+        if self._leads:
+            self._notifier.event(
+                "resumed", path=str(path), saved_world_size=record.world_size, rng=rng
+            )
+        self.say(
+            f"resumed at step {record.step} from {path}: saved by {record.world_size} ranks, now "
+            f"{world_size}; random numbers {rng}"
+        )
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Any other event, from this rank."""
+        self._notifier.event(name, **fields)

@@ -1,0 +1,166 @@
+"""Checkpoints that are there whole or not at all.
+
+1. rank 0 makes a staging directory and names it to the others;
+2. every rank writes its shards and its random number state into it, fsynced;
+3. rank 0 adds the record, the config and last the manifest, and fsyncs the directories;
+4. one rename gives it its final name; the `latest` hint follows;
+5. checkpoints beyond `keep_last` go, by a rename and then file by file.
+
+A process that dies on the way leaves the older checkpoints as they were, and a staging directory
+that the next attempt clears. All waiting is in the control group, whose time limit allows for it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+
+from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.io.manifest import write_manifest
+from zerotoolsd.trainer import rng
+from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.state import Live
+
+
+class SaveFailed(RuntimeError):
+    """A checkpoint could not be written; older ones are as they were."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A committed checkpoint: its size in bytes and the seconds that it took."""
+
+    path: Path
+    size_bytes: int
+    seconds: float
+
+
+def _nothing(path: Path) -> None:
+    """What happens between a complete staging directory and its commit: nothing."""
+
+
+@dataclass(frozen=True)
+class Saver:
+    """Writes the checkpoints of one run.
+
+    `add_files` puts the config and tokenizer into a staging directory, `keep` is a checkpoint that
+    is never deleted. `before_commit` is called on rank 0 when all but the manifest is written.
+    """
+
+    output_dir: Path
+    keep_last: int | None
+    group: Group
+    live: Live
+    add_files: Callable[[Path], None]
+    keep: Path | None = None
+    before_commit: Callable[[Path], None] = _nothing
+
+    def save(self, record: JobRecord) -> Saved:
+        """Commit the live state as the checkpoint of `record.step`; all ranks call it together.
+
+        Raises:
+            SaveFailed: a rank could not write; nothing was committed.
+        """
+        started = time.monotonic()
+        group, rank = self.group, self.group.rank
+        staging = group.decided_by_rank_zero(lambda: self._make_staging(record.step))
+        try:
+            _write_tensors(self.live, staging / layout.DCP, group)
+            _write_text(staging / layout.rng_name(rank.number), rng.capture())
+            group.barrier()
+            path = self._commit(staging, record) if rank.leads else None
+        except OSError as error:
+            raise SaveFailed(f"checkpoint of step {record.step}: {error}") from error
+        group.barrier()
+        path = path or self.output_dir / layout.directory_name(record.step)
+        size = sum(file.stat().st_size for file in _files(path)) if rank.leads else 0
+        if rank.leads:
+            self._delete_old(path)
+        return Saved(path, size, time.monotonic() - started)
+
+    def _make_staging(self, step: int) -> Path:
+        name = f"{layout.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
+        staging = self.output_dir / name
+        staging.mkdir(parents=True)
+        return staging
+
+    def _commit(self, staging: Path, record: JobRecord) -> Path:
+        layout.write_record(staging, record)
+        self.add_files(staging)
+        self.before_commit(staging)
+        for file in _files(staging):
+            _sync_file(file)
+        write_manifest(staging)
+        layout.sync_directory(staging / layout.DCP)
+        layout.sync_directory(staging)
+        path = self.output_dir / layout.directory_name(record.step)
+        if path.exists():  # only one that did not verify: a whole one would have been resumed from
+            _discard(path)
+        staging.rename(path)
+        layout.sync_directory(self.output_dir)
+        layout.write_latest(self.output_dir, path.name)
+        return path
+
+    def _delete_old(self, newest: Path) -> None:
+        if self.keep_last is None:
+            return
+        pinned = {newest, layout.latest(self.output_dir), self.keep}
+        for path in layout.listing(self.output_dir)[self.keep_last :]:
+            if path not in pinned:
+                _discard(path)
+
+
+def clear_leftovers(output_dir: Path) -> None:
+    """Delete what attempts that died left half-made or half-deleted."""
+    if not output_dir.is_dir():
+        return
+    for path in list(output_dir.iterdir()):
+        if path.name.startswith((layout.STAGING_PREFIX, layout.TRASH_PREFIX)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def _write_tensors(live: Live, directory: Path, group: Group) -> None:
+    writer = dcp.FileSystemWriter(directory, single_file_per_rank=True, sync_files=True)
+    try:
+        dcp.save(live.tree(), storage_writer=writer, process_group=group.control)
+    except CheckpointException as error:  # a BaseException: it must not pass as an interruption
+        raise SaveFailed(f"{directory}: {_causes(error)}") from error
+
+
+def _causes(error: CheckpointException) -> str:
+    return "; ".join(f"rank {rank}: {pair[0]}" for rank, pair in sorted(error.failures.items()))
+
+
+def _discard(path: Path) -> None:
+    trash = path.with_name(f"{layout.TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
+    path.rename(trash)
+    shutil.rmtree(trash)
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8")
+    _sync_file(path)
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

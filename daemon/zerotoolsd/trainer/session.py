@@ -1,0 +1,112 @@
+"""One rank's whole life: meet the others, read, build, resume, train, part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch.distributed as dist
+
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.blueprint import Blueprint, check_fit, draw, read_config
+from zerotoolsd.trainer.group import Group, join
+from zerotoolsd.trainer.loop import Run, record_maker
+from zerotoolsd.trainer.notify import Notifier
+from zerotoolsd.trainer.output import claim
+from zerotoolsd.trainer.phases import Phases
+from zerotoolsd.trainer.reading import BYTES, open_data
+from zerotoolsd.trainer.reporting import Reporter
+from zerotoolsd.trainer.resuming import choose_start
+from zerotoolsd.trainer.saving import Saver
+from zerotoolsd.trainer.settings import Rank, read_spec
+from zerotoolsd.trainer.starting import begin, describe_run, materialise, warn_of_changes
+from zerotoolsd.trainer.tokenizing import copy_tokenizer
+
+BeforeCommit = Callable[[Path], None]
+
+
+def _nothing(staging: Path) -> None:
+    """What happens between a complete staging directory and its commit: nothing."""
+
+
+def run(
+    run_dir: Path,
+    rank: Rank,
+    notifier: Notifier,
+    started: float,
+    before_commit: BeforeCommit = _nothing,
+) -> int:
+    """Train the job in `run_dir` as `rank`; the exit status.
+
+    `started` is the reading of `time.monotonic` when the process began. `before_commit` is called
+    on rank 0 with every staging directory that is about to be committed.
+
+    Raises:
+        ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
+    """
+    phases = Phases(started)
+    phases.done("import")
+    spec = read_spec(run_dir)
+    reporter = Reporter(rank, notifier, steps=spec.train.steps)
+    group = join(rank, spec.device)
+    phases.done("process group")
+    with ExitStack() as stack:
+        stack.callback(dist.destroy_process_group)
+        group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
+        return _prepare(spec, run_dir, group, reporter, phases, before_commit).train()
+
+
+def _prepare(
+    spec: JobSpec,
+    run_dir: Path,
+    group: Group,
+    reporter: Reporter,
+    phases: Phases,
+    before_commit: BeforeCommit,
+) -> Run:
+    batches, data = open_data(spec, run_dir, group)
+    phases.done("data")
+    config = read_config(spec.model)
+    check_fit(config, batches.tokens.vocabulary, spec.data.sequence_length)
+    blueprint = draw(config)
+    phases.done("model")
+    decision = choose_start(spec, group)
+    for skipped in decision.skipped:
+        reporter.skipped(skipped.path, skipped.why)
+    start = decision.start
+    reporter.enter("load")
+    live = materialise(spec, blueprint, group, reporter, start)
+    phases.done("weights")
+    begin(spec, live, group, reporter, start)
+    if start is not None:
+        warn_of_changes(spec, data, start, reporter)
+        phases.done("resume")
+    saver = Saver(
+        Path(spec.output_dir or ""),
+        spec.checkpoint.keep_last,
+        group,
+        live,
+        add_files=lambda staging: _add_files(spec, blueprint, staging),
+        keep=start.path if start else None,
+        before_commit=before_commit,
+    )
+    return Run(
+        spec,
+        run_dir,
+        group,
+        live,
+        batches,
+        saver,
+        reporter,
+        phases,
+        record_maker(describe_run(spec, blueprint, live, group, data), live),
+        step=start.record.step if start else 0,
+        consumed=start.record.consumed_sequences if start else 0,
+    )
+
+
+def _add_files(spec: JobSpec, blueprint: Blueprint, staging: Path) -> None:
+    blueprint.config.save_pretrained(staging)
+    if spec.data.tokenizer != BYTES:
+        copy_tokenizer(Path(spec.data.tokenizer), staging)

@@ -1,0 +1,80 @@
+"""FSDP2 over the ranks: which mesh, which groups, and where the shards' memory comes from."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from zerotoolsd.trainer.blueprint import Blueprint
+
+
+def make_mesh(device: torch.device, world_size: int, stage: int) -> DeviceMesh:
+    """All ranks in one dimension that shards (stage 3), or in one that replicates (stage 0).
+
+    Replicating through the same code gives every stage the same precision rules and the same
+    names, so that a checkpoint of one loads into the other.
+    """
+    if stage == 0:
+        names = ("replicate", "shard")
+        return init_device_mesh(device.type, (world_size, 1), mesh_dim_names=names)
+    return init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
+
+
+def shard(
+    blueprint: Blueprint, device: torch.device, world_size: int, *, stage: int, precision: str
+) -> Any:
+    """A copy of the blueprint's model, each parameter a DTensor whose local part has memory.
+
+    The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
+    """
+    model = copy.deepcopy(blueprint.model)
+    mesh = make_mesh(device, world_size, stage)
+    policy = MixedPrecisionPolicy()
+    if precision == "bf16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for name in blueprint.blocks:
+        block = model.get_submodule(name)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=stage == 3)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=stage == 3)
+    _allocate(model, device)
+    return model
+
+
+def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
+    """This rank's memory of `tensor`, and the box of the whole tensor that it holds."""
+    shape, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    box = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+    return tensor.to_local(), box
+
+
+def _allocate(model: nn.Module, device: torch.device) -> None:
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter not in made:
+                made[parameter] = _with_memory(parameter, device)
+            setattr(module, name, made[parameter])
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            module._buffers[name] = torch.empty_like(buffer, device=device)
+
+
+def _with_memory(parameter: nn.Parameter, device: torch.device) -> nn.Parameter:
+    assert isinstance(parameter, DTensor)
+    tensor = DTensor.from_local(
+        torch.empty_like(parameter.to_local(), device=device),
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)

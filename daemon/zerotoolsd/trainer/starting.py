@@ -1,0 +1,110 @@
+"""The state that the first step begins with: fresh, from a directory of weights, or resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import zerotools
+from zerotools.formats.dcp.jobrecord import RNG_PER_RANK, DataRecord, JobRecord, ModelRecord
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer import rng
+from zerotoolsd.trainer.blueprint import Blueprint
+from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.initial import initialise
+from zerotoolsd.trainer.optimizer import describe, make_optimizer
+from zerotoolsd.trainer.reporting import Reporter
+from zerotoolsd.trainer.resuming import Start, load
+from zerotoolsd.trainer.sharding import shard
+from zerotoolsd.trainer.state import Live
+from zerotoolsd.trainer.weights import load_weights
+
+
+def materialise(
+    spec: JobSpec, blueprint: Blueprint, group: Group, reporter: Reporter, start: Start | None
+) -> Live:
+    """Model and optimizer with their shards filled, unless `start` will fill them.
+
+    Raises:
+        ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
+    """
+    stage = spec.zero.stage
+    model = shard(
+        blueprint,
+        group.device,
+        group.rank.world_size,
+        stage=stage,
+        precision=spec.train.precision,
+    )
+    from_seed = start is None and spec.model.path is None
+    initialise(model, blueprint, spec.seed, buffers_only=not from_seed)
+    if start is None and spec.model.path is not None:
+        unused = load_weights(model, blueprint.aliases, Path(spec.model.path))
+        if unused:
+            reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
+    model.train()
+    return Live(model, make_optimizer(model, spec.train), stage)
+
+
+def begin(spec: JobSpec, live: Live, group: Group, reporter: Reporter, start: Start | None) -> None:
+    """Load the checkpoint, if there is one, and set the random numbers.
+
+    Raises:
+        ZerotoolsError: the checkpoint does not load into this model.
+    """
+    rank = group.rank
+    rng.seed_rank(spec.seed, start.record.step if start else 0, rank.number)
+    if start is None:
+        return
+    same_rng = load(live, start, group)
+    reporter.resumed(start.path, start.record, rank.world_size, same_rng)
+
+
+def warn_of_changes(spec: JobSpec, data: DataRecord, start: Start, reporter: Reporter) -> None:
+    """Say what makes the resumed run another one than that which saved."""
+    record = start.record
+    pairs = [
+        ("seed", record.seed, spec.seed),
+        ("data.sequence_length", record.sequence_length, spec.data.sequence_length),
+        ("train.batch_size", record.batch_size, spec.train.batch_size),
+    ]
+    if record.data is not None:
+        pairs.append(("tokens in data.text", record.data.tokens, data.tokens))
+    for name, before, now in pairs:
+        if before != now:
+            reporter.say(f"note: {name} was {before} when {start.path.name} was saved, now {now}")
+
+
+def describe_run(
+    spec: JobSpec, blueprint: Blueprint, live: Live, group: Group, data: DataRecord
+) -> JobRecord:
+    """The record of this run's checkpoints, as of step 0."""
+    train = spec.train
+    trainable, frozen = blueprint.parameter_count()
+    return JobRecord(
+        step=0,
+        steps_total=train.steps,
+        world_size=group.rank.world_size,
+        stage=spec.zero.stage,
+        precision=train.precision,
+        seed=spec.seed,
+        consumed_sequences=0,
+        batch_size=train.batch_size,
+        sequence_length=spec.data.sequence_length,
+        optimizer=describe(live.model, live.optimizer),
+        model=ModelRecord(trainable, frozen),
+        replicated=live.replicated(),
+        aliases=dict(blueprint.aliases),
+        schedule={
+            "name": train.schedule,
+            "learning_rate": train.learning_rate,
+            "min_learning_rate": train.min_learning_rate,
+            "warmup_steps": train.warmup_steps,
+            "steps": train.steps,
+        },
+        rng=RNG_PER_RANK,
+        data=data,
+        torch_version=str(torch.__version__),
+        zerotools_version=zerotools.__version__,
+    )

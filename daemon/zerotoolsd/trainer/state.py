@@ -1,0 +1,45 @@
+"""The tensors of a run under the names that a checkpoint gives them, at every stage alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from zerotoolsd.trainer.optimizer import named_state
+from zerotoolsd.trainer.weights import persistent_buffers
+
+
+@dataclass(frozen=True)
+class Live:
+    """The model and optimizer that train. Their tensors are loaded into in place."""
+
+    model: Any
+    optimizer: torch.optim.AdamW
+    stage: int
+
+    def tree(self) -> dict[str, dict[str, torch.Tensor]]:
+        """`model.<name>` and `optim.<name>.<state>`; canonical names only."""
+        model = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        return {
+            "model": {**model, **persistent_buffers(self.model)},
+            "optim": named_state(self.model, self.optimizer),
+        }
+
+    def flat(self) -> dict[str, torch.Tensor]:
+        """The same, by dotted name."""
+        return {
+            f"{top}.{name}": tensor
+            for top, branch in self.tree().items()
+            for name, tensor in branch.items()
+        }
+
+    def replicated(self) -> tuple[str, ...]:
+        """Names of the tensors that every rank holds in full, however many ranks there are."""
+        return tuple(
+            name
+            for name, tensor in self.flat().items()
+            if self.stage == 0 or not isinstance(tensor, DTensor)
+        )

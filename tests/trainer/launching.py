@@ -1,0 +1,173 @@
+"""Start the ranks of a job the way the supervisor does, without a daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRY = ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"
+DEADLINE_SECONDS = 120.0
+
+TINY_LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+TINY_GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 256,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 64,
+}
+
+
+def job(text: Path, **changes: Any) -> dict[str, Any]:
+    """A job on `text` for one CPU rank; a table in `changes` is merged into the job's."""
+    tree: dict[str, Any] = {
+        "device": "cpu",
+        "ranks": 1,
+        "seed": 7,
+        "model": {"config": TINY_LLAMA},
+        "data": {"text": [str(text)], "sequence_length": 32},
+        "train": {
+            "steps": 4,
+            "batch_size": 12,
+            "precision": "fp32",
+            "learning_rate": 1e-2,
+            "schedule": "constant",
+        },
+    }
+    for key, value in changes.items():
+        old = tree.get(key)
+        merge = isinstance(old, dict) and isinstance(value, Mapping) and key != "model"
+        tree[key] = {**old, **value} if merge and old else value
+    return tree
+
+
+@dataclass
+class Attempt:
+    """Ranks that are running; `finish` waits for them."""
+
+    run_dir: Path
+    processes: list[subprocess.Popen[bytes]]
+    notify: socket.socket
+    datagrams: list[dict[str, Any]] = field(default_factory=list)
+
+    def finish(self) -> list[int]:
+        """Wait for all ranks and collect their datagrams; their exit statuses."""
+        for process in self.processes:
+            process.wait(DEADLINE_SECONDS)
+        self._receive()
+        self.notify.close()
+        return [process.returncode for process in self.processes]
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The first datagram with `event`, waiting for it."""
+        self.notify.settimeout(DEADLINE_SECONDS)
+        while True:
+            datagram = json.loads(self.notify.recv(65536))
+            self.datagrams.append(datagram)
+            if datagram.get("event") == event:
+                found: dict[str, Any] = datagram
+                return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The datagrams of one event, in order of arrival."""
+        return [datagram for datagram in self.datagrams if datagram.get("event") == name]
+
+    def losses(self) -> dict[int, float]:
+        """Loss by step."""
+        return {datagram["step"]: datagram["loss"] for datagram in self.events("step")}
+
+    def log(self, rank: int = 0) -> str:
+        """What a rank has printed."""
+        return (self.run_dir / f"rank-{rank}.log").read_text("utf-8")
+
+    def _receive(self) -> None:
+        self.notify.settimeout(0.0)
+        while True:
+            try:
+                self.datagrams.append(json.loads(self.notify.recv(65536)))
+            except BlockingIOError:
+                return
+
+
+def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> Attempt:
+    """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    spec = {"output_dir": str(run_dir / "out"), **tree}
+    (run_dir / "spec.json").write_text(json.dumps(spec), "utf-8")
+    notify = _bound(run_dir / "notify.sock")
+    port = _free_port()
+    processes = []
+    for rank in range(tree["ranks"]):
+        environment = _environment(rank, tree["ranks"], port, run_dir)
+        with (run_dir / f"rank-{rank}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", str(script), "--run-dir", str(run_dir)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        processes.append(process)
+    return Attempt(run_dir, processes, notify)
+
+
+def run(run_dir: Path, tree: Mapping[str, Any], *, expect: int = 0) -> Attempt:
+    """Start an attempt and wait until it ends with the status `expect` on every rank."""
+    attempt = start(run_dir, tree)
+    statuses = attempt.finish()
+    assert statuses == [expect] * tree["ranks"], attempt.log()
+    return attempt
+
+
+def _environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    return {
+        **kept,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "ZEROTOOLS_RUN_DIR": str(run_dir),
+        "ZEROTOOLS_NOTIFY": str(run_dir / "notify.sock"),
+    }
+
+
+def _bound(address: Path) -> socket.socket:
+    # The address of a Unix socket is limited to 107 bytes and test directories can be deep.
+    address.unlink(missing_ok=True)
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    directory = os.open(address.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        receiver.bind(f"/proc/self/fd/{directory}/{address.name}")
+    finally:
+        os.close(directory)
+    return receiver
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

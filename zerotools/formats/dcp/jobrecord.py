@@ -1,0 +1,246 @@
+"""job.json: what a training checkpoint must know beside its tensors. Standard library only.
+
+The record is plain JSON, so that reading it runs no code, and every value is checked once, here,
+where it enters. The trainer writes it; a reshard rewrites `world_size` and `rng` and keeps the
+rest; `docs/reference` describes the fields for people.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, Unsupported
+
+RECORD = "job.json"
+FORMAT = "zerotools-job-checkpoint"
+VERSION = 1
+RNG_PER_RANK = "per-rank"
+RNG_RESEED = "reseed"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerGroup:
+    """Parameters (fully qualified names) that share hyperparameters. `lr` is the last one used."""
+
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float]
+    eps: float
+    params: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerRecord:
+    """The optimizer by name (`adamw`) and its parameter groups."""
+
+    name: str
+    groups: tuple[OptimizerGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """Elements of the parameters; tied ones count once."""
+
+    trainable: int
+    frozen: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataRecord:
+    """The data that the run reads: to notice that a resumed run reads something else."""
+
+    files: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """A point in a training run.
+
+    `step` optimizer steps of `steps_total` are done and `consumed_sequences` sequences of the
+    global data order were read. `world_size`, `stage` and `precision` are those of the run that
+    saved. `replicated` are the flat DCP keys that every rank holds in full, `aliases` maps a tied
+    name to the canonical one that is stored. `rng` is `per-rank` if there is one `rank_RRRRR.json`
+    for each of `world_size` ranks, else `reseed`.
+    """
+
+    step: int
+    steps_total: int
+    world_size: int
+    stage: int
+    precision: str
+    seed: int
+    consumed_sequences: int
+    batch_size: int
+    sequence_length: int
+    optimizer: OptimizerRecord
+    model: ModelRecord
+    replicated: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    schedule: Mapping[str, Any] = field(default_factory=dict)
+    rng: str = RNG_RESEED
+    data: DataRecord | None = None
+    torch_version: str | None = None
+    zerotools_version: str | None = None
+
+    def resharded(self, world_size: int) -> JobRecord:
+        """The same point for another number of ranks, whose random numbers start afresh."""
+        return dataclasses.replace(self, world_size=world_size, rng=RNG_RESEED)
+
+
+def record_to_json(record: JobRecord) -> str:
+    """The text of job.json."""
+    tree = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(record)}
+    return json.dumps(tree, indent=1, sort_keys=False) + "\n"
+
+
+def write_record(directory: Path, record: JobRecord) -> Path:
+    """Write and fsync `directory`'s job.json; `directory` is still a staging directory."""
+    path = directory / RECORD
+    with path.open("w", encoding="utf-8") as file:
+        file.write(record_to_json(record))
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def read_record(directory: Path) -> JobRecord:
+    """The record of the checkpoint in `directory`.
+
+    Raises:
+        BadFile: there is none, or a field is missing or wrong; the file and the field are named.
+        Unsupported: it was written by a later version.
+    """
+    path = directory / RECORD
+    try:
+        tree = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadFile(f"{directory} has no {RECORD}: it is no checkpoint of a job") from None
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not JSON: {error}") from None
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+        raise BadFile(f'{path} does not say "format": "{FORMAT}": it is no record of a job')
+    if tree.get("version") != VERSION:
+        raise Unsupported(
+            f"{path} is of version {tree.get('version')!r} and this zerotools reads {VERSION}: "
+            "use the version that wrote it, or a later one"
+        )
+    return _record(_Reader(path, tree))
+
+
+def _record(read: _Reader) -> JobRecord:
+    rng = read.text("rng")
+    if rng not in (RNG_PER_RANK, RNG_RESEED):
+        raise read.wrong("rng", f'"{RNG_PER_RANK}" or "{RNG_RESEED}"')
+    optimizer, model = read.inner("optimizer"), read.inner("model")
+    return JobRecord(
+        step=read.count("step"),
+        steps_total=read.count("steps_total"),
+        world_size=read.count("world_size", least=1),
+        stage=read.count("stage"),
+        precision=read.text("precision"),
+        seed=read.count("seed"),
+        consumed_sequences=read.count("consumed_sequences"),
+        batch_size=read.count("batch_size", least=1),
+        sequence_length=read.count("sequence_length", least=1),
+        optimizer=OptimizerRecord(
+            optimizer.text("name"), tuple(_group(group) for group in optimizer.inners("groups"))
+        ),
+        model=ModelRecord(model.count("trainable"), model.count("frozen")),
+        replicated=read.texts("replicated"),
+        aliases=read.text_map("aliases"),
+        schedule=read.inner("schedule").tree,
+        rng=rng,
+        data=None if read.tree.get("data") is None else _data(read.inner("data")),
+        torch_version=read.optional_text("torch_version"),
+        zerotools_version=read.optional_text("zerotools_version"),
+    )
+
+
+def _group(read: _Reader) -> OptimizerGroup:
+    betas = read.tree.get("betas")
+    if not (isinstance(betas, list) and len(betas) == 2 and all(map(_is_number, betas))):
+        raise read.wrong("betas", "two numbers")
+    return OptimizerGroup(
+        lr=read.number("lr"),
+        weight_decay=read.number("weight_decay"),
+        betas=(float(betas[0]), float(betas[1])),
+        eps=read.number("eps"),
+        params=read.texts("params"),
+    )
+
+
+def _data(read: _Reader) -> DataRecord:
+    return DataRecord(files=read.count("files"), tokens=read.count("tokens"))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Typed access to one JSON object; `prefix` is its dotted place in the file."""
+
+    path: Path
+    tree: Mapping[str, Any]
+    prefix: str = ""
+
+    def wrong(self, key: str, wanted: str) -> BadFile:
+        return BadFile(
+            f"{self.path}: {self.prefix}{key} is {self.tree.get(key)!r:.80} and must be {wanted}"
+        )
+
+    def count(self, key: str, *, least: int = 0) -> int:
+        value = self.tree.get(key)
+        if type(value) is not int or value < least:
+            raise self.wrong(key, f"an integer >= {least}")
+        return value
+
+    def number(self, key: str) -> float:
+        value = self.tree.get(key)
+        if not _is_number(value):
+            raise self.wrong(key, "a number")
+        return float(value)  # type: ignore[arg-type]
+
+    def text(self, key: str) -> str:
+        value = self.tree.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        return value
+
+    def optional_text(self, key: str) -> str | None:
+        return None if self.tree.get(key) is None else self.text(key)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.tree.get(key)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, "a list of strings")
+        return tuple(value)
+
+    def text_map(self, key: str) -> dict[str, str]:
+        value = self.inner(key).tree
+        if not all(isinstance(item, str) for item in value.values()):
+            raise self.wrong(key, "a table of strings")
+        return dict(value)
+
+    def inner(self, key: str) -> _Reader:
+        value = self.tree.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        return _Reader(self.path, value, f"{self.prefix}{key}.")
+
+    def inners(self, key: str) -> list[_Reader]:
+        value = self.tree.get(key)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.wrong(key, "a list of tables")
+        return [
+            _Reader(self.path, item, f"{self.prefix}{key}[{number}].")
+            for number, item in enumerate(value)
+        ]
