@@ -84,12 +84,16 @@ class Tensor:
         return self.numel * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
     """An object of a foreign class, as a pickle describes it; nothing of it was imported or run.
 
     `args` are what the pickle passed to the constructor, `state` what it set afterwards (None
-    where it set nothing). Written back, the original library loads an equal object.
+    where it set nothing). `called` is True where the pickle calls `name(*args)`, False where it
+    makes an instance by `name.__new__`. Written back, the original library loads an equal object.
+
+    Two are equal only where they are one object: a comparison by value could be made to run
+    forever by a file whose objects share parts, and an object may well contain itself.
     """
 
     module: str
@@ -99,6 +103,7 @@ class Opaque:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     items: Sequence[tuple[Any, Any]] = ()
     appended: Sequence[Any] = ()
+    called: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def verify_manifest(directory: Path, *, digests: bool = True) -> list[Problem]:
     except BadFile as error:
         return [Problem(str(error), MANIFEST)]
     with ThreadPoolExecutor(_default_threads()) as pool:
-        found = pool.map(lambda item: _compare(directory, *item, digests), entries.items())
+        found = pool.map(lambda name: _compare(directory, name, entries[name], digests), entries)
         return [problem for problem in found if problem is not None]
 
 

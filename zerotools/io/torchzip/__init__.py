@@ -1,0 +1,9 @@
+"""torch.save archives: the zip container and the pickle in it, read and written without torch.
+
+directory  where each record of the zip lies
+values     what a pickle can hold beside plain Python values
+unpickle   bytes -> tree; runs nothing, imports nothing
+pickles    tree -> bytes that torch and pickle load
+archive    a zip and its pickle together: storages by key
+lay_out    where every byte of a new archive goes
+"""

@@ -1,0 +1,59 @@
+"""A torch.save archive: the tree that was saved, and where each storage's bytes lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.torchzip.directory import Record, payload_of, read_directory, read_record
+from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads
+from zerotools.io.torchzip.values import Storage
+from zerotools.io.torchzip.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archive in `window`; `records` are its zip's, by name without the top directory."""
+
+    window: Window
+    records: dict[str, Record]
+
+    @classmethod
+    def open(cls, window: Window) -> Archive:
+        """Read the zip directory, and refuse what cannot be addressed.
+
+        Raises:
+            BadFile: the zip is damaged, or is not one of torch.save's.
+            Unsupported: it is compressed, or was written on a big-endian machine.
+        """
+        archive = cls(window, read_directory(window))
+        if "data.pkl" not in archive.records:
+            raise BadFile(f"{window} is a zip without data.pkl: torch.save did not write it")
+        order = archive.records.get("byteorder")
+        if order is not None and (order.length > 6 or read_record(window, order) != b"little"):
+            raise Unsupported(f"{window} was written on a big-endian machine; save it on another")
+        return archive
+
+    def tree(self) -> Any:
+        """What was saved. Tensors are `StoredTensor`, foreign objects `Opaque`."""
+        record = self.records["data.pkl"]
+        if record.length > LARGEST_PICKLE:
+            raise Unsupported(f"{self.window}: its pickle has {record.length} bytes")
+        return loads(read_record(self.window, record), source=self.window)
+
+    def payload(self, storage: Storage) -> int:
+        """Offset, in the file, of the first byte of a storage.
+
+        Raises:
+            BadFile: the archive has no record of it, or one of another size.
+        """
+        record = self.records.get(f"data/{storage.key}")
+        if record is None:
+            raise BadFile(f"{self.window} has no record of storage {storage.key!r}")
+        if record.length != storage.nbytes:
+            raise BadFile(
+                f"{self.window}: storage {storage.key!r} has {record.length} bytes and its "
+                f"pickle says {storage.nbytes}"
+            )
+        return self.window.offset + payload_of(self.window, record)

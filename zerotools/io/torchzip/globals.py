@@ -1,0 +1,182 @@
+"""The names in a pickle that we understand; everything else stays opaque.
+
+The functions here are ours: they build values and look at nothing but their arguments. What they
+understand is what torch.save writes (torch/_tensor.py, torch/serialization.py), and how pickle
+writes bytes and sets below protocol 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zerotools.core import dtypes
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.torchzip.keys import check_key
+from zerotools.io.torchzip.values import Global, Ordered, Size, Storage, StoredTensor
+
+_TORCH_DTYPES = {dtype.name: dtype for dtype in dtypes.DTYPES}
+_UNTYPED = ("UntypedStorage", "_UntypedStorage")
+
+
+def resolve(module: str, name: str) -> Any:
+    """What naming a global gives: an element type, or the name itself."""
+    if module == "torch" and (dtype := _TORCH_DTYPES.get(name)) is not None:
+        return dtype
+    return Global(module, name)
+
+
+def call(function: Global, args: tuple[Any, ...]) -> Any:
+    """What `function(*args)` stands for."""
+    builder = BUILDERS.get((function.module, function.name))
+    value = builder(args) if builder is not None else None
+    if value is not None:
+        return value
+    return Opaque(function.module, function.name, args, called=True)
+
+
+def make(cls: Global, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What `cls.__new__(cls, *args, **kwargs)` stands for."""
+    return Opaque(cls.module, cls.name, args, kwargs=kwargs)
+
+
+def storage(identifier: Any) -> Storage:
+    """What torch's persistent id stands for: ("storage", class, key, location, numel)."""
+    if type(identifier) is not tuple or len(identifier) != 5 or identifier[0] != "storage":
+        raise BadFile("it refers to something outside it that is not a torch storage")
+    _, cls, key, location, numel = identifier
+    if type(cls) is not Global or type(key) is not str or type(location) is not str:
+        raise BadFile("it refers to a storage without class, key or location")
+    dtype = None if cls.name in _UNTYPED else dtypes.from_torch_storage(cls.name)
+    return Storage(key, dtype, _count(numel), location)
+
+
+def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
+    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata])."""
+    if not 6 <= len(args) <= 7:
+        raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
+    if type(args[0]) is not Storage:
+        raise BadFile("it rebuilds a tensor from something that is no storage")
+    if args[0].dtype is None:
+        raise Unsupported("a tensor without element type")
+    return _tensor(args[0].dtype, *args)
+
+
+def _tensor_v3(args: tuple[Any, ...]) -> StoredTensor | None:
+    """As v2, with the element type after the hooks: for types that have no storage class."""
+    if not 7 <= len(args) <= 8:
+        raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
+    if type(args[6]) is not DType:
+        raise Unsupported(f"element type {args[6]} is not one that zerotools can move")
+    return _tensor(args[6], *args[:6], *args[7:])
+
+
+def _tensor(
+    dtype: DType,
+    stored: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    requires_grad: Any,
+    hooks: Any,
+    metadata: Any = None,
+) -> StoredTensor:
+    if type(stored) is not Storage:
+        raise BadFile("it rebuilds a tensor from something that is no storage")
+    sizes, steps = _counts(shape), _counts(strides)
+    if len(sizes) != len(steps):
+        raise BadFile(f"a tensor has {len(sizes)} dimensions and {len(steps)} strides")
+    tensor = StoredTensor(
+        stored, dtype, _count(offset), sizes, steps, bool(requires_grad), hooks, metadata
+    )
+    last = tensor.offset + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
+    if 0 not in sizes and (last + 1) * dtype.itemsize > stored.nbytes:
+        raise BadFile(
+            f"a tensor of shape {sizes} needs {(last + 1) * dtype.itemsize} bytes and its "
+            f"storage {stored.key!r} has {stored.nbytes}"
+        )
+    return tensor
+
+
+def _ordered(args: tuple[Any, ...]) -> Ordered | None:
+    if not args:
+        return Ordered()
+    pairs = args[0] if len(args) == 1 else None
+    if type(pairs) is not list or not all(type(p) in (list, tuple) and len(p) == 2 for p in pairs):
+        raise BadFile("an OrderedDict is not made of pairs")
+    made = Ordered()
+    for key, value in pairs:
+        check_key(key)
+        made[key] = value
+    return made
+
+
+def _size(args: tuple[Any, ...]) -> Size | None:
+    if len(args) != 1 or type(args[0]) not in (tuple, list):
+        raise BadFile("a torch.Size is not made of a tuple")
+    return Size(_counts(tuple(args[0])))
+
+
+def _encoded(args: tuple[Any, ...]) -> bytes | None:
+    """_codecs.encode(text, "latin1"): bytes, as protocol 2 writes them."""
+    if len(args) == 2 and type(args[0]) is str and args[1] in ("latin1", "latin-1"):
+        return args[0].encode("latin-1")
+    return None
+
+
+def _bytes(args: tuple[Any, ...]) -> bytes | None:
+    return None if args else b""
+
+
+def _bytearray(args: tuple[Any, ...]) -> bytearray | None:
+    if not args or (len(args) == 1 and type(args[0]) is bytes):
+        return bytearray(*args)
+    return None
+
+
+def _set(args: tuple[Any, ...]) -> set[Any] | None:
+    return set(_members(args))
+
+
+def _frozenset(args: tuple[Any, ...]) -> frozenset[Any] | None:
+    return frozenset(_members(args))
+
+
+def _members(args: tuple[Any, ...]) -> list[Any]:
+    if len(args) != 1 or type(args[0]) is not list:
+        raise BadFile("a set is not made of a list")
+    for value in args[0]:
+        check_key(value)
+    return args[0]
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise BadFile(f"{value!r:.40} stands where a count should")
+    return value
+
+
+def _counts(values: Any) -> tuple[int, ...]:
+    if type(values) not in (tuple, Size) or len(values) > 64:
+        raise BadFile("a shape is no tuple of at most 64 counts")
+    return tuple(_count(value) for value in values)
+
+
+_Builder = Callable[[tuple[Any, ...]], Any]
+BUILDERS: dict[tuple[str, str], _Builder] = {
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor_v2,
+    ("torch._utils", "_rebuild_tensor_v3"): _tensor_v3,
+    ("collections", "OrderedDict"): _ordered,
+    ("torch", "Size"): _size,
+    ("_codecs", "encode"): _encoded,
+    ("__builtin__", "bytes"): _bytes,
+    ("builtins", "bytes"): _bytes,
+    ("__builtin__", "bytearray"): _bytearray,
+    ("builtins", "bytearray"): _bytearray,
+    ("__builtin__", "set"): _set,
+    ("builtins", "set"): _set,
+    ("__builtin__", "frozenset"): _frozenset,
+    ("builtins", "frozenset"): _frozenset,
+}

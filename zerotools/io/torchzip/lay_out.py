@@ -1,0 +1,133 @@
+"""Where every byte of a torch.save archive goes, before any storage is copied.
+
+The layout is torch's own (caffe2/serialize/inline_container.cc): records stored, each with a data
+descriptor (flag 8) and an "FB" extra field that pads its payload to 64 bytes from the archive's
+start; then the central directory, always with a zip64 end. Sizes from 4 GiB on stand in zip64
+extra fields. A payload's CRC-32 is known only when it has been copied, so the places where it
+belongs, one in the descriptor and one in the directory, are given instead.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+ALIGNMENT = 64
+_FLAGS = 0x0808
+_FULL = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """`length` bytes that are copied in later, at `offset`; their CRC-32 belongs at `crc_at`."""
+
+    offset: int
+    length: int
+    crc_at: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An archive of `length` bytes: `literals` are (offset, bytes), everything but the payloads.
+    Offsets count from the archive's start."""
+
+    length: int
+    literals: tuple[tuple[int, bytes], ...]
+    payloads: tuple[Payload, ...]
+
+
+def lay_out(pickle: bytes, storages: Sequence[int]) -> Layout:
+    """The archive of one pickle and its storages, number i of `storages[i]` bytes."""
+    writer = _Writer()
+    writer.record("data.pkl", pickle)
+    writer.record(".format_version", b"1")
+    writer.record(".storage_alignment", str(ALIGNMENT).encode())
+    writer.record("byteorder", b"little")
+    for number, length in enumerate(storages):
+        writer.hole(f"data/{number}", length)
+    writer.record("version", b"3\n")
+    return writer.finish()
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self._at = 0
+        self._text: list[bytes] = []
+        self._text_at = 0
+        self._literals: list[tuple[int, bytes]] = []
+        self._entries: list[tuple[bytes, int, int, int]] = []
+        self._holes: list[tuple[int, int, int, int]] = []
+
+    def record(self, name: str, data: bytes) -> None:
+        self._header(name, len(data), crc32(data))
+        self._write(data)
+        self._descriptor(len(data), crc32(data))
+
+    def hole(self, name: str, length: int) -> None:
+        """A record whose bytes come later; an empty one has none to come."""
+        entry = len(self._entries)
+        self._header(name, length, 0)
+        if length:
+            self._flush()
+            at = self._at
+            self._at = self._text_at = at + length
+            self._holes.append((entry, at, length, self._at + 4))
+        self._descriptor(length, 0)
+
+    def finish(self) -> Layout:
+        begin, crc_at = self._at, []
+        for name, header, length, crc in self._entries:
+            crc_at.append(self._at + 16)
+            self._write(_entry(name, header, length, crc))
+        self._write(_end(begin, self._at - begin, len(self._entries)))
+        self._flush()
+        payloads = tuple(
+            Payload(at, length, (descriptor, crc_at[entry]))
+            for entry, at, length, descriptor in self._holes
+        )
+        return Layout(self._at, tuple(self._literals), payloads)
+
+    def _header(self, name: str, length: int, crc: int) -> None:
+        full = f"archive/{name}".encode()
+        self._entries.append((full, self._at, length, crc))
+        wide = struct.pack("<HHQQ", 1, 16, length, length) if length >= _FULL else b""
+        size = _FULL if wide else 0
+        plain = 30 + len(full) + len(wide) + 4
+        padding = -(self._at + plain) % ALIGNMENT
+        extra = wide + b"FB" + struct.pack("<H", padding) + b"Z" * padding
+        fixed = (b"PK\x03\x04", 0, _FLAGS, 0, 0, 0, 0, size, size, len(full), len(extra))
+        self._write(struct.pack("<4s5H3L2H", *fixed) + full + extra)
+
+    def _descriptor(self, length: int, crc: int) -> None:
+        sizes = struct.pack("<QQ" if length >= _FULL else "<LL", length, length)
+        self._write(b"PK\x07\x08" + struct.pack("<L", crc) + sizes)
+
+    def _write(self, data: bytes) -> None:
+        self._text.append(data)
+        self._at += len(data)
+
+    def _flush(self) -> None:
+        if self._text:
+            self._literals.append((self._text_at, b"".join(self._text)))
+        self._text = []
+        self._text_at = self._at
+
+
+def _entry(name: bytes, header: int, length: int, crc: int) -> bytes:
+    """One central directory entry; its CRC-32 stands at byte 16."""
+    wide = [value for value in (length, length, header) if value >= _FULL]
+    extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+    size, at = min(length, _FULL), min(header, _FULL)
+    fields = (b"PK\x01\x02", 0, 0, _FLAGS, 0, 0, 0, crc, size, size)
+    rest = (len(name), len(extra), 0, 0, 0, 0, at)
+    return struct.pack("<4s6H3L5H2L", *fields, *rest) + name + extra
+
+
+def _end(begin: int, size: int, count: int) -> bytes:
+    """Zip64 end of directory, its locator, and the classic end."""
+    wide = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 798, 45, 0, 0, count, count, size, begin)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, begin + size, 1)
+    narrow = (min(count, 0xFFFF), min(count, 0xFFFF), min(size, _FULL), min(begin, _FULL), 0)
+    return wide + locator + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, *narrow)

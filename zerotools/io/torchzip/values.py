@@ -1,0 +1,69 @@
+"""What a pickle can hold beside plain Python values, each as a value that holds no code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.core.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A class or function that a pickle names; it is neither imported nor called."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class Size(tuple[int, ...]):
+    """A torch.Size."""
+
+    __slots__ = ()
+
+
+class Ordered(dict[Any, Any]):
+    """A collections.OrderedDict; `attributes` is what else was set on it (`_metadata` of a module's
+    state_dict), None where nothing was."""
+
+    __slots__ = ("attributes",)
+    attributes: Mapping[str, Any] | None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.attributes = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A torch storage, kept in the archive's record `data/<key>`.
+
+    `dtype` is None for an untyped storage, whose `numel` counts bytes.
+    """
+
+    key: str
+    dtype: DType | None
+    numel: int
+    location: str = "cpu"
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * (self.dtype.itemsize if self.dtype else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor: a view of a storage. `offset` and `strides` are in elements of `dtype`."""
+
+    storage: Storage
+    dtype: DType
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    requires_grad: bool = False
+    hooks: Any = field(default_factory=Ordered, compare=False)
+    metadata: Any = None

@@ -1,0 +1,45 @@
+"""A stretch of an open file, read by absolute position."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`length` bytes at `offset` of the open file `descriptor`, whose path is for messages."""
+
+    descriptor: int
+    path: Path
+    offset: int
+    length: int
+
+    @classmethod
+    def whole(cls, descriptor: int, path: Path) -> Window:
+        """The whole file, as large as it is now."""
+        return cls(descriptor, path, 0, os.fstat(descriptor).st_size)
+
+    def read(self, at: int, count: int) -> bytes:
+        """`count` bytes from `at`, counted from the window's start.
+
+        Raises:
+            BadFile: they are not all inside the window, or the file ends before them.
+        """
+        if at < 0 or count < 0 or at + count > self.length:
+            raise BadFile(f"{self}: {count} bytes at {at} are outside its {self.length} bytes")
+        data = os.pread(self.descriptor, count, self.offset + at)
+        if len(data) != count:
+            raise BadFile(
+                f"{self.path} ends at byte {self.offset + at + len(data)}, and "
+                f"{count} bytes are needed from {self.offset + at}: it is cut short"
+            )
+        return data
+
+    def __str__(self) -> str:
+        if self.offset == 0:
+            return str(self.path)
+        return f"{self.path} (at byte {self.offset})"
