@@ -1,0 +1,16 @@
+"""torch.distributed.checkpoint (DCP): what FSDP and `torch.distributed.checkpoint.save` write.
+
+metadata       `.metadata`, a pickle, as checked values
+items          the stretches of `.distcp` files: where a tensor's bytes lie in each
+names          DCP's flat keys and ours
+read           directory -> Checkpoint
+shards         which rank holds what, as torch would save it
+write_metadata checked values -> `.metadata`
+lay_out        Checkpoint -> Target
+jobcheckpoint  the directory that a zerotools job keeps its DCP in
+"""
+
+from zerotools.formats.dcp.lay_out import lay_out
+from zerotools.formats.dcp.read import read
+
+__all__ = ["lay_out", "read"]

@@ -1,0 +1,148 @@
+"""Items: where the bytes of a tensor lie in the torch.save archive that an item is.
+
+An item is opened only when a chunk of its tensor is asked for: reading `.metadata` alone is enough
+to list a checkpoint, and a large one has millions of items.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, overload
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Chunk
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.dcp.metadata import Item
+from zerotools.io.torchzip.archive import Archive
+from zerotools.io.torchzip.directory import read_record
+from zerotools.io.torchzip.unpickle import loads
+from zerotools.io.torchzip.values import StoredTensor
+from zerotools.io.torchzip.window import Window
+
+_LARGEST_TENSOR_PICKLE = 2**16
+
+
+class ItemChunks(Sequence[Chunk]):
+    """The chunks of one tensor, found in their items when they are asked for.
+
+    Raises, when asked:
+        BadFile: an item is damaged, or holds another shape or type than `.metadata` says.
+        Unsupported: an item is no torch.save archive whose bytes can be addressed.
+    """
+
+    def __init__(
+        self, root: Path, key: str, dtype: DType, parts: Sequence[tuple[Box, Item]]
+    ) -> None:
+        self._root = root
+        self._key = key
+        self._dtype = dtype
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
+        if isinstance(index, slice):
+            return [self._chunk(*part) for part in self._parts[index]]
+        return self._chunk(*self._parts[index])
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for box, item in self._parts:
+            yield self._chunk(box, item)
+
+    def _chunk(self, box: Box, item: Item) -> Chunk:
+        return _locate(self._root, self._key, self._dtype, box, item)
+
+
+# inspect and plan go over the chunks of one tensor several times in a row.
+@lru_cache(maxsize=4096)
+def _locate(root: Path, key: str, dtype: DType, box: Box, item: Item) -> Chunk:
+    with _opened(root, item) as window:
+        archive = Archive.open(window)
+        record = archive.records["data.pkl"]
+        if record.length > _LARGEST_TENSOR_PICKLE:
+            raise BadFile(f"{window}: the pickle of {key} has {record.length} bytes")
+        try:
+            tensor = _tree(read_record(window, record))
+        except (BadFile, Unsupported) as error:
+            raise type(error)(f"{window}: {error}") from None
+        if not isinstance(tensor, StoredTensor):
+            raise BadFile(f"{window} holds a {type(tensor).__name__} where {key} should be")
+        _check_agrees(window, key, dtype, box, tensor)
+        at = archive.payload(tensor.storage) + tensor.offset * dtype.itemsize
+    chunk = Chunk(box, item.file, at, tensor.strides)
+    return Chunk(box, item.file, at) if chunk.is_contiguous else chunk
+
+
+@lru_cache(maxsize=1024)
+def _tree(data: bytes) -> Any:
+    """A tensor's pickle. Most of a checkpoint's have the same bytes as another."""
+    return loads(data, source="data.pkl")
+
+
+class _opened:
+    """The item's stretch of its file, open."""
+
+    def __init__(self, root: Path, item: Item) -> None:
+        self._path = root / item.file
+        self._item = item
+
+    def __enter__(self) -> Window:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
+        return Window(self._descriptor, self._path, self._item.offset, self._item.length)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _check_agrees(window: Window, key: str, dtype: DType, box: Box, tensor: StoredTensor) -> None:
+    if tensor.dtype != dtype or tensor.shape != box.shape:
+        raise BadFile(
+            f"{window} holds {tensor.dtype} of shape {tensor.shape} and the metadata says "
+            f"{dtype} of shape {box.shape} for {key}"
+        )
+    if any(step == 0 and n > 1 for n, step in zip(tensor.shape, tensor.strides, strict=True)):
+        raise BadFile(f"{window}: {key} repeats its elements by a stride of 0")
+
+
+class BlobTrees(Mapping[str, Any]):
+    """The values that are no tensors, by flat key: each is read when it is asked for."""
+
+    def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
+        self._root = root
+        self._blobs = blobs
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._blobs)
+
+    def __getitem__(self, key: str) -> Any:
+        with _opened(self._root, self._blobs[key]) as window:
+            return Archive.open(window).tree()
+
+
+def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
+    """Refuse an item that is too short to be an archive of its tensor.
+
+    With SerializationFormat.SAFETENSORS torch gives every tensor of a file the same offset and its
+    bare length, from which it cannot be found (and torch itself cannot load it).
+    """
+    if item.length <= nbytes:
+        raise Unsupported(
+            f"{path}: {key} has {nbytes} bytes and its item {item.length}, so it is no torch.save "
+            "archive; a checkpoint saved with SerializationFormat.SAFETENSORS is not supported, "
+            "save it with TORCH_SAVE"
+        )

@@ -1,0 +1,204 @@
+"""A DCP directory, or a job's checkpoint that holds one, as a Checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.dcp.items import BlobTrees, ItemChunks, refuse_safetensors
+from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord, read_record, rng_name
+from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor, read_metadata
+from zerotools.formats.dcp.names import Names, keys_of
+from zerotools.io.manifest import MANIFEST, verify_manifest
+
+METADATA = ".metadata"
+_RANK_METADATA = re.compile(r"__\d+\.metadata")
+_DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
+_COMPANIONS = ("config.json", "generation_config.json")
+_TOKENIZER = re.compile(
+    r"tokenizer.*|vocab\..*|merges\.txt|special_tokens_map\.json|added_tokens\.json"
+    r"|chat_template\..*|spiece\.model|sentencepiece.*"
+)
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint in `path`: a directory with `.metadata`, or a job's `step-N`.
+
+    Reads `.metadata` (or the union of `__R.metadata` where there is no global one) and the sizes of
+    the files that it names; items are opened when a tensor's chunks are asked for.
+
+    Raises:
+        BadRequest: there is no such directory.
+        BadFile: it holds no finished DCP checkpoint, or a damaged one.
+        Unsupported: items that cannot be addressed, or of an unknown type.
+    """
+    if not path.is_dir():
+        raise BadRequest(f"{path} is not a directory")
+    record = read_record(path) if (path / RECORD).exists() else None
+    prefix = f"{DCP}/" if record is not None or (path / DCP / METADATA).exists() else ""
+    directory = path / DCP if prefix else path
+    metadata = _within(prefix, _load(directory))
+    files, problems = _files(path, metadata)
+    files |= _sizes(path, (f"{prefix}{name}" for name in _metadata_names(directory)))
+    if record is not None:
+        problems += _whole(path, record, {problem.file for problem in problems})
+    keys = keys_of(metadata.tensors, _names(metadata, record))
+    return Checkpoint(
+        root=path,
+        tensors={
+            key: _tensor(path, flat, metadata.tensors[flat], files) for flat, key in keys.items()
+        },
+        origin=_origin(path, metadata, record, keys),
+        aliases=dict(record.aliases) if record else {},
+        state=BlobTrees(path, metadata.blobs),
+        files=files,
+        companions=_companions(path),
+        problems=problems,
+    )
+
+
+def _load(directory: Path) -> Metadata:
+    if (directory / METADATA).exists():
+        return read_metadata(directory / METADATA)
+    names = _metadata_names(directory)
+    if not names:
+        raise BadFile(
+            f"{directory} has no {METADATA}, which torch writes last: the save was not finished; "
+            "take an older checkpoint"
+        )
+    return _union([read_metadata(directory / name) for name in names], directory)
+
+
+def _metadata_names(directory: Path) -> list[str]:
+    """The global `.metadata`, else those of each rank (`use_collectives=False`)."""
+    if (directory / METADATA).exists():
+        return [METADATA]
+    return sorted(path.name for path in directory.iterdir() if _RANK_METADATA.fullmatch(path.name))
+
+
+def _union(parts: list[Metadata], directory: Path) -> Metadata:
+    tensors: dict[str, SavedTensor] = {}
+    blobs: dict[str, Item] = {}
+    paths: dict[str, tuple[str | int, ...]] = {}
+    for part in parts:
+        for key, saved in part.tensors.items():
+            known = tensors.get(key, saved)
+            if (known.dtype, known.shape) != (saved.dtype, saved.shape):
+                raise BadFile(f"{directory}: ranks disagree on the type or shape of {key}")
+            more = saved.parts if key in tensors else ()
+            tensors[key] = replace(known, parts=(*known.parts, *more))
+        blobs |= {key: item for key, item in part.blobs.items() if key not in blobs}
+        paths |= part.paths or {}
+    return Metadata(tensors, blobs, paths or None, parts[0].version, (*tensors, *blobs))
+
+
+def _within(prefix: str, metadata: Metadata) -> Metadata:
+    """The same metadata, with file names counted from the checkpoint's root."""
+    if not prefix:
+        return metadata
+
+    def moved(item: Item) -> Item:
+        return replace(item, file=prefix + item.file)
+
+    tensors = {
+        key: replace(saved, parts=tuple((box, moved(item)) for box, item in saved.parts))
+        for key, saved in metadata.tensors.items()
+    }
+    blobs = {key: moved(item) for key, item in metadata.blobs.items()}
+    return replace(metadata, tensors=tensors, blobs=blobs)
+
+
+def _files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Problem]]:
+    """Sizes of the data files, and what is missing from them."""
+    ends: dict[str, tuple[int, str]] = {}
+    for key, item in metadata.items:
+        end = item.offset + item.length
+        if end > ends.get(item.file, (-1, ""))[0]:
+            ends[item.file] = end, key
+    files = _sizes(root, sorted(ends))
+    problems = []
+    for file, (end, key) in ends.items():
+        if file not in files:
+            problems.append(Problem(f"{root / file} is missing; the metadata names it", file))
+        elif end > files[file]:
+            message = f"{root / file} has {files[file]} bytes and {key} ends at {end}: cut short"
+            problems.append(Problem(message, file, key))
+    return files, problems
+
+
+def _sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
+    return {name: (root / name).stat().st_size for name in names if (root / name).is_file()}
+
+
+def _whole(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
+    """What a job's manifest (sizes only) and record promise and the directory lacks."""
+    problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
+    said = {problem.file for problem in problems}
+    for rank in range(record.world_size if record.rng == "per-rank" else 0):
+        name = rng_name(rank)
+        if name not in said and not (path / name).is_file():
+            message = f"{path / name} is missing and {RECORD} promises {record.world_size} of them"
+            return [*problems, Problem(message, name)]
+    return problems
+
+
+def _names(metadata: Metadata, record: JobRecord | None) -> Names:
+    if record is not None:
+        return Names(metadata.paths or {}, sectioned=True)
+    return Names.of((*metadata.tensors, *metadata.blobs), metadata.paths)
+
+
+def _tensor(root: Path, flat: str, saved: SavedTensor, files: Mapping[str, int]) -> Tensor:
+    for box, item in saved.parts:
+        refuse_safetensors(root, flat, item, box.numel * saved.dtype.itemsize)
+    # What lies in a missing file is a hole, which the plan names together with the file.
+    parts = [(box, item) for box, item in saved.parts if item.file in files]
+    return Tensor(saved.dtype, saved.shape, ItemChunks(root, flat, saved.dtype, parts))
+
+
+def _origin(
+    path: Path, metadata: Metadata, record: JobRecord | None, keys: Mapping[str, Key]
+) -> Origin:
+    details: dict[str, Any] = {
+        "dcp_keys": {key: flat for flat, key in keys.items()},
+        "planner_data": metadata.paths,
+        "order": metadata.order,
+        "blobs": metadata.blobs,
+        "dcp_version": metadata.version,
+    }
+    if record is not None:
+        details |= {
+            "job": record,
+            "precision": record.precision,
+            "replicated": record.replicated,
+            "rng": record.rng,
+            "steps_total": record.steps_total,
+        }
+        return Origin(
+            "dcp",
+            path,
+            framework_version=record.torch_version,
+            world_size=record.world_size,
+            stage=record.stage,
+            step=record.step,
+            details=details,
+        )
+    ranks = {match[1] for _, item in metadata.items if (match := _DATA_FILE.fullmatch(item.file))}
+    notes = (f"{len(ranks)} ranks, counted from the names of the data files",) if ranks else ()
+    return Origin("dcp", path, world_size=len(ranks) or None, notes=notes, details=details)
+
+
+def _companions(path: Path) -> dict[str, Path]:
+    return {
+        entry.name: entry
+        for entry in sorted(path.iterdir())
+        if (entry.name in _COMPANIONS or _TOKENIZER.fullmatch(entry.name)) and entry.is_file()
+    }
+
+
+__all__ = ["MANIFEST", "METADATA", "read"]
