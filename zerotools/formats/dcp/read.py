@@ -14,16 +14,13 @@ from zerotools.formats.dcp.items import BlobTrees, ItemChunks, refuse_safetensor
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord, read_record, rng_name
 from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor, read_metadata
 from zerotools.formats.dcp.names import Names, keys_of
-from zerotools.io.manifest import MANIFEST, verify_manifest
+from zerotools.io.companions import companions
+from zerotools.io.manifest import verify_manifest
 
 METADATA = ".metadata"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 _DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
-_COMPANIONS = ("config.json", "generation_config.json")
-_TOKENIZER = re.compile(
-    r"tokenizer.*|vocab\..*|merges\.txt|special_tokens_map\.json|added_tokens\.json"
-    r"|chat_template\..*|spiece\.model|sentencepiece.*"
-)
+_OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json")
 
 
 def read(path: Path) -> Checkpoint:
@@ -57,7 +54,7 @@ def read(path: Path) -> Checkpoint:
         aliases=dict(record.aliases) if record else {},
         state=BlobTrees(path, metadata.blobs),
         files=files,
-        companions=_companions(path),
+        companions=_companions(path) if record else companions(path),
         problems=problems,
     )
 
@@ -194,11 +191,9 @@ def _origin(
 
 
 def _companions(path: Path) -> dict[str, Path]:
+    """What a job keeps beside its record and tensors: the model's config and tokenizer."""
     return {
         entry.name: entry
         for entry in sorted(path.iterdir())
-        if (entry.name in _COMPANIONS or _TOKENIZER.fullmatch(entry.name)) and entry.is_file()
+        if entry.is_file() and not _OWN.fullmatch(entry.name)
     }
-
-
-__all__ = ["MANIFEST", "METADATA", "read"]

@@ -1,0 +1,12 @@
+"""safetensors, one file or a Hugging Face directory of several with their index.
+
+header    the JSON header of a file, checked as the reference implementation checks it
+read      file or directory -> Checkpoint
+lay_out   Checkpoint -> Target, which `from_pretrained` loads
+config    config.json with the type of the weights made true
+"""
+
+from zerotools.formats.safetensors.lay_out import lay_out
+from zerotools.formats.safetensors.read import read
+
+__all__ = ["lay_out", "read"]

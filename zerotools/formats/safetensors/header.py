@@ -1,0 +1,143 @@
+"""The header of a safetensors file: a length, then JSON that says where each tensor lies.
+
+    8 bytes   length of the header, little-endian
+    header    {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [begin, end]}}
+    data      the tensors, back to back, without holes
+
+Checked as the reference does it (safetensors/src/tensor.rs, `validate`): every byte of the data
+belongs to exactly one tensor, and each has the size that its type and shape give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from zerotools.core import dtypes
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+
+LARGEST_HEADER = 100_000_000
+METADATA = "__metadata__"
+SHARDING_INFO = "DCP_SHARDING_INFO"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor: its bytes are [begin, end) of the file."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A whole, checked header, in the file's order."""
+
+    entries: Mapping[str, Entry]
+    metadata: Mapping[str, str]
+    file_size: int
+
+
+def read_header(path: Path) -> Header:
+    """Read and check the header of a file.
+
+    Raises:
+        BadFile: the file is no safetensors file, is cut short, or its header is inconsistent.
+        Unsupported: an element type that zerotools cannot move, or one rank's share of a model.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > LARGEST_HEADER or 8 + length > size:
+            raise BadFile(
+                f"{path} has {size} bytes and its header would have {length}: it is no "
+                "safetensors file, or cut short"
+            )
+        data = file.read(length)
+    tree = _parse(path, data)
+    metadata = _metadata(path, tree.pop(METADATA, {}))
+    if SHARDING_INFO in metadata:
+        raise Unsupported(
+            f"{path} is one rank's share of a sharded model (HuggingFaceStorageWriter), which is "
+            "not supported yet"
+        )
+    entries = {name: _entry(path, name, value, 8 + length) for name, value in tree.items()}
+    _check_cover(path, entries, 8 + length, size)
+    return Header(entries, metadata, size)
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    if not data.startswith(b"{"):
+        raise BadFile(f"{path}: its header does not start with '{{': it is no safetensors file")
+    try:
+        tree = json.loads(data.decode(), object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path}: its header is not JSON: {error!s:.200}") from None
+    if not isinstance(tree, dict):
+        raise BadFile(f"{path}: its header is no JSON object")
+    return tree
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return tree
+
+
+def _metadata(path: Path, value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise BadFile(f"{path}: {METADATA} is not a table of strings")
+    return value
+
+
+def _entry(path: Path, name: str, value: Any, data_begin: int) -> Entry:
+    if not isinstance(value, dict):
+        raise BadFile(f"{path}: the header's {name!r} is no object")
+    dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
+    if not isinstance(dtype, str) or not _are_counts(shape) or not _are_counts(offsets):
+        raise BadFile(f"{path}: {name!r} lacks a dtype, a shape or data_offsets")
+    if len(offsets) != 2:
+        raise BadFile(f"{path}: {name!r} has {len(offsets)} data_offsets, not 2")
+    try:
+        kind = dtypes.from_safetensors(dtype)
+    except Unsupported as error:
+        raise Unsupported(f"{path}: {name!r}: {error}") from None
+    begin, end = offsets
+    needed = prod(shape) * kind.itemsize
+    if end - begin != needed:
+        raise BadFile(
+            f"{path}: {name!r}, {kind} of shape {tuple(shape)}, needs {needed} bytes and its "
+            f"data_offsets span {end - begin}"
+        )
+    return Entry(kind, tuple(shape), data_begin + begin, data_begin + end)
+
+
+def _are_counts(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**63 for v in values)
+
+
+def _check_cover(path: Path, entries: Mapping[str, Entry], begin: int, size: int) -> None:
+    """Every byte of the data in exactly one tensor: no hole, no overlap, nothing behind."""
+    ordered = sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end))
+    edges = [("the header", begin), *((name, entry.end) for name, entry in ordered)]
+    for (before, end), (name, entry) in zip(edges, ordered, strict=False):
+        if entry.begin != end:
+            fault = "overlap" if entry.begin < end else "leave a hole"
+            raise BadFile(
+                f"{path}: {before!r} ends at byte {end} and {name!r} begins at {entry.begin}: "
+                f"they {fault}"
+            )
+    if edges[-1][1] != size:
+        raise BadFile(
+            f"{path} has {size} bytes and its header accounts for {edges[-1][1]}: it is cut short "
+            "or something was appended"
+        )

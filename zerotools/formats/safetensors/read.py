@@ -1,0 +1,121 @@
+"""A safetensors file, or a directory of them, as a Checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.safetensors.header import Header, read_header
+from zerotools.io.companions import companions
+from zerotools.io.names import stays_below_root
+
+SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+_PREFERRED = "model.safetensors"
+_LARGEST_INDEX = 2**28
+
+
+def read(path: Path) -> Checkpoint:
+    """The weights in `path`: one file, or a directory with an index or with all of its files.
+
+    A directory's `model.safetensors` is taken alone, as transformers does; else an index says which
+    files count; else all of them do.
+
+    Raises:
+        BadRequest: there is nothing at `path`.
+        BadFile: a file is damaged or missing, or the index and the files disagree.
+        Unsupported: an element type that zerotools cannot move, or one rank's share of a model.
+    """
+    root = path if path.is_dir() else path.parent
+    names, weight_map = _choose(path)
+    headers = {name: _header(root / name) for name in names}
+    tensors: dict[Key, Tensor] = {}
+    for name, header in headers.items():
+        for key, tensor in _tensors(name, header).items():
+            if weight_map is not None and weight_map.get(key.name) != name:
+                raise BadFile(f"{root / name} holds {key}, and the index does not say so")
+            if key in tensors:
+                raise BadFile(f"{root / name} holds {key}, which another file holds too")
+            tensors[key] = tensor
+    for wanted, name in (weight_map or {}).items():
+        if wanted not in headers[name].entries:
+            raise BadFile(f"{root / name} lacks {wanted}, which the index says it holds")
+    return Checkpoint(
+        root=root,
+        tensors=_in_order(tensors, weight_map),
+        origin=_origin(path, headers),
+        files={name: header.file_size for name, header in headers.items()},
+        companions=companions(root) if path.is_dir() else {},
+    )
+
+
+def _choose(path: Path) -> tuple[list[str], dict[str, str] | None]:
+    """Names of the files to read, and the index's map of tensors to files if there is one."""
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist")
+    if path.is_file():
+        return [path.name], None
+    names = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
+    if _PREFERRED in names:
+        return [_PREFERRED], None
+    indexes = sorted(e.name for e in path.iterdir() if e.name.endswith(INDEX_SUFFIX))
+    if len(indexes) > 1:
+        raise BadRequest(f"{path} has several indexes: name one of {', '.join(indexes)}")
+    if indexes:
+        weight_map = _read_index(path / indexes[0])
+        return sorted(set(weight_map.values())), weight_map
+    if not names:
+        raise BadFile(f"{path} has no *{SUFFIX} file")
+    return names, None
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    try:
+        if path.stat().st_size > _LARGEST_INDEX:
+            raise BadFile(f"{path} is larger than {_LARGEST_INDEX} bytes: it is no index")
+        tree: Any = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not JSON: {error!s:.200}") from None
+    weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BadFile(f"{path} has no weight_map")
+    for name in weight_map.values():
+        if not isinstance(name, str) or not stays_below_root(name):
+            raise BadFile(f"{path} names {name!r:.80}, which is no file below its directory")
+    return weight_map
+
+
+def _header(path: Path) -> Header:
+    try:
+        return read_header(path)
+    except FileNotFoundError:
+        raise BadFile(f"{path} is missing, and its tensors are in no other file") from None
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _tensors(name: str, header: Header) -> dict[Key, Tensor]:
+    return {
+        Key(key, "param"): Tensor(
+            entry.dtype, entry.shape, (Chunk(Box.whole(entry.shape), name, entry.begin),)
+        )
+        for key, entry in header.entries.items()
+    }
+
+
+def _in_order(
+    tensors: dict[Key, Tensor], weight_map: Mapping[str, str] | None
+) -> dict[Key, Tensor]:
+    if weight_map is None:
+        return tensors
+    return {Key(name, "param"): tensors[Key(name, "param")] for name in weight_map}
+
+
+def _origin(path: Path, headers: Mapping[str, Header]) -> Origin:
+    metadata = {name: dict(header.metadata) for name, header in headers.items() if header.metadata}
+    return Origin("safetensors", path, details={"metadata": metadata})
