@@ -41,17 +41,19 @@ def plan(job: Job) -> str:
 
 def steps(job: Job) -> str:
     """`12/40`; `-` before the first step."""
-    progress = job["progress"]
-    if not progress or progress.get("step") is None:
+    step = (job["progress"] or {}).get("step")
+    total = job["spec"].get("train", {}).get("steps")
+    if not isinstance(step, int):
         return render.UNKNOWN
-    total = progress.get("steps") or job["spec"].get("train", {}).get("steps")
-    return f"{progress['step']}/{total}" if total else str(progress["step"])
+    return f"{step}/{total}" if isinstance(total, int) else str(step)
 
 
 def loss(progress: Mapping[str, Any] | None) -> str:
-    """The loss with four decimals."""
-    value = (progress or {}).get("loss")
-    return render.UNKNOWN if value is None else f"{value:.4f}"
+    """The loss with four decimals; `nan` where a step reported none, as JSON has no NaN."""
+    if not progress or "loss" not in progress:
+        return render.UNKNOWN
+    value = progress["loss"]
+    return f"{value:.4f}" if isinstance(value, float) else "nan"
 
 
 def age(job: Job, now: float | None = None) -> str:
@@ -61,13 +63,13 @@ def age(job: Job, now: float | None = None) -> str:
 
 
 def outcome(job: Job) -> str:
-    """How a finished job ended, as the end of a sentence: `succeeded at step 40 after 32 s`."""
+    """How a finished job ended: `succeeded at step 40 of 40, after 32 s`."""
     text = str(job["state"])
     done = steps(job)
     if done != render.UNKNOWN:
-        text += f" at step {done}"
+        text += f" at step {done.replace('/', ' of ')}"
     if job["started"] and job["ended"]:
-        text += f" after {render.duration(job['ended'] - job['started'])}"
+        text += f", after {render.duration(job['ended'] - job['started'])}"
     if job["state"] != SUCCEEDED and job["reason"]:
         text += f": {render.clean(job['reason'])}"
     return text

@@ -21,7 +21,7 @@ class Follower:
         self._client = client
         self._id = int(job["id"])
         self._poller = poller
-        self._line = ProgressLine(stream, world_size=job["world_size"])
+        self._line = ProgressLine(stream)
         self._said: tuple[object, ...] = ()
         self._attempt = 0
         self._offset = 0
@@ -39,10 +39,13 @@ class Follower:
     def _watch(self) -> Job:
         for _ in self._poller.rounds():
             job = self._poller.ask(lambda: self._client.job(self._id))
+            if not is_over(job):
+                self._show_state(job)
+            if job["attempt"]:
+                self._line.host_peak_bytes = job["attempt"]["peak_host_bytes"]
             self._show_attempts(job)
             if is_over(job):
                 return job
-            self._show_state(job)
         raise AssertionError("rounds never end")
 
     def _show_state(self, job: Job) -> None:

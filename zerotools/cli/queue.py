@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 import click
 
 from zerotools.cli import render
-from zerotools.cli.describe import Job, age, is_over, loss, ranks, steps
+from zerotools.cli.describe import Job, age, loss, ranks, steps
 from zerotools.cli.options import json_option, socket_option
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
 PAGE = 1000
 HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "age", "why")
+RIGHT = ("id", "stage", "ranks", "step", "loss", "age")
 LONGEST_NAME = 40
+INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 @click.command("queue")
@@ -65,27 +68,28 @@ def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:
 
 
 def table(jobs: Sequence[Job], columns: int | None) -> list[str]:
-    """Lines of the listing."""
-    rows = [
-        (
-            str(job["id"]),
-            render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
-            job["state"].replace("_", " "),
-            str(job["stage"]),
-            ranks(job),
-            steps(job),
-            loss(job["progress"]),
-            age(job),
-            _why(job),
-        )
-        for job in jobs
-    ]
-    return render.table(
-        HEADERS, rows, right=("id", "stage", "ranks", "step", "loss", "age"), columns=columns
+    """Lines of the listing. Reasons that do not fit beside their jobs stand below them, whole."""
+    rows = [_row(job) for job in jobs]
+    lines = render.table(HEADERS, rows, right=RIGHT)
+    if columns is None or all(render.width(line) <= columns for line in lines):
+        return lines
+    header, *short = render.table(HEADERS[:-1], [row[:-1] for row in rows], right=RIGHT)
+    lines = [header]
+    for line, row in zip(short, rows, strict=True):
+        lines.append(line)
+        lines += textwrap.wrap(render.clean(row[-1]), columns - 1, **INDENT)
+    return lines
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    return (
+        str(job["id"]),
+        render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
+        job["state"].replace("_", " "),
+        str(job["stage"]),
+        ranks(job),
+        steps(job),
+        loss(job["progress"]),
+        age(job),
+        job["reason"] or "",
     )
-
-
-def _why(job: Job) -> str:
-    if job["reason"] and (is_over(job) or job["state"] != "running"):
-        return str(job["reason"])
-    return ""

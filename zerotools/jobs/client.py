@@ -17,7 +17,6 @@ from urllib.parse import urlencode
 
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable, Unsupported
 from zerotools.jobs import location
-from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
 
 TIMEOUT_SECONDS = 30.0
@@ -62,6 +61,8 @@ class DaemonClient:
 
     def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> dict[str, Any]:
         """Queue a job; the same key twice queues it once."""
+        from zerotools.jobs.parse import job_to_dict  # 9 ms that the other requests do without
+
         body = {"job": job_to_dict(spec), "idempotency_key": idempotency_key}
         return self._object("POST", "/v1/jobs", body=body)
 

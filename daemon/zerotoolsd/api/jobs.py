@@ -11,6 +11,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.parse import job_from_dict
 from zerotools.jobs.states import STATES
 from zerotoolsd.api import inputs
+from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.service import JobView
@@ -38,7 +39,7 @@ async def submit(request: web.Request) -> web.Response:
     key = inputs.idempotency_key(body.get("idempotency_key"))
     spec = job_from_dict(body["job"], source="job")
     view, is_new = await request.app[SERVICE].submit(spec, uid=uid, idempotency_key=key)
-    return web.json_response(view_json(view), status=201 if is_new else 200)
+    return answer(view_json(view), status=201 if is_new else 200)
 
 
 async def list_jobs(request: web.Request) -> web.Response:
@@ -50,16 +51,16 @@ async def list_jobs(request: web.Request) -> web.Response:
     after = inputs.whole(request.query, "after", None, least=0)
     assert limit is not None
     views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after)
-    return web.json_response({"jobs": [view_json(view) for view in views]})
+    return answer({"jobs": [view_json(view) for view in views]})
 
 
 async def show(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}."""
-    return web.json_response(view_json(await request.app[SERVICE].job(inputs.job_id(request))))
+    return answer(view_json(await request.app[SERVICE].job(inputs.job_id(request))))
 
 
 async def cancel(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/cancel."""
     job_id = inputs.job_id(request)
     view = await request.app[SERVICE].cancel(job_id, uid=peer_uid(request))
-    return web.json_response(view_json(view), status=202)
+    return answer(view_json(view), status=202)

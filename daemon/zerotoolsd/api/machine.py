@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from zerotoolsd.api import inputs
+from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
 
 LONGEST_WAIT_SECONDS = 60.0
@@ -12,12 +13,12 @@ LONGEST_WAIT_SECONDS = 60.0
 
 async def machine(request: web.Request) -> web.Response:
     """GET /v1/machine."""
-    return web.json_response(await request.app[SERVICE].machine())
+    return answer(await request.app[SERVICE].machine())
 
 
 async def health(request: web.Request) -> web.Response:
     """GET /v1/health."""
-    return web.json_response(request.app[SERVICE].health())
+    return answer(request.app[SERVICE].health())
 
 
 async def events(request: web.Request) -> web.Response:
@@ -26,4 +27,4 @@ async def events(request: web.Request) -> web.Response:
     wait = inputs.seconds(request.query, "wait", most=LONGEST_WAIT_SECONDS)
     found = await request.app[SERVICE].events(since, wait)
     last = found[-1].seq if found else since
-    return web.json_response({"events": [event.to_json() for event in found], "next": last})
+    return answer({"events": [event.to_json() for event in found], "next": last})

@@ -18,6 +18,7 @@ from aiohttp import web
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.api import inputs
+from zerotoolsd.api.answers import answer
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.service import AttemptView, JobView, NotFound
 
@@ -84,9 +85,7 @@ async def progress(request: web.Request) -> web.Response:
 def _progress_response(
     records: list[dict[str, Any]], next_offset: int, attempt: int, *, over: bool
 ) -> web.Response:
-    return web.json_response(
-        {"records": records, "next": next_offset, "attempt": attempt, "over": over}
-    )
+    return answer({"records": records, "next": next_offset, "attempt": attempt, "over": over})
 
 
 def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:

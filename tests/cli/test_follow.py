@@ -1,0 +1,139 @@
+"""Following a job: each pause of the follower is a step of the job."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.daemon.api.fakes import STEP, FakeService, an_attempt
+from zerotools.cli.describe import loss
+from zerotools.cli.follow import Follower
+from zerotools.cli.polling import Poller
+from zerotools.cli.progress import ProgressLine, event_text, step_text
+from zerotools.core.errors import DaemonUnreachable, JobFailed
+from zerotools.jobs.client import DaemonClient
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def report(service: FakeService, *records: dict[str, Any], attempt: int = 1) -> None:
+    data = "".join(json.dumps(record) + "\n" for record in records).encode()
+    service.write(1, "progress.jsonl", data, attempt=attempt)
+
+
+def follow(client: DaemonClient, script: Iterator[None]) -> str:
+    out = io.StringIO()
+    poller = Poller(pause=lambda _: next(script))
+    Follower(client, client.job(1), out, poller).run()
+    return out.getvalue()
+
+
+def test_a_job_from_the_queue_over_a_crash_to_its_end(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add()
+    crashed = an_attempt(1, state="ended", ended=1.0, peak_host_bytes=None)
+    second = an_attempt(2, peak_host_bytes=None)
+
+    def script() -> Iterator[None]:
+        service.change(1, state="running", reason=None, attempts=(an_attempt(1),))
+        report(service, STEP | {"step": 1})
+        yield
+        report(service, STEP | {"step": 9}, {"event": "error", "rank": 1, "message": "oh \x1b"})
+        service.change(1, state="waiting_retry", reason="starts again in 10 s", attempts=(crashed,))
+        yield
+        service.change(1, state="running", reason=None, attempts=(crashed, second))
+        resumed = {"event": "resumed", "step": 5, "path": "/o/step-5", "rng": "reseeded"}
+        report(service, resumed, STEP | {"step": 40}, attempt=2)
+        yield
+        saved = {"event": "checkpoint", "step": 40, "path": "/o/s", "bytes": 2048, "seconds": 0.25}
+        report(service, saved, attempt=2)
+        service.change(1, state="succeeded")
+        yield
+
+    assert follow(client, script()).splitlines() == [
+        "job 1 (tiny) queued: needs 1 GPU, and GPU 0 is leased to job 1",
+        "job 1 (tiny) running",
+        "step  1/40    2%  loss 2.5000  lr 3.0e-04  15,300 tokens/s  host 6.0 GiB  20 s left",
+        "job 1 (tiny) waiting retry: starts again in 10 s",
+        "step  9/40   22%  loss 2.5000  lr 3.0e-04  15,300 tokens/s  host 3.0 GiB  16 s left",
+        "rank 1: oh \\x1b",
+        "job 1 (tiny) running, attempt 2",
+        "goes on from step 5: /o/step-5; random state seeded anew",
+        "step 40/40  100%  loss 2.5000  lr 3.0e-04  15,300 tokens/s  host 3.0 GiB",
+        "saved step 40: /o/s (2.0 KiB in 0.2 s)",
+    ]
+
+
+def test_a_cancelled_job_did_not_do_what_was_asked(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add(state="cancelled", reason="cancelled by uid 0")
+    with pytest.raises(JobFailed, match=r"job 1 .* cancelled: cancelled by uid 0; its log"):
+        follow(client, iter(()))
+
+
+def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
+    out = Terminal()
+    line = ProgressLine(out)
+    line.show(STEP | {"step": 1})
+    line.show(STEP | {"step": 2})
+    line.say("saved")
+    line.show(STEP | {"step": 3})
+    line.finish()
+    lines = out.getvalue().split("\r\x1b[K")
+    assert [text[:9] for text in lines] == ["step  1/4", "step  2/4", "saved\nste"]
+    assert out.getvalue().endswith("\n")
+
+
+def test_elsewhere_a_line_comes_now_and_then_and_the_last_one_always() -> None:
+    out, now = io.StringIO(), [0.0]
+    line = ProgressLine(out, every_seconds=5, clock=lambda: now[0])
+    for step in range(1, 13):
+        now[0] += 1
+        line.show(STEP | {"step": step})
+    line.finish()
+    assert [text[5:7] for text in out.getvalue().splitlines()] == [" 1", " 6", "11", "12"]
+
+
+@pytest.mark.parametrize("odd", ["x", None, True, float("nan"), float("inf"), [1], -1, 10**400])
+def test_records_of_any_shape_are_survived(odd: object) -> None:
+    for name in ("step", "steps", "loss", "rss_bytes", "step_seconds", "tokens_per_second"):
+        assert step_text(STEP | {name: odd})
+    for name in ("step", "path", "bytes", "seconds"):
+        assert event_text({"event": "checkpoint", name: odd})
+
+
+def test_a_loss_that_is_no_number_is_seen() -> None:
+    assert "loss nan" in step_text(STEP | {"loss": None})
+    assert "loss" not in step_text({name: STEP[name] for name in STEP if name != "loss"})
+    assert (loss({"loss": None}), loss({}), loss(None)) == ("nan", "-", "-")
+
+
+def test_a_daemon_that_restarts_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = iter([DaemonUnreachable("gone"), DaemonUnreachable("gone"), 7])
+    now = [0.0]
+
+    def question() -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def pause(seconds: float) -> None:
+        now[0] += 20
+
+    assert Poller(pause=pause, clock=lambda: now[0]).ask(question) == 7
+    assert capsys.readouterr().err == "zerotools: gone; trying again for a minute\n"
+    answers = iter([DaemonUnreachable("gone")] * 9)
+    with pytest.raises(DaemonUnreachable):
+        Poller(pause=pause, clock=lambda: now[0]).ask(question)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import STEP, FakeService, an_attempt
+
+
+def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeService) -> None:
+    first = an_attempt(1, state="ended", ended=1_700_000_180.0, signal=9, cause="out of memory")
+    second = an_attempt(2, peak_gpu_bytes=61 << 30)
+    service.add(
+        state="running",
+        reason=None,
+        attempts=(first, second),
+        progress=STEP,
+        latest_checkpoint={"step": 10, "path": "/out/step-00000010"},
+    )
+    done = zerotools("show", "1")
+    assert done.status == 0
+    lines = done.out.splitlines()
+    assert lines[0] == "job 1 (tiny): running"
+    assert "  progress    step 12/40, loss 2.5000" in lines
+    assert "  checkpoint  /out/step-00000010" in lines
+    assert any("2 min 00 s" in line and "signal 9" in line for line in lines)
+    assert any("61.0 GiB" in line and "6.0 GiB" in line for line in lines)
+    assert '  env.TOKEN                "***"' in lines
+    assert "hunter2" not in done.out
+    assert json.loads(zerotools("show", "1", "--json").out)["id"] == 1
+
+
+def test_show_of_nothing(zerotools: Command) -> None:
+    done = zerotools("show", "3")
+    assert (done.status, done.err) == (2, "zerotools: there is no job 3\n")

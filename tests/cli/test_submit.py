@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import STEP, FakeService, an_attempt
+from zerotools.cli.main import build, run
+
+JOB = """
+device = "cpu"
+ranks = 2
+[model]
+config = { model_type = "llama" }
+[data]
+text = ["data/*.txt"]
+[train]
+steps = 40
+batch_size = 12
+"""
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(JOB, encoding="utf-8")
+    return path
+
+
+def test_submit_says_what_was_queued_and_what_next(
+    zerotools: Command, service: FakeService, job_file: Path
+) -> None:
+    done = zerotools("submit", str(job_file))
+    assert done == (
+        0,
+        "job 1 (tiny) is queued: 2 ranks on CPU, ZeRO stage 3, 40 steps\n"
+        "  see the queue  zerotools queue\n"
+        "  read its log   zerotools logs -f 1\n"
+        "  stop it        zerotools cancel 1\n",
+        "",
+    )
+    assert service.views[1].spec["data"]["text"] == [str(job_file.parent / "data" / "*.txt")]
+
+
+def test_the_name_and_json(zerotools: Command, job_file: Path) -> None:
+    done = zerotools("submit", str(job_file), "--name", "other", "--json")
+    assert [job["name"] for job in json.loads(done.out)] == ["other"]
+
+
+def test_nothing_is_queued_if_one_file_is_wrong(
+    zerotools: Command, service: FakeService, job_file: Path, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(JOB + "stepps = 3\n", encoding="utf-8")
+    done = zerotools("submit", str(job_file), str(wrong))
+    assert done.status == 2
+    assert done.err == (
+        f"zerotools: {wrong}: train.stepps: unknown key; did you mean train.steps?\n"
+    )
+    assert service.views == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "there is no such job file"),
+        (b"\xff", "is not UTF-8 text (byte 0)"),
+        (b"#" * (2 << 20), "has 2097152 bytes; a job file has 1048576 at most"),
+        (b"a = [", "is not valid TOML"),
+    ],
+)
+def test_files_that_are_no_job(
+    content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.toml"
+    if content is not None:
+        path.write_bytes(content)
+    assert run(build(), ["submit", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"zerotools: {path}: ")
+    assert said in shown
+
+
+def test_a_directory_is_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(build(), ["submit", str(tmp_path)]) == 2
+    assert "cannot be read (Is a directory)" in capsys.readouterr().err
+
+
+def test_follow_is_for_one_job(zerotools: Command, job_file: Path) -> None:
+    done = zerotools("submit", "-f", str(job_file), str(job_file))
+    assert (done.status, done.err) == (
+        2,
+        "zerotools: --follow is for one job file; there are 2\n",
+    )
+
+
+def test_nobody_answers(job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "no.sock"
+    assert run(build(), ["submit", str(job_file), "--socket", str(path)]) == 5
+    assert capsys.readouterr().err == (
+        f"zerotools: nothing answers at {path}; is zerotoolsd running? Start it with "
+        "'zerotoolsd', or set ZEROTOOLS_SOCKET to its socket\n"
+    )
+
+
+class Prompt(FakeService):
+    """A daemon whose jobs are over as soon as they are queued."""
+
+    state = "succeeded"
+
+    async def submit(self, *arguments: object, **keywords: object):  # type: ignore[no-untyped-def]
+        view, is_new = await super().submit(*arguments, **keywords)  # type: ignore[arg-type]
+        self.write(view.id, "progress.jsonl", json.dumps(STEP | {"step": 40}).encode() + b"\n")
+        self.change(
+            view.id,
+            state=self.state,
+            reason=None if self.state == "succeeded" else "rank 1 ended with status 64: no data",
+            started=1.0,
+            ended=33.0,
+            attempts=(an_attempt(state="ended", ended=33.0),),
+            progress=STEP | {"step": 40},
+            latest_checkpoint={"step": 40, "path": "/out/step-00000040"},
+        )
+        return view, is_new
+
+
+class TestFollow:
+    @pytest.fixture
+    def service(self, tmp_path: Path) -> Prompt:
+        return Prompt(tmp_path / "state")
+
+    def test_until_success(self, zerotools: Command, job_file: Path) -> None:
+        done = zerotools("submit", "-f", str(job_file))
+        assert (done.status, done.err) == (0, "")
+        assert done.out == (
+            "job 1 (tiny) is queued: 2 ranks on CPU, ZeRO stage 3, 40 steps\n"
+            "step 40/40  100%  loss 2.5000  lr 3.0e-04  15,300 tokens/s  host 6.0 GiB\n"
+            "job 1 (tiny) succeeded at step 40 of 40, after 32 s\n"
+            "  look inside  zerotools inspect /out/step-00000040\n"
+        )
+
+    def test_a_failure_is_status_6(
+        self, zerotools: Command, service: Prompt, job_file: Path
+    ) -> None:
+        service.state = "failed"
+        done = zerotools("submit", "-f", str(job_file))
+        assert (done.status, done.err) == (
+            6,
+            "zerotools: job 1 (tiny) failed at step 40 of 40, after 32 s: rank 1 ended with "
+            "status 64: no data; its log: zerotools logs 1\n",
+        )
+
+    def test_json_has_the_end_and_nothing_else(self, zerotools: Command, job_file: Path) -> None:
+        done = zerotools("submit", "-f", "--json", str(job_file))
+        assert [job["state"] for job in json.loads(done.out)] == ["succeeded"]
+        assert "step 40/40" in done.err
