@@ -27,6 +27,7 @@ def make_attempt(run_dir: Path, fake: str, **changes: Any) -> Path:
         "argv": (sys.executable, "-I", "-S", str(FAKE_RANK), "--run-dir", str(run_dir)),
         "env": {"FAKE": fake, "ZEROTOOLS_RUN_DIR": str(run_dir)},
         "cwd": "/",
+        "umask": 0o077,
         "world_size": 2,
         "gpu_uuids": (),
         "grace_seconds": 10.0,

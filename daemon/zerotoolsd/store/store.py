@@ -125,7 +125,7 @@ class Store:
         Raises Conflict: the key was used for another spec.
         """
         with self._transaction():
-            if (old := self._by_key(uid, idempotency_key)) is not None:
+            if (old := self.by_key(uid, idempotency_key)) is not None:
                 if old.spec_text != spec_text:
                     raise Conflict(
                         f"the idempotency key {idempotency_key} was used for job {old.id}, "
@@ -146,7 +146,8 @@ class Store:
             self._append(now, job_id, None, "submit", None, states.QUEUED, None)
         return self.job(job_id), True
 
-    def _by_key(self, uid: int, key: str | None) -> JobRow | None:
+    def by_key(self, uid: int, key: str | None) -> JobRow | None:
+        """The job that this uid submitted under this idempotency key."""
         if key is None:
             return None
         row = self._sql(

@@ -31,6 +31,7 @@ class Plan:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
+    umask: int
     world_size: int
     gpu_uuids: tuple[str, ...]
     grace_seconds: float

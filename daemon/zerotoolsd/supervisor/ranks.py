@@ -77,7 +77,7 @@ def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
             stdin=subprocess.DEVNULL,
             stdout=log.write_fd,
             stderr=log.write_fd,
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=_die_with(os.getpid(), plan.umask),
         )
     finally:
         log.spawned()
@@ -86,13 +86,13 @@ def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
     return Rank(index=index, pid=process.pid, log=log)
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def _die_with(parent: int, umask: int) -> Callable[[], None]:
     """For the child between fork and exec: SIGKILL it when the supervisor ends."""
 
     def arrange() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.umask(umask)
 
     return arrange

@@ -1,0 +1,148 @@
+"""`zerotoolsd`: the command, its signals, and the order in which things start and stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiohttp import web
+
+import zerotools
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.location import default_socket, default_state_dir
+from zerotools.sensors.source import SnapshotSource
+from zerotoolsd import systemd
+from zerotoolsd.api.app import make_app
+from zerotoolsd.api.listen import open_socket
+from zerotoolsd.config import load
+from zerotoolsd.engine import Engine
+from zerotoolsd.holding import hold
+from zerotoolsd.interpreter import check_interpreter
+from zerotoolsd.jobservice import EngineService, InterpreterCheck
+from zerotoolsd.launch import RankCommand, trainer_command
+from zerotoolsd.machine import Machine
+from zerotoolsd.service import JobService
+from zerotoolsd.store.store import Store
+
+CLOSE_SECONDS = 2.0
+
+log = logging.getLogger("zerotoolsd")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="zerotoolsd",
+        description="Runs training jobs from a durable queue on the GPUs of this machine.",
+    )
+    parser.add_argument("--state-dir", type=Path, help="queue, logs and default output of the jobs")
+    parser.add_argument("--socket", type=Path, help="where clients connect")
+    parser.add_argument("--config", type=Path, help="a zerotoolsd.toml")
+    parser.add_argument("--debug", action="store_true", help="tracebacks and debug messages")
+    parser.add_argument(
+        "--version", action="version", version=f"zerotoolsd {zerotools.__version__}"
+    )
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    command: RankCommand = trainer_command,
+    check_python: InterpreterCheck = check_interpreter,
+) -> int:
+    """Run until SIGTERM or SIGINT; jobs go on without the daemon. Returns the exit status.
+
+    `command` is what the ranks run, `check_python` what is asked of their interpreter.
+    """
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.DEBUG if options.debug else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        asyncio.run(_serve(options, command, check_python))
+    except ZerotoolsError as error:
+        if options.debug:
+            raise
+        print(f"zerotoolsd: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+async def _serve(
+    options: argparse.Namespace, command: RankCommand, check_python: InterpreterCheck
+) -> None:
+    config = load(options.config)
+    state_dir = (options.state_dir or default_state_dir()).absolute()
+    stop = _stop_on_signals()
+    umask = os.umask(0o077)
+    lock = hold(state_dir)
+    store = Store(state_dir)
+    machine = Machine(SnapshotSource())
+    try:
+        engine = Engine(
+            state_dir=state_dir,
+            store=store,
+            config=config,
+            machine=machine,
+            command=command,
+            umask=umask,
+        )
+        listening = systemd.inherited_socket() or open_socket(_socket_path(options, state_dir))
+        await _run(EngineService(engine, check_python=check_python), engine, listening, stop)
+    finally:
+        machine.close()
+        store.close()
+        os.close(lock)
+
+
+def _socket_path(options: argparse.Namespace, state_dir: Path) -> Path:
+    if options.socket is not None:
+        return Path(options.socket).absolute()
+    if options.state_dir is not None and "ZEROTOOLS_SOCKET" not in os.environ:
+        return state_dir / "api.sock"
+    return default_socket()
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """Signals are only noted here; the loop acts on them."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    return stop
+
+
+async def _run(
+    service: JobService, engine: Engine, listening: socket.socket, stop: asyncio.Event
+) -> None:
+    runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=CLOSE_SECONDS)
+    await runner.setup()
+    site = web.SockSite(runner, listening)
+    running = asyncio.create_task(engine.run(stop))
+    alive = asyncio.create_task(_tell_alive())
+    try:
+        await site.start()
+        systemd.notify("READY=1")
+        log.info("zerotoolsd %s listens at %s", zerotools.__version__, listening.getsockname())
+        await running
+    finally:
+        systemd.notify("STOPPING=1")
+        alive.cancel()
+        await runner.cleanup()
+
+
+async def _tell_alive() -> None:
+    pause = systemd.watchdog_seconds()
+    while pause is not None:
+        systemd.notify("WATCHDOG=1")
+        await asyncio.sleep(pause)

@@ -1,0 +1,91 @@
+"""`zerotoolsd.toml`: what the machine's owner decides. Every key has a default."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.convert import build
+from zerotools.jobs.spec import key
+from zerotoolsd.lifecycle import RetryPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """`[limits]`: how much of the machine the jobs may have."""
+
+    cpu_ranks: int = key('Ranks of all running `device = "cpu"` jobs together.', default=8, least=0)
+    foreign_memory_bytes: int = key(
+        "A GPU on which others than our jobs hold more than this is not used.",
+        default=512 * 2**20,
+        least=0,
+    )
+    snapshot_age_seconds: float = key(
+        "No job starts on GPUs that were last seen longer ago than this.", default=30.0, above=0
+    )
+    log_bytes: int = key(
+        "The log of one rank; the rest is dropped, but for its end.",
+        default=64 * 2**20,
+        least=2**16,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """`[stop]`: how attempts end."""
+
+    grace_seconds: float = key(
+        "A job that was asked to stop has this long to save before it is killed.",
+        default=120.0,
+        least=0,
+    )
+    straggler_seconds: float = key(
+        "When one rank is done the others have this long to finish as well.",
+        default=600.0,
+        least=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """`[retry]`: how long a crashed job waits before it is started again."""
+
+    first_seconds: float = key("The first wait.", default=1.0, least=0)
+    factor: float = key("Each wait is this many times the one before.", default=4.0, least=1)
+    most_seconds: float = key("The longest wait.", default=300.0, least=0)
+
+    def policy(self) -> RetryPolicy:
+        """The same, as the lifecycle takes it."""
+        return RetryPolicy(
+            first_seconds=self.first_seconds,
+            factor=self.factor,
+            most_seconds=self.most_seconds,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The whole file."""
+
+    limits: Limits = key("How much of the machine the jobs may have.", factory=Limits)
+    stop: Stop = key("How attempts end.", factory=Stop)
+    retry: Retry = key("How long a crashed job waits.", factory=Retry)
+
+
+def load(path: Path | None) -> Config:
+    """The configuration in `path`; without one, the defaults. Raises BadRequest."""
+    if path is None:
+        return Config()
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{path} is not valid TOML: {error}") from None
+    problems: list[str] = []
+    config: Config | None = build(Config, tree, "", problems)
+    if config is None:
+        raise BadRequest(f"{path}: {'; '.join(problems)}")
+    return config

@@ -1,0 +1,59 @@
+"""Whether a job's interpreter has what training needs, without importing any of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+from zerotools.core.errors import BadRequest
+
+NEEDED = {"torch": "torch>=2.6", "transformers": "transformers>=4.48"}
+DEADLINE_SECONDS = 20.0
+_PROGRAM = (
+    "import sys, json, importlib.util as u;"
+    "print(json.dumps([sys.version_info[:2], [n for n in sys.argv[1:] if not u.find_spec(n)]]))"
+)
+
+
+async def check_interpreter(python: str, env: Mapping[str, str]) -> None:
+    """Ask `python`, in a child that has `env`, which of NEEDED it lacks. Raises BadRequest."""
+    output = await _ask(python, env)
+    try:
+        version, missing = json.loads(output)
+        old = tuple(version) < (3, 11)
+    except (ValueError, TypeError):
+        raise BadRequest(f"python = {python}: is not a Python interpreter") from None
+    if old:
+        raise BadRequest(
+            f"python = {python}: is Python {version[0]}.{version[1]}; a job needs 3.11 or newer"
+        )
+    if missing:
+        wanted = " ".join(f'"{NEEDED[name]}"' for name in missing)
+        raise BadRequest(
+            f"python = {python}: has no {' and no '.join(missing)}; type: "
+            f"{python} -m pip install {wanted}"
+        )
+
+
+async def _ask(python: str, env: Mapping[str, str]) -> bytes:
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *(python, "-c", _PROGRAM, *NEEDED),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd="/",
+            env=dict(env),
+        )
+    except OSError as error:
+        raise BadRequest(f"python = {python}: cannot be started: {error.strerror}") from None
+    try:
+        output, _ = await asyncio.wait_for(child.communicate(), DEADLINE_SECONDS)
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+        raise BadRequest(
+            f"python = {python}: did not answer within {DEADLINE_SECONDS:g} s"
+        ) from None
+    return output

@@ -1,0 +1,182 @@
+"""The `JobService` over the engine: who may do what, and what is checked before a job is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import zerotools
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.parse import job_to_dict
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd import preflight
+from zerotoolsd.engine import Engine, request_of
+from zerotoolsd.interpreter import check_interpreter
+from zerotoolsd.launch import base_environment
+from zerotoolsd.lifecycle import NotAllowed
+from zerotoolsd.scheduler import impossible
+from zerotoolsd.service import Conflict, Event, Forbidden, JobView, NotFound, Unavailable
+from zerotoolsd.store.rows import JobRow
+from zerotoolsd.views import job_view
+
+_LARGEST_ID = 2**63 - 1
+
+InterpreterCheck = Callable[[str, Mapping[str, str]], Awaitable[None]]
+"""(interpreter, environment); raises BadRequest."""
+
+
+class EngineService:
+    """What the HTTP handlers call."""
+
+    def __init__(
+        self, engine: Engine, *, check_python: InterpreterCheck = check_interpreter
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._check_python = check_python
+        self._started = time.monotonic()
+
+    async def submit(
+        self, spec: JobSpec, *, uid: int, idempotency_key: str | None
+    ) -> tuple[JobView, bool]:
+        """See `JobService`."""
+        self._check_uid(uid)
+        text = json.dumps(job_to_dict(spec), sort_keys=True)
+        if self._store.by_key(uid, idempotency_key) is None:
+            await self._check(spec)
+        try:
+            job, new = self._store.submit(
+                uid=uid,
+                name=spec.name,
+                spec_text=text,
+                output_dir=spec.output_dir,
+                default_output=self._engine.jobs_dir,
+                idempotency_key=idempotency_key,
+                now=time.time(),
+            )
+        except sqlite3.OperationalError as error:
+            raise Unavailable(f"the job cannot be queued: the queue's disk says: {error}") from None
+        if new:
+            self._engine.announce()
+        return self._view(job), new
+
+    def _check_uid(self, uid: int) -> None:
+        own = os.geteuid()
+        if uid not in (own, 0):
+            raise Forbidden(
+                f"this daemon runs the jobs of uid {own}, and you are uid {uid}; "
+                "start a zerotoolsd of your own"
+            )
+
+    async def _check(self, spec: JobSpec) -> None:
+        gpus = spec.device == "cuda"
+        snapshot = await self._engine.machine.snapshot() if gpus else None
+        why = impossible(request_of(0, spec), snapshot, self._engine.config.limits)
+        if why is not None:
+            raise BadRequest(why)
+        await asyncio.to_thread(preflight.check_files, spec)
+        preflight.check_output(spec)
+        self._check_output_is_free(spec)
+        await self._check_python(spec.python or sys.executable, base_environment(spec))
+
+    def _check_output_is_free(self, spec: JobSpec) -> None:
+        if spec.output_dir is None:
+            return
+        unfinished = [state for state in states.STATES if state not in states.TERMINAL]
+        for job in self._store.jobs(unfinished):
+            if os.path.realpath(job.output_dir) == os.path.realpath(spec.output_dir):
+                raise Conflict(
+                    f"output_dir = {spec.output_dir}: job {job.id}, which is {job.state}, "
+                    "writes there; name another directory"
+                )
+
+    async def jobs(
+        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+    ) -> list[JobView]:
+        """See `JobService`."""
+        if state is not None and state not in states.STATES:
+            raise BadRequest(f"state = {state}: must be one of {', '.join(states.STATES)}")
+        wanted = None if state is None else [state]
+        below = None if after is None else min(after, _LARGEST_ID)
+        return [self._view(job) for job in self._store.jobs(wanted, limit=limit, after=below)]
+
+    async def job(self, job_id: int) -> JobView:
+        """See `JobService`."""
+        return self._view(self._find(job_id))
+
+    def _find(self, job_id: int) -> JobRow:
+        try:
+            return self._store.job(min(job_id, _LARGEST_ID))
+        except KeyError:
+            raise NotFound(f"there is no job {job_id}") from None
+
+    def _view(self, job: JobRow) -> JobView:
+        waits = self._engine.waits.get(job.id) if job.state == states.QUEUED else None
+        return job_view(job, self._store.attempts(job.id), waits)
+
+    async def cancel(self, job_id: int, *, uid: int) -> JobView:
+        """See `JobService`."""
+        job = self._find(job_id)
+        if uid not in (job.uid, os.geteuid(), 0):
+            raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
+        try:
+            self._engine.cancel(job, f"uid {uid}")
+        except NotAllowed:
+            raise Conflict(f"job {job_id} is over: it {_how(job.state)}") from None
+        except sqlite3.OperationalError as error:
+            raise Unavailable(
+                f"job {job_id} cannot be cancelled: the queue's disk says: {error}"
+            ) from None
+        return self._view(self._find(job_id))
+
+    async def events(self, since: int, wait: float) -> list[Event]:
+        """See `JobService`."""
+        since = min(since, _LARGEST_ID)
+        changed = self._engine.changed
+        found = self._store.events(since)
+        deadline = time.monotonic() + wait
+        while not found and (left := deadline - time.monotonic()) > 0:
+            try:
+                await asyncio.wait_for(changed.wait(), left)
+            except TimeoutError:
+                break
+            changed = self._engine.changed
+            found = self._store.events(since)
+        return found
+
+    def run_dir(self, job_id: int, attempt: int) -> Path:
+        """See `JobService`."""
+        attempts = self._store.attempts(self._find(job_id).id)
+        if not 1 <= attempt <= len(attempts):
+            raise NotFound(f"job {job_id} has no attempt {attempt}; it has had {len(attempts)}")
+        return Path(attempts[attempt - 1].run_dir)
+
+    async def machine(self) -> dict[str, Any]:
+        """See `JobService`."""
+        snapshot = await self._engine.machine.snapshot()
+        leases = [
+            {"gpu_uuid": lease.gpu_uuid, "job_id": lease.job_id, "attempt": lease.attempt}
+            for lease in self._store.leases()
+        ]
+        return {"snapshot": snapshot.to_json(), "leases": leases}
+
+    def health(self) -> dict[str, Any]:
+        """See `JobService`."""
+        return {
+            "version": zerotools.__version__,
+            "pid": os.getpid(),
+            "schema": self._store.schema,
+            "uptime_seconds": time.monotonic() - self._started,
+        }
+
+
+def _how(state: str) -> str:
+    return {"cancelled": "was cancelled already"}.get(state, state)

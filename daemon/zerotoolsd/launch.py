@@ -1,0 +1,114 @@
+"""From an admitted job to its supervisor: the run directory, its files, the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from zerotools.jobs.parse import job_to_dict
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.config import Config
+from zerotoolsd.store.rows import AttemptRow, JobRow
+from zerotoolsd.supervisor import entry
+from zerotoolsd.supervisor.durable import sync_directory, write_json
+from zerotoolsd.supervisor.plan import ATTEMPT, NOTIFY, Plan
+
+SPEC = "spec.json"
+SUPERVISOR_LOG = "supervisor.log"
+TRAINER_ENTRY = Path(__file__).parent / "trainer" / "entry.py"
+
+RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
+"""(job, run directory) -> the command of one rank."""
+
+_NOT_INHERITED = ("LISTEN_", "NOTIFY_SOCKET", "PYTHON", "WATCHDOG_", "ZEROTOOLS")
+
+
+def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
+    """The built-in trainer under the job's interpreter."""
+    python = spec.python or sys.executable
+    return (python, "-P", str(TRAINER_ENTRY), "--run-dir", str(run_dir))
+
+
+def base_environment(spec: JobSpec) -> dict[str, str]:
+    """What a job's processes inherit from the daemon, and the job's own variables."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
+    return {**inherited, **spec.env}
+
+
+def rank_environment(spec: JobSpec, attempt: AttemptRow) -> dict[str, str]:
+    """All variables of the ranks but those that differ between them."""
+    run_dir = Path(attempt.run_dir)
+    threads = max(1, len(os.sched_getaffinity(0)) // spec.world_size)
+    defaults = {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    if spec.device == "cpu":
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    return {
+        **defaults,
+        **base_environment(spec),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(attempt.gpu_uuids),
+        "ZEROTOOLS_NOTIFY": str(run_dir / NOTIFY),
+        "ZEROTOOLS_RUN_DIR": str(run_dir),
+        "ZEROTOOLS_TOKEN": attempt.token,
+    }
+
+
+def prepare(
+    job: JobRow, attempt: AttemptRow, config: Config, command: RankCommand, umask: int
+) -> None:
+    """Make the run directory and write what its processes read. May be repeated. Raises OSError."""
+    run_dir = Path(attempt.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    sync_directory(run_dir.parent)
+    Path(job.output_dir).mkdir(parents=True, exist_ok=True)
+    spec = replace(job.spec, output_dir=job.output_dir, resume_from=attempt.resumed_from)
+    plan = Plan(
+        job_id=job.id,
+        attempt=attempt.number,
+        token=attempt.token,
+        argv=command(spec, run_dir),
+        env=rank_environment(spec, attempt),
+        cwd=str(run_dir),
+        umask=umask,
+        world_size=spec.world_size,
+        gpu_uuids=attempt.gpu_uuids,
+        grace_seconds=config.stop.grace_seconds,
+        straggler_seconds=config.stop.straggler_seconds,
+        log_limit_bytes=config.limits.log_bytes,
+    )
+    write_json(run_dir / SPEC, job_to_dict(spec))
+    write_json(run_dir / ATTEMPT, plan.to_json())
+
+
+def spawn_supervisor(run_dir: Path) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a prepared run directory. Raises OSError."""
+    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
+    with os.fdopen(os.open(run_dir / SUPERVISOR_LOG, flags, 0o600), "wb") as log:
+        return _spawn(run_dir, log)
+
+
+def _spawn(run_dir: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        (sys.executable, "-I", "-S", str(entry.__file__), str(run_dir)),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        env=_supervisor_environment(os.environ),
+        start_new_session=True,
+    )
+
+
+def _supervisor_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    kept = ("HOME", "LANG", "LC_ALL", "PATH", "TZ")
+    return {name: environment[name] for name in kept if name in environment}

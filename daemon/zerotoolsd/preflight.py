@@ -1,0 +1,61 @@
+"""What is looked at before a job is accepted: a mistake shows at submit, not an hour later."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd import checkpoints
+
+
+def check_files(spec: JobSpec) -> None:
+    """Every file that the job reads is there. Raises BadRequest naming each that is not."""
+    problems = list(_missing(spec))
+    if problems:
+        raise BadRequest("; ".join(problems))
+
+
+def _missing(spec: JobSpec) -> Iterator[str]:
+    if isinstance(spec.model.config, str) and not Path(spec.model.config).is_file():
+        yield f"model.config = {spec.model.config}: there is no such file"
+    if spec.model.path is not None and not Path(spec.model.path).is_dir():
+        yield f"model.path = {spec.model.path}: there is no such directory"
+    if spec.data.tokenizer != "bytes" and not Path(spec.data.tokenizer).exists():
+        yield f"data.tokenizer = {spec.data.tokenizer}: there is no such file or directory"
+    if spec.resume_from is not None and not Path(spec.resume_from).is_dir():
+        yield f"resume_from = {spec.resume_from}: there is no such directory"
+    for pattern in spec.data.text:
+        if not Path(pattern).is_file() and not _matches(pattern):
+            yield f"data.text = {pattern}: no file matches"
+
+
+def _matches(pattern: str) -> bool:
+    # Path.glob takes no absolute pattern.
+    return next(glob.iglob(pattern, recursive=True), None) is not None  # noqa: PTH207
+
+
+def check_output(spec: JobSpec) -> None:
+    """`output_dir` can be written, and holds no other run's checkpoints. Raises BadRequest."""
+    if spec.output_dir is None:
+        return
+    output = Path(spec.output_dir)
+    if output.exists() and not output.is_dir():
+        raise BadRequest(f"output_dir = {output}: is not a directory")
+    parent = next(p for p in (output, *output.parents) if p.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
+    found = checkpoints.newest(output)
+    if found is None or _is_within(spec.resume_from, output):
+        return
+    raise BadRequest(
+        f"output_dir = {output}: already holds checkpoints, the newest of step {found.step}; "
+        f'name another directory, or go on from it with resume_from = "{output}"'
+    )
+
+
+def _is_within(path: str | None, directory: Path) -> bool:
+    return path is not None and Path(path).resolve().is_relative_to(directory.resolve())

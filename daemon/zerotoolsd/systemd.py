@@ -1,0 +1,46 @@
+"""systemd's side of the daemon: readiness, the watchdog, and sockets that it opened for us.
+
+Source: sd_notify(3), sd_listen_fds(3).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+_FIRST_FD = 3
+
+
+def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Send `state` ("READY=1") to the service manager; False where there is none."""
+    address = environment.get("NOTIFY_SOCKET")
+    if not address or address[0] not in "/@":
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as link:
+        try:
+            link.connect(address.replace("@", "\0", 1) if address[0] == "@" else address)
+            link.sendall(state.encode())
+        except OSError:
+            return False
+    return True
+
+
+def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
+    """How often a sign of life is due: half of what the service manager allows."""
+    if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    microseconds = environment.get("WATCHDOG_USEC", "")
+    return int(microseconds) / 2e6 if microseconds.isdecimal() else None
+
+
+def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
+    """The listening socket of a socket-activated start."""
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    if not environment.get("LISTEN_FDS", "").isdecimal() or not int(environment["LISTEN_FDS"]):
+        return None
+    os.set_inheritable(_FIRST_FD, False)
+    listening = socket.socket(fileno=_FIRST_FD)
+    listening.setblocking(False)
+    return listening

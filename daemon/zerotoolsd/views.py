@@ -1,0 +1,95 @@
+"""Rows and run directories as the views that clients get."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.parse import job_to_dict
+from zerotoolsd import checkpoints
+from zerotoolsd.service import AttemptView, JobView
+from zerotoolsd.store.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.supervisor.plan import PROGRESS
+
+_TAIL_BYTES = 32 * 1024
+
+
+def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> JobView:
+    """One job; `waits` is the scheduler's sentence, if it has one."""
+    spec = job.spec
+    found = checkpoints.newest(Path(job.output_dir)) if attempts else None
+    progress = next((p for p in map(last_step, reversed(attempts)) if p is not None), None)
+    tree = job_to_dict(spec)
+    return JobView(
+        id=job.id,
+        name=job.name,
+        state=job.state,
+        reason=waits or job.standing.reason,
+        uid=job.uid,
+        created=job.created,
+        started=job.started,
+        ended=job.ended,
+        attempts=tuple(attempt_view(attempt) for attempt in attempts),
+        world_size=spec.world_size,
+        device=spec.device,
+        stage=spec.zero.stage,
+        output_dir=job.output_dir,
+        latest_checkpoint=None if found is None else {"step": found.step, "path": str(found.path)},
+        progress=progress,
+        spec={**tree, "env": dict.fromkeys(tree.get("env", ()), "***")},
+    )
+
+
+def attempt_view(attempt: AttemptRow) -> AttemptView:
+    """One attempt; while it runs, what its ranks have told so far."""
+    result = attempt.result or {}
+    step = last_step(attempt) or {}
+    return AttemptView(
+        number=attempt.number,
+        state=attempt.state,
+        gpu_uuids=attempt.gpu_uuids,
+        started=attempt.started,
+        ended=attempt.ended,
+        exit_code=result.get("exit_code"),
+        signal=result.get("signal"),
+        cause=result.get("cause"),
+        resumed_from=attempt.resumed_from,
+        peak_gpu_bytes=result.get("peak_gpu_bytes", step.get("gpu_peak_bytes")),
+        peak_host_bytes=result.get("peak_host_bytes"),
+        steps_done=_whole(result.get("steps_done", step.get("step"))),
+        run_dir=attempt.run_dir,
+    )
+
+
+def last_step(attempt: AttemptRow) -> Mapping[str, Any] | None:
+    """The newest step that a rank of the attempt told of."""
+    if attempt.state == ENDED:
+        step = (attempt.result or {}).get("progress")
+        return step if isinstance(step, dict) else None
+    messages = (_message(line) for line in reversed(_last_lines(Path(attempt.run_dir) / PROGRESS)))
+    return next((m for m in messages if m is not None and m.get("event") == "step"), None)
+
+
+def _last_lines(path: Path) -> list[bytes]:
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _message(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,136 @@
+"""Live attempts: their supervisors' pidfds in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd import lifecycle, reattach
+from zerotoolsd.launch import spawn_supervisor
+from zerotoolsd.store.rows import AttemptRow
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.plan import REQUEST, RUN
+
+STARTING_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
+"""(attempt, what its supervisor wrote or what we know instead)."""
+
+
+@dataclass
+class _Live:
+    attempt: AttemptRow
+    pidfd: int
+    child: subprocess.Popen[bytes] | None
+
+
+class Watcher:
+    """Knows when an attempt is over. Everything happens in the event loop's thread."""
+
+    def __init__(self, on_over: OnOver) -> None:
+        self._on_over = on_over
+        self._live: dict[str, _Live] = {}
+        self._later: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self, attempt: AttemptRow) -> None:
+        """Start the supervisor of a prepared attempt. Raises OSError."""
+        child = spawn_supervisor(Path(attempt.run_dir))
+        # A child that was not waited for keeps its pid.
+        self._track(_Live(attempt, os.pidfd_open(child.pid), child))
+
+    def settle(self, attempt: AttemptRow) -> None:
+        """Find out what has become of the attempt: watch it if it lives, else report its end."""
+        self._later.pop(attempt.token, None)
+        self.adopt(attempt, reattach.look(Path(attempt.run_dir), attempt.token))
+
+    def adopt(self, attempt: AttemptRow, found: reattach.Finding) -> None:
+        """Go on from what was found."""
+        match found:
+            case reattach.Over(record):
+                self._on_over(attempt, record)
+            case reattach.Alive(pidfd):
+                self._track(_Live(attempt, pidfd, None))
+            case reattach.Starting():
+                self._look_again(attempt)
+            case reattach.NeverStarted():
+                self._never_started(attempt)
+            case reattach.Gone(cause):
+                self._lost(attempt, cause)
+
+    def _look_again(self, attempt: AttemptRow) -> None:
+        loop = asyncio.get_running_loop()
+        handle = loop.call_later(STARTING_SECONDS, self.settle, attempt)
+        self._later[attempt.token] = handle
+
+    def _never_started(self, attempt: AttemptRow) -> None:
+        record = {
+            "token": attempt.token,
+            "outcome": lifecycle.LOST,
+            "cause": "its supervisor ended before it had started anything",
+        }
+        try:
+            ended = reattach.fence(Path(attempt.run_dir), record)
+        except OSError as error:
+            log.error("%s: %s", attempt.run_dir, error.strerror)
+            ended = False
+        if ended:
+            self._on_over(attempt, record)
+        else:
+            self._look_again(attempt)
+
+    def _lost(self, attempt: AttemptRow, cause: str) -> None:
+        strays = reattach.kill_strays(attempt.token)
+        ended = f"; {len(strays)} of its processes were ended" if strays else ""
+        self._on_over(attempt, {"outcome": lifecycle.LOST, "cause": f"lost: {cause}{ended}"})
+
+    def _track(self, live: _Live) -> None:
+        self._live[live.attempt.token] = live
+        loop = asyncio.get_running_loop()
+        loop.add_reader(live.pidfd, self._supervisor_ended, live.attempt.token)
+
+    def _supervisor_ended(self, token: str) -> None:
+        live = self._live.pop(token)
+        self._forget(live)
+        if live.child is not None:
+            live.child.wait()
+        self.settle(live.attempt)
+
+    def _forget(self, live: _Live) -> None:
+        asyncio.get_running_loop().remove_reader(live.pidfd)
+        os.close(live.pidfd)
+
+    def request_stop(self, attempt: AttemptRow, reason: str) -> None:
+        """Ask the attempt to save and stop; its supervisor sees to its end."""
+        run_dir = Path(attempt.run_dir)
+        try:
+            write_json(run_dir / REQUEST, {"reason": reason})
+        except OSError as error:
+            log.error("%s: %s", run_dir / REQUEST, error.strerror)
+        live = self._live.get(attempt.token)
+        # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
+        if live is not None and (run_dir / RUN).exists():
+            try:
+                signal.pidfd_send_signal(live.pidfd, signal.SIGTERM)
+            except ProcessLookupError:
+                log.info("%s: has ended already", run_dir)
+
+    def close(self) -> None:
+        """Stop watching; the attempts go on."""
+        for live in self._live.values():
+            self._forget(live)
+            if live.child is not None:
+                # Not ours to wait for any more.
+                live.child.returncode = 0
+        for handle in self._later.values():
+            handle.cancel()
+        self._live.clear()
+        self._later.clear()

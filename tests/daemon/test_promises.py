@@ -1,0 +1,174 @@
+"""The daemon's promises P1, P2, P3 and P5, each with real processes and a real kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+
+from tests.daemon.attempts import is_alive, progress_of, wait_for_file
+from tests.daemon.daemons import Daemon, make_job
+from tests.daemon.waiting import wait_for
+from zerotools.core.errors import DaemonRefused, DaemonUnreachable
+from zerotoolsd import crashpoints
+
+
+def test_p1_an_acknowledged_submit_survives_a_kill_right_after_the_reply(daemon: Daemon) -> None:
+    daemon.start()
+    blocked = make_job("steps=1", ranks=8, train={"steps": 1, "batch_size": 8})
+    ids = [daemon.client.submit(blocked, idempotency_key=f"k{n}")["id"] for n in range(5)]
+    daemon.kill()
+    daemon.start()
+    assert sorted(job["id"] for job in daemon.client.jobs()) == ids
+    again = [daemon.client.submit(blocked, idempotency_key=f"k{n}")["id"] for n in range(5)]
+    assert again == ids
+    for job_id in ids:
+        assert daemon.wait_for_end(job_id)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("point", [crashpoints.LAUNCHING_COMMITTED, crashpoints.SUPERVISOR_SPAWNED])
+def test_p2_an_attempt_starts_once_though_the_daemon_dies_while_starting_it(
+    daemon: Daemon, point: str
+) -> None:
+    daemon.start(ZEROTOOLSD_CRASH_AT=point)
+    with suppress(DaemonUnreachable):
+        daemon.client.submit(make_job("release exit=0"), idempotency_key="k")
+    daemon.wait_for_death()
+    daemon.start()
+    wait_for_file(daemon.run_dir() / "waiting-0")
+    wait_for_file(daemon.run_dir() / "waiting-1")
+    job = daemon.wait_for_state(1, "running")
+    assert [attempt["number"] for attempt in job["attempts"]] == [1]
+    (daemon.run_dir() / "release").touch()
+    job = daemon.wait_for_end(1)
+    assert (job["state"], len(job["attempts"])) == ("succeeded", 1)
+    starts = [e for e in daemon.client.events()["events"] if e["kind"] == "started"]
+    assert len(starts) == 1
+    assert not (daemon.run_dir(attempt=2)).exists()
+
+
+def test_p2_an_end_that_was_seen_but_not_committed_is_not_forgotten(daemon: Daemon) -> None:
+    daemon.start(ZEROTOOLSD_CRASH_AT=crashpoints.END_SEEN)
+    daemon.client.submit(make_job("steps=2 exit=0"))
+    daemon.wait_for_death()
+    job = daemon.start().wait_for_end(1)
+    assert (job["state"], job["attempt"]["steps_done"]) == ("succeeded", 2)
+    assert len(job["attempts"]) == 1
+
+
+def test_p3_jobs_outlive_a_stopped_daemon_and_are_taken_up_again(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("release exit=0"))
+    daemon.wait_for_state(1, "running")
+    pids = daemon.pids()
+    assert daemon.stop() == 0
+    assert all(is_alive(pid) for pid in pids)
+    daemon.start()
+    assert daemon.client.job(1)["state"] == "running"
+    (daemon.run_dir() / "release").touch()
+    job = daemon.wait_for_end(1)
+    assert (job["state"], job["attempt"]["exit_code"]) == ("succeeded", 0)
+    assert daemon.pids() == pids
+
+
+def test_p3_a_job_that_fails_while_the_daemon_is_dead_is_recorded(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("release exit=9", max_restarts=0))
+    daemon.wait_for_state(1, "running")
+    supervisor = daemon.pids()[0]
+    daemon.kill()
+    (daemon.run_dir() / "release").touch()
+    wait_for(lambda: not is_alive(supervisor), "the supervisor to end")
+    job = daemon.start().wait_for_end(1)
+    assert (job["state"], job["attempt"]["exit_code"]) == ("failed", 9)
+    assert "exited with 9; no restart left of 0" in job["reason"]
+
+
+def test_p5_cancel_ends_every_process_also_a_detached_one(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("rank=0:orphan rank=1:child stop"))
+    daemon.wait_for_state(1, "running")
+    run = daemon.run_dir()
+    left = [int(wait_for_file(run / name).read_text()) for name in ("orphan", "child")]
+    wait_for(lambda: len(progress_of(run)) == 2, "both ranks to train")
+    pids = [*daemon.pids(), *left]
+    daemon.client.cancel(1)
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "cancelled"
+    assert job["reason"].endswith("saved at step 7 and stopped")
+    assert job["latest_checkpoint"]["step"] == 7
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), "every process to end")
+
+
+def test_p5_cancel_ends_a_rank_that_ignores_every_request(daemon: Daemon) -> None:
+    daemon.config.write_text("[stop]\ngrace_seconds = 0.05\n")
+    daemon.start()
+    daemon.client.submit(make_job("deaf train steps=1 hang"))
+    daemon.wait_for_state(1, "running")
+    wait_for(lambda: len(progress_of(daemon.run_dir())) == 2, "both ranks to train")
+    pids = daemon.pids()
+    daemon.client.cancel(1)
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "cancelled"
+    assert "did not stop within 0.05 s" in job["reason"]
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), "every process to end")
+
+
+def test_p5_a_cancel_that_was_committed_is_carried_out_by_the_next_daemon(
+    daemon: Daemon,
+) -> None:
+    daemon.start(ZEROTOOLSD_CRASH_AT=crashpoints.CANCEL_COMMITTED)
+    daemon.client.submit(make_job("stop"))
+    daemon.wait_for_state(1, "running")
+    wait_for(lambda: len(progress_of(daemon.run_dir())) == 2, "both ranks to train")
+    with pytest.raises(DaemonUnreachable):
+        daemon.client.cancel(1)
+    daemon.wait_for_death()
+    job = daemon.start().wait_for_end(1)
+    assert (job["state"], job["attempt"]["cause"]) == ("cancelled", "saved at step 7 and stopped")
+
+
+def test_p5_the_processes_of_a_killed_supervisor_are_ended(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("attempt=1:orphan attempt=1:hang exit=0", ranks=1))
+    orphan = int(wait_for_file(daemon.run_dir() / "orphan").read_text())
+    supervisor = daemon.pids()[0]
+    os.kill(supervisor, signal.SIGKILL)
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "succeeded"
+    assert job["attempts"][0]["cause"].startswith("lost: its supervisor was killed")
+    assert not is_alive(orphan)
+
+
+def test_a_crashed_job_resumes_from_its_newest_checkpoint(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("train save=5 attempt=1:signal=9 save=9 exit=0", ranks=1))
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "succeeded"
+    first, second = job["attempts"]
+    assert (first["signal"], first["resumed_from"]) == (9, None)
+    assert second["resumed_from"] == f"{job['output_dir']}/step-00000005"
+    assert job["latest_checkpoint"]["step"] == 9
+
+
+def test_a_crash_loop_ends_with_the_restarts(daemon: Daemon) -> None:
+    daemon.config.write_text("[retry]\nfirst_seconds = 0.0\n")
+    daemon.start()
+    daemon.client.submit(make_job("exit=1", ranks=1, max_restarts=2))
+    job = daemon.wait_for_end(1)
+    assert (job["state"], len(job["attempts"])) == ("failed", 3)
+    assert job["reason"] == "rank 0 exited with 1; no restart left of 2"
+
+
+def test_a_second_daemon_on_the_same_state_names_the_first(daemon: Daemon) -> None:
+    first = daemon.start().process
+    assert first is not None
+    assert daemon.spawn().wait(timeout=20) == DaemonRefused.exit_code
+    daemon.process = first
+    last = daemon.log.read_text().splitlines()[-1]
+    assert last == (
+        f"zerotoolsd: another zerotoolsd, pid {first.pid}, holds {daemon.state}; "
+        "stop it, or start with another --state-dir"
+    )
