@@ -103,6 +103,12 @@ def test_follow_of_one_attempt_ends_with_it(
     assert capsys.readouterr().err == ""
 
 
+def test_follow_of_a_job_that_fails_is_status_6(zerotools: Command, running: FakeService) -> None:
+    running.change(1, state="failed", reason="no data", attempts=(an_attempt(ended=1.0),))
+    done = zerotools("logs", "-f", "1", "--rank", "1")
+    assert (done.status, done.err) == (6, "zerotools: job 1 (tiny) failed: no data\n")
+
+
 def test_a_line_without_end_is_cut() -> None:
     out = io.StringIO()
     sink = LineSink(out, prefixed=False)

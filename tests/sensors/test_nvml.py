@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +130,36 @@ def test_a_hang_is_given_up_and_the_last_gpus_are_marked_old(double: Double) -> 
     clock.now += 1
     recovered = probe.read()
     assert (recovered.error, recovered.age_seconds) == (None, 0)
+
+
+class Unkillable(subprocess.Popen[bytes]):
+    """A child that sleeps in the driver: SIGKILL stays pending."""
+
+    def kill(self) -> None:
+        pass
+
+
+def test_a_child_that_cannot_be_ended_is_abandoned_until_it_has(double: Double) -> None:
+    double.says("hang", *HEALTHY)
+    started: list[Unkillable] = []
+
+    class Recorded(Unkillable):
+        def __init__(self, *arguments: Any, **keywords: Any) -> None:
+            super().__init__(*arguments, **keywords)
+            started.append(self)
+
+    probe = NvmlProbe(
+        environment=double.environment, popen=Recorded, start_seconds=0.5, deadline_seconds=0.1
+    )
+    assert probe.read().error == "NVML did not answer within 0.6 s"
+    for _ in range(3):
+        error = probe.read().error
+        assert error is not None
+        assert error.startswith(f"NVML hangs: probe process {started[0].pid} cannot be ended")
+    assert len(started) == 1, "a second one would hang as well"
+    os.kill(started[0].pid, signal.SIGKILL)
+    started[0].wait(10)
+    assert not (probe.read().error or "").startswith("NVML hangs")
 
 
 def test_a_crash_of_the_library_is_the_childs_alone(double: Double) -> None:

@@ -13,8 +13,9 @@ from zerotools.cli.describe import Job, is_over, outcome, title
 from zerotools.cli.loglines import LogSink, sink
 from zerotools.cli.options import job_argument, json_option, socket_option
 from zerotools.cli.polling import Poller
-from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
+from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, JobFailed
 from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.states import SUCCEEDED
 
 PART = 1 << 20
 
@@ -41,7 +42,8 @@ def command(
     """Print what a job wrote to standard output and standard error.
 
     On a terminal, escape sequences are shown instead of obeyed; into a pipe, one rank's bytes go
-    unchanged. With --follow, later attempts are followed too, unless --attempt names one.
+    unchanged. With --follow, later attempts are followed too, unless --attempt names one, and the
+    exit status is 6 if the job did not succeed.
     """
     client = DaemonClient(socket)
     job = client.job(job_id)
@@ -105,7 +107,7 @@ class LogReader:
                 return part.over
 
     def follow(self, only: int | None, poller: Poller) -> None:
-        """Until the job is over, or the attempt `only` is."""
+        """Until the job is over, or the attempt `only` is. Raises JobFailed unless it succeeded."""
         current = only
         for _ in poller.rounds():
             job = poller.ask(lambda: self._client.job(self._id))
@@ -120,7 +122,9 @@ class LogReader:
                 sys.stderr.write(f"attempt {current} of job {self._id}\n")
             elif is_over(job):
                 self.sink.finish()
-                click.echo(f"{title(job)} {outcome(job)}", err=True)
+                if job["state"] != SUCCEEDED:
+                    raise JobFailed(f"{title(job)} {outcome(job)}")
+                sys.stderr.write(f"{title(job)} {outcome(job)}\n")
                 return
 
     def _ask_copy(self, poller: Poller, attempt: int) -> bool:

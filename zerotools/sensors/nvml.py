@@ -59,20 +59,25 @@ class ProbeFailed(Exception):
 class NvmlProbe:
     """A `GpuProbe` over a child process. Not for use by several threads at once.
 
-    `command` and `environment` are those of the child, `clock` is monotonic seconds.
+    `command` and `environment` are those of the child, `popen` is what starts it, `clock` is
+    monotonic seconds.
     """
 
     def __init__(
         self,
         *,
         deadline_seconds: float = DEADLINE_SECONDS,
+        start_seconds: float = START_SECONDS,
         command: Sequence[str] = PROBE_COMMAND,
         environment: Mapping[str, str] | None = None,
+        popen: type[subprocess.Popen[bytes]] = subprocess.Popen,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deadline = deadline_seconds
+        self._start_allowance = start_seconds
         self._command = list(command)
         self._environment = None if environment is None else dict(environment)
+        self._popen = popen
         self._clock = clock
         self._child: subprocess.Popen[bytes] | None = None
         self._stuck: subprocess.Popen[bytes] | None = None
@@ -119,7 +124,7 @@ class NvmlProbe:
         seconds = self._deadline
         if self._child is None:
             self._child = self._start()
-            seconds += START_SECONDS
+            seconds += self._start_allowance
         answer = _exchange(self._child, time.monotonic() + seconds, seconds)
         try:
             tree = json.loads(answer)
@@ -130,7 +135,7 @@ class NvmlProbe:
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
-            return subprocess.Popen(
+            return self._popen(
                 self._command,
                 env=self._environment,
                 stdin=subprocess.PIPE,

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # The first that fits: subclasses stand before their parents.
-_STATUS: tuple[tuple[type[ZerotoolsError], int, str], ...] = (
+STATUS: tuple[tuple[type[ZerotoolsError], int, str], ...] = (
     (NotFound, 404, "not_found"),
     (Forbidden, 403, "forbidden"),
     (Conflict, 409, "conflict"),
@@ -25,7 +25,7 @@ _STATUS: tuple[tuple[type[ZerotoolsError], int, str], ...] = (
     (BadFile, 422, "bad_file"),
     (BadRequest, 400, "bad_request"),
 )
-_HTTP_CODES = {404: "no_such_path", 405: "method_not_allowed", 413: "too_large"}
+HTTP_CODES = {404: "no_such_path", 405: "method_not_allowed", 413: "too_large"}
 
 
 def problem(status: int, code: str, detail: str) -> web.Response:
@@ -42,7 +42,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         return await handler(request)
     except ZerotoolsError as error:
-        for kind, status, code in _STATUS:
+        for kind, status, code in STATUS:
             if isinstance(error, kind):
                 return problem(status, code, str(error))
         return problem(500, "failed", str(error))
@@ -55,7 +55,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 def _http_problem(request: web.Request, error: web.HTTPException) -> web.Response:
-    code = _HTTP_CODES.get(error.status, "http")
+    code = HTTP_CODES.get(error.status, "http")
     detail = {
         404: f"there is nothing at {request.path[:200]!r}",
         405: f"{request.method} does not work on {request.path[:200]!r}",
