@@ -7,8 +7,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,32 +61,62 @@ def job(text: Path, **changes: Any) -> dict[str, Any]:
     return tree
 
 
+class Mailbox:
+    """The supervisor's end of the notify socket: whatever comes, read at once.
+
+    The kernel keeps only a few datagrams, and ranks drop those that do not fit.
+    """
+
+    def __init__(self, address: Path) -> None:
+        self.datagrams: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._socket = _bound(address)
+        self._address = address
+        self._thread = threading.Thread(target=self._receive)
+        self._thread.start()
+
+    def wait_for(self, event: str) -> None:
+        """Wait until a datagram with `event` has come."""
+        with self._changed:
+            came = self._changed.wait_for(
+                lambda: any(item.get("event") == event for item in self.datagrams),
+                DEADLINE_SECONDS,
+            )
+        assert came, f"no {event} in {DEADLINE_SECONDS} s"
+
+    def close(self) -> None:
+        """Read what is left, and stop."""
+        with _opened(self._address.parent) as folder, _datagram_socket() as sender:
+            sender.sendto(b"", f"{folder}/{self._address.name}")
+        self._thread.join()
+        self._socket.close()
+
+    def _receive(self) -> None:
+        while data := self._socket.recv(65536):
+            with self._changed:
+                self.datagrams.append(json.loads(data))
+                self._changed.notify_all()
+
+
 @dataclass
 class Attempt:
     """Ranks that are running; `finish` waits for them."""
 
     run_dir: Path
     processes: list[subprocess.Popen[bytes]]
-    notify: socket.socket
-    datagrams: list[dict[str, Any]] = field(default_factory=list)
+    mailbox: Mailbox
+
+    @property
+    def datagrams(self) -> list[dict[str, Any]]:
+        """All that came, in order of arrival."""
+        return self.mailbox.datagrams
 
     def finish(self) -> list[int]:
-        """Wait for all ranks and collect their datagrams; their exit statuses."""
+        """Wait for all ranks and their datagrams; their exit statuses."""
         for process in self.processes:
             process.wait(DEADLINE_SECONDS)
-        self._receive()
-        self.notify.close()
+        self.mailbox.close()
         return [process.returncode for process in self.processes]
-
-    def wait_for(self, event: str) -> dict[str, Any]:
-        """The first datagram with `event`, waiting for it."""
-        self.notify.settimeout(DEADLINE_SECONDS)
-        while True:
-            datagram = json.loads(self.notify.recv(65536))
-            self.datagrams.append(datagram)
-            if datagram.get("event") == event:
-                found: dict[str, Any] = datagram
-                return found
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The datagrams of one event, in order of arrival."""
@@ -98,21 +130,13 @@ class Attempt:
         """What a rank has printed."""
         return (self.run_dir / f"rank-{rank}.log").read_text("utf-8")
 
-    def _receive(self) -> None:
-        self.notify.settimeout(0.0)
-        while True:
-            try:
-                self.datagrams.append(json.loads(self.notify.recv(65536)))
-            except BlockingIOError:
-                return
-
 
 def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> Attempt:
     """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where."""
     run_dir.mkdir(parents=True, exist_ok=True)
     spec = {"output_dir": str(run_dir / "out"), **tree}
     (run_dir / "spec.json").write_text(json.dumps(spec), "utf-8")
-    notify = _bound(run_dir / "notify.sock")
+    mailbox = Mailbox(run_dir / "notify.sock")
     port = _free_port()
     processes = []
     for rank in range(tree["ranks"]):
@@ -126,7 +150,7 @@ def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> At
                 stderr=subprocess.STDOUT,
             )
         processes.append(process)
-    return Attempt(run_dir, processes, notify)
+    return Attempt(run_dir, processes, mailbox)
 
 
 def run(run_dir: Path, tree: Mapping[str, Any], *, expect: int = 0) -> Attempt:
@@ -155,15 +179,25 @@ def _environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[s
 
 
 def _bound(address: Path) -> socket.socket:
-    # The address of a Unix socket is limited to 107 bytes and test directories can be deep.
     address.unlink(missing_ok=True)
-    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    directory = os.open(address.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        receiver.bind(f"/proc/self/fd/{directory}/{address.name}")
-    finally:
-        os.close(directory)
+    receiver = _datagram_socket()
+    with _opened(address.parent) as folder:
+        receiver.bind(f"{folder}/{address.name}")
     return receiver
+
+
+def _datagram_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[str]:
+    # The address of a Unix socket is limited to 107 bytes and test directories can be deep.
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _free_port() -> int:

@@ -88,7 +88,7 @@ def _prepare(
         group,
         live,
         add_files=lambda staging: _add_files(spec, blueprint, staging),
-        keep=start.path if start else None,
+        keep=Path(spec.resume_from) if spec.resume_from else None,
         before_commit=before_commit,
     )
     return Run(

@@ -1,0 +1,14 @@
+from pathlib import Path
+
+import pytest
+
+SENTENCES = 400
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text file with something to learn."""
+    path = tmp_path_factory.mktemp("text") / "verses.txt"
+    lines = (f"{number} sheep, {number * 7 % 13} of them black.\n" for number in range(SENTENCES))
+    path.write_text("".join(lines), "utf-8")
+    return path

@@ -1,0 +1,50 @@
+"""Initial weights do not depend on the ranks, and weights on disk arrive whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.launching import TINY_GPT2, TINY_LLAMA, job, start
+
+pytestmark = pytest.mark.torch
+SCRIPT = Path(__file__).with_name("rank_weights.py")
+MODELS = {
+    "llama": TINY_LLAMA,
+    "tied": {**TINY_LLAMA, "tie_word_embeddings": True},
+    "gpt2": TINY_GPT2,
+}
+
+
+def saved_model(directory: Path) -> Path:
+    """A Hugging Face directory of bf16 weights, made by transformers itself."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(LlamaConfig(**MODELS["tied"])).to(torch.bfloat16)
+    model.save_pretrained(directory)
+    return directory
+
+
+def report(run_dir: Path, text: Path, world_size: int, **changes: object) -> dict[str, object]:
+    (run_dir / "out").mkdir(parents=True)
+    (run_dir / "out" / "models.json").write_text(json.dumps(MODELS))
+    attempt = start(run_dir, job(text, ranks=world_size, **changes), script=SCRIPT)
+    assert attempt.finish() == [0] * world_size, attempt.log()
+    found: dict[str, object] = json.loads(attempt.log().splitlines()[-1])
+    return found
+
+
+def test_initial_weights_are_the_same_at_every_world_size_and_stage(
+    tmp_path: Path, text: Path
+) -> None:
+    found = [report(tmp_path / str(size), text, size) for size in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    assert len(set(found[0].values())) == len(MODELS)  # stages alike, models not
+
+
+def test_weights_of_a_directory_are_read_by_every_rank_in_part(tmp_path: Path, text: Path) -> None:
+    directory = saved_model(tmp_path / "model")
+    found = report(tmp_path / "run", text, 2, model={"path": str(directory)})
+    assert found["path equal"] is True
+    assert found["path buffers finite"] is True
