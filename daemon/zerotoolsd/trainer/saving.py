@@ -53,7 +53,8 @@ class Saver:
     """Writes the checkpoints of one run.
 
     `add_files` puts the config and tokenizer into a staging directory, `keep` is a checkpoint that
-    the job file names, which is never deleted. `before_commit` is called on rank 0 when all but the manifest is written.
+    the job file names, which is never deleted. `before_commit` is called on rank 0 when all but the
+    manifest is written.
     """
 
     output_dir: Path
