@@ -9,6 +9,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 
 _DCP, _DCP_METADATA = "dcp", ".metadata"
+_RECORD, _MANIFEST = "job.json", "MANIFEST.json"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 _STEP = re.compile(r"step-(\d+)")
 _UNFINISHED = re.compile(r"\.tmp-.*|.*\.partial")
@@ -72,7 +73,12 @@ def _detect_here(path: Path, names: set[str]) -> Detected | None:
         raise BadFile(f"{path} is a checkpoint whose save was not finished; take an older one")
     if _DCP_METADATA in names or any(map(_RANK_METADATA.fullmatch, names)):
         return Detected("dcp", path)
-    if _DCP in names and ("job.json" in names or (path / _DCP / _DCP_METADATA).exists()):
+    if _RECORD in names and _MANIFEST not in names:
+        raise BadFile(
+            f"{path} has {_RECORD} and no {_MANIFEST}, which is written last: the save was not "
+            "finished; take an older checkpoint"
+        )
+    if _DCP in names and (_RECORD in names or (path / _DCP / _DCP_METADATA).exists()):
         return Detected("dcp", path)
     if any(name.endswith((_WEIGHTS, f"{_WEIGHTS}.index.json")) for name in names):
         return Detected("safetensors", path)
@@ -80,7 +86,8 @@ def _detect_here(path: Path, names: set[str]) -> Detected | None:
 
 
 def _refuse_known(path: Path, names: set[str]) -> None:
-    if any(name.endswith(".distcp") for name in names):
+    inside = _names(path / _DCP) if (path / _DCP).is_dir() else set()
+    if any(name.endswith(".distcp") for name in names | inside):
         raise BadFile(
             f"{path} has .distcp files and no {_DCP_METADATA}, which torch writes last: the save "
             "was not finished; take an older checkpoint"
@@ -120,7 +127,7 @@ def _finished(path: Path) -> Detected | None:
     if not path.is_dir() or _UNFINISHED.fullmatch(path.name):
         return None
     names = _names(path)
-    if "job.json" in names and "MANIFEST.json" not in names:
+    if _RECORD in names and _MANIFEST not in names:
         return None
     return _detect_here(path, names)
 

@@ -92,8 +92,11 @@ def verify_manifest(directory: Path, *, digests: bool = True) -> list[Problem]:
         entries = read_manifest(directory)
     except BadFile as error:
         return [Problem(str(error), MANIFEST)]
+    if not digests:
+        sizes = (_compare(directory, name, entry, False) for name, entry in entries.items())
+        return [problem for problem in sizes if problem is not None]
     with ThreadPoolExecutor(_default_threads()) as pool:
-        found = pool.map(lambda name: _compare(directory, name, entries[name], digests), entries)
+        found = pool.map(lambda name: _compare(directory, name, entries[name], True), entries)
         return [problem for problem in found if problem is not None]
 
 

@@ -57,11 +57,12 @@ class _Writer:
         self._waiting.append(tree)
         while self._waiting:
             value = self._waiting.pop()
-            if isinstance(value, _Emit):
+            kind = type(value)
+            if kind is _Emit:
                 self._out.append(value)
-            elif isinstance(value, _Remember):
+            elif kind is _Remember:
                 self._remember(value.value)
-            elif isinstance(value, _CloseTuple):
+            elif kind is _CloseTuple:
                 self._close_tuple(value.value)
             else:
                 self._save(value)
