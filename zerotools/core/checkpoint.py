@@ -67,6 +67,14 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """The block `box`, in the tensor's coordinates, of a chunk that contains it."""
+
+    chunk: Chunk
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A logical tensor and where its bytes lie. `chunks` may be computed on demand."""
 

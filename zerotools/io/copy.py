@@ -9,28 +9,19 @@ then picked by strides, never assumed to be aligned in the file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from zerotools.core.boxes import Box, row_major_strides
-from zerotools.core.checkpoint import Chunk
+from zerotools.core.checkpoint import Chunk, Piece
 from zerotools.core.dtypes import DType
 from zerotools.io.arrays import NO_LOSSES, Array, CastLosses, cast_into, numpy_dtype
 from zerotools.io.files import OpenFiles
 
 # One more read call costs about as much as copying this many bytes too many.
 WORTHWHILE_GAP_BYTES = 16 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The block `box` (in the tensor's coordinates) of a source chunk."""
-
-    chunk: Chunk
-    box: Box
 
 
 class Scratch:

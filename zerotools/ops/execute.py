@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.boxes import Box, BoxIndex, contiguous_pieces
-from zerotools.core.checkpoint import Checksum, FilePlan, Key, Target
+from zerotools.core.checkpoint import Checksum, FilePlan, Key, Piece, Target
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.arrays import NO_LOSSES, CastLosses
-from zerotools.io.copy import Piece, Scratch, gather
+from zerotools.io.copy import Scratch, gather
 from zerotools.io.crc32 import combine
 from zerotools.io.files import OpenFiles
 from zerotools.io.staging import Staging
@@ -56,6 +56,11 @@ class Budget:
         """Bytes of one buffer of one worker."""
         share = self.max_memory // (self.workers * _BUFFERS_PER_WORKER)
         return min(MAX_TILE_BYTES, share) // WIDEST_ITEM_BYTES * WIDEST_ITEM_BYTES
+
+    @property
+    def most_memory(self) -> int:
+        """Bytes of all buffers together, which is at most `max_memory`."""
+        return self.tile_bytes * _BUFFERS_PER_WORKER * self.workers
 
 
 # A worker holds a tile, what it read for it, and what numpy makes while it casts.

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerotools.core.boxes import Box, BoxIndex, Hole, Overlap, prove_cover
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Piece, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.copy import Piece
 
 
 @dataclass(frozen=True, slots=True)

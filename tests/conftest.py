@@ -1,0 +1,86 @@
+"""What every test run has: a count of tests per mark, and marks that must not be skipped.
+
+`ZEROTOOLS_REQUIRED_MARKS=torch,deepspeed` turns a run in which one of those was skipped, or had no
+test at all, into a failure. `ZEROTOOLS_TORCH_FREE=1` says that this environment has no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+MARKS = ("torch", "deepspeed", "slurm", "gpu")
+
+settings.register_profile("steady", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("steady")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a library that is not installed, and say which."""
+    for mark in ("torch", "deepspeed"):
+        if find_spec(mark) is None:
+            absent = pytest.mark.skip(reason=f"{mark} is not installed")
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(absent)
+
+
+def _gpus() -> int:
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not _gpus():
+        pytest.skip("this machine has no GPU")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("ZEROTOOLS_TORCH_FREE") and find_spec("torch"):
+        raise pytest.UsageError("this environment must not have torch, and has it")
+    config.pluginmanager.register(MarkCount(config), "mark-count")
+
+
+class MarkCount:
+    """Counts tests run and skipped per mark, and prints the counts at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._run: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
+        self._marks_of: dict[str, list[str]] = {}
+        names = os.environ.get("ZEROTOOLS_REQUIRED_MARKS", "")
+        self._required = [name for name in names.split(",") if name]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            self._marks_of[item.nodeid] = [m for m in MARKS if item.get_closest_marker(m)]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        finished = report.when == "call" or (report.when == "setup" and report.skipped)
+        if not finished:
+            return
+        counter = self._skipped if report.skipped else self._run
+        for mark in self._marks_of.get(report.nodeid, []) or ["unmarked"]:
+            counter[mark] += 1
+
+    def _unmet(self) -> list[str]:
+        return [
+            f"{mark}: {self._run[mark]} run, {self._skipped[mark]} skipped"
+            for mark in self._required
+            if self._skipped[mark] or not self._run[mark]
+        ]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._unmet() and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        marks = ("unmarked", *MARKS)
+        counts = (f"{m} {self._run[m]} run, {self._skipped[m]} skipped" for m in marks)
+        terminalreporter.write_line("tests per mark: " + "; ".join(counts))
+        for line in self._unmet():
+            terminalreporter.write_line(f"required, but not all were run: {line}", red=True)

@@ -1,0 +1,71 @@
+"""`zerotools consolidate`: one set of weights that loads anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.conversion import carry_out, conversion_options
+from zerotools.cli.quantities import ByteSize
+from zerotools.ops.consolidate import DTYPES, Options, prepare, refuse_overflow
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", *DTYPES]),
+    default="auto",
+    show_default=True,
+    help="Type of the floating-point weights; auto is the 16-bit type of the run.",
+)
+@click.option(
+    "--max-shard-size",
+    type=ByteSize(),
+    default="5GB",
+    show_default=True,
+    help="Largest weights file.",
+)
+@click.option("--include", multiple=True, metavar="GLOB", help="Export only these names.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these names out.")
+@click.option("--keep-aliases", is_flag=True, help="Write tied weights under each of their names.")
+@click.option("--allow-overflow", is_flag=True, help="Let weights become infinite in fp16.")
+@conversion_options
+def command(
+    path: Path,
+    out: Path,
+    dtype: str,
+    max_shard_size: int,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    keep_aliases: bool,
+    allow_overflow: bool,
+    max_memory: int,
+    workers: int | None,
+    dry_run: bool,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Merge the checkpoint at PATH into a Hugging Face safetensors model in the directory OUT.
+
+    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
+    """
+    options = Options(
+        dtype=dtype,
+        max_shard_bytes=max_shard_size,
+        include=include,
+        exclude=exclude,
+        keep_aliases=keep_aliases,
+    )
+    carry_out(
+        prepare(path, out, options),
+        verb="consolidate",
+        max_memory=max_memory,
+        workers=workers,
+        dry_run=dry_run,
+        overwrite=overwrite,
+        as_json=as_json,
+        check=(lambda _: None) if allow_overflow else refuse_overflow,
+    )

@@ -1,0 +1,130 @@
+"""What the commands that write a checkpoint have in common: options, progress, the report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from zerotools.cli.quantities import ByteSize
+from zerotools.cli.render import duration, print_json, size
+from zerotools.ops.convert import Conversion, perform, prove
+from zerotools.ops.execute import Budget, Report
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def conversion_options(command: Command) -> Command:
+    """Add the options that every writing command takes."""
+    options = (
+        click.option(
+            "--max-memory",
+            type=ByteSize(),
+            default="1GiB",
+            show_default=True,
+            help="Buffers of all workers together.",
+        ),
+        click.option(
+            "--workers", type=int, default=None, help="Threads. Default: one per core, at most 8."
+        ),
+        click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing."),
+        click.option("--overwrite", is_flag=True, help="Replace an existing output."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def budget(max_memory: int, workers: int | None) -> Budget:
+    return Budget(max_memory) if workers is None else Budget(max_memory, workers)
+
+
+def carry_out(
+    conversion: Conversion,
+    *,
+    verb: str,
+    max_memory: int,
+    workers: int | None,
+    dry_run: bool,
+    overwrite: bool,
+    as_json: bool,
+    check: Callable[[Report], None] = lambda _: None,
+) -> None:
+    """Show the plan or follow it, with a progress bar on a terminal, and say what was done."""
+    limits = budget(max_memory, workers)
+    if dry_run:
+        _show_plan(conversion, limits, as_json=as_json)
+        return
+    began = time.monotonic()
+    with _progress(conversion.bytes_of_tensors, verb) as on_bytes:
+        report = perform(
+            conversion, budget=limits, overwrite=overwrite, on_bytes=on_bytes, check=check
+        )
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json({**_plan_json(conversion), "dry_run": False, "seconds": round(seconds, 3)})
+        return
+    _print_notes(conversion)
+    speed = f", {size(report.bytes_written / seconds)}/s" if seconds >= 0.1 else ""
+    click.echo(
+        f"wrote {conversion.destination}: {len(conversion.target.checkpoint.tensors)} tensors, "
+        f"{size(conversion.bytes_to_write)} in {report.files} files, "
+        f"{duration(seconds)}{speed}"
+    )
+
+
+def _show_plan(conversion: Conversion, limits: Budget, *, as_json: bool) -> None:
+    copies = prove(conversion)
+    if as_json:
+        print_json({**_plan_json(conversion), "dry_run": True, "copies": copies})
+        return
+    _print_notes(conversion)
+    click.echo(f"would write {conversion.destination}:")
+    for name, file in conversion.target.files.items():
+        click.echo(f"  {name}  {size(file.size)}")
+    click.echo(
+        f"{len(conversion.target.checkpoint.tensors)} tensors; "
+        f"read {size(conversion.bytes_to_read)}, write {size(conversion.bytes_to_write)}; "
+        f"at most {size(limits.most_memory)} of buffers"
+    )
+
+
+def _plan_json(conversion: Conversion) -> dict[str, Any]:
+    return {
+        "schema": "zerotools.conversion/1",
+        "source": str(conversion.source.origin.path),
+        "destination": str(conversion.destination),
+        "tensors": len(conversion.target.checkpoint.tensors),
+        "bytes_to_read": conversion.bytes_to_read,
+        "bytes_to_write": conversion.bytes_to_write,
+        "files": [
+            {"name": name, "bytes": file.size} for name, file in conversion.target.files.items()
+        ],
+        "notes": list(conversion.notes),
+    }
+
+
+def _print_notes(conversion: Conversion) -> None:
+    for note in conversion.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+@contextmanager
+def _progress(total: int, verb: str) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr where that is a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=verb, unit="B", unit_scale=True, unit_divisor=1024) as bar:
+
+        def advance(count: int) -> None:
+            bar.update(count)
+
+        yield advance

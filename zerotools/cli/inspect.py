@@ -1,0 +1,108 @@
+"""`zerotools inspect`: what a checkpoint holds, from its metadata alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools import formats
+from zerotools.cli import render
+from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.ops.inspect import Inspection, inspect, to_json
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--tensors", is_flag=True, help="List every tensor, with its chunks and files.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
+def command(path: Path, tensors: bool, as_json: bool) -> int:
+    """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
+
+    No tensor data is read. Exit status 1 means that the checkpoint has problems.
+    """
+    inspection = inspect(formats.read(path))
+    if as_json:
+        render.print_json(to_json(inspection, chunks=tensors))
+    else:
+        render.print_lines(_lines(inspection, tensors=tensors))
+    return EXIT_DIFFERENCES if inspection.problems else 0
+
+
+def _lines(inspection: Inspection, *, tensors: bool) -> list[str]:
+    lines = [*_facts(inspection), "", *_roles(inspection)]
+    if inspection.checkpoint.aliases:
+        tied = (f"{alias} = {name}" for alias, name in inspection.checkpoint.aliases.items())
+        lines += ["", f"tied: {', '.join(tied)}"]
+    lines += ["", *_files(inspection)]
+    if tensors:
+        lines += ["", *_tensors(inspection)]
+    lines += [f"note: {note}" for note in inspection.checkpoint.origin.notes]
+    lines += [f"problem: {render.clean(problem.message)}" for problem in inspection.problems]
+    return lines
+
+
+def _facts(inspection: Inspection) -> list[str]:
+    origin = inspection.checkpoint.origin
+    version = f" ({origin.framework_version})" if origin.framework_version else ""
+    others = f" (also {', '.join(origin.other_tags)})" if origin.other_tags else ""
+
+    def known(value: object) -> str:
+        return "" if value is None else str(value)
+
+    return render.fields(
+        [
+            ("path", str(origin.path)),
+            ("format", f"{origin.format}{version}"),
+            ("tag", f"{origin.tag}{others}" if origin.tag else ""),
+            ("step", known(origin.step)),
+            ("ZeRO stage", known(origin.stage)),
+            ("world size", known(origin.world_size)),
+            ("parameters", f"{inspection.parameters:,}"),
+            (
+                "size",
+                f"{render.size(inspection.file_bytes)} in {len(inspection.checkpoint.files)} "
+                f"files, {render.size(inspection.unclaimed_bytes)} of them headers and padding",
+            ),
+        ]
+    )
+
+
+def _roles(inspection: Inspection) -> list[str]:
+    rows = (
+        (
+            role.role,
+            str(role.tensors),
+            f"{role.elements:,}",
+            render.size(role.bytes),
+            ", ".join(role.dtypes),
+        )
+        for role in inspection.roles
+    )
+    headers = ("ROLE", "TENSORS", "ELEMENTS", "SIZE", "TYPE")
+    return render.table(headers, rows, right=("TENSORS", "ELEMENTS", "SIZE"))
+
+
+MOST_FILES = 16
+
+
+def _files(inspection: Inspection) -> list[str]:
+    files = list(inspection.checkpoint.files.items())
+    rows = ((name, render.size(count)) for name, count in files[:MOST_FILES])
+    lines = render.table(("FILE", "SIZE"), rows, right=("SIZE",))
+    if len(files) > MOST_FILES:
+        lines.append(f"... and {len(files) - MOST_FILES} more (--json lists all)")
+    return lines
+
+
+def _tensors(inspection: Inspection) -> list[str]:
+    rows = []
+    for key, tensor in inspection.checkpoint.tensors.items():
+        files = dict.fromkeys(chunk.file for chunk in tensor.chunks)
+        shown = ", ".join(list(files)[:4]) + (
+            f" and {len(files) - 4} more" if len(files) > 4 else ""
+        )
+        shape = "x".join(map(str, tensor.shape)) or "scalar"
+        rows.append((key.name, key.role, tensor.dtype.name, shape, str(len(tensor.chunks)), shown))
+    headers = ("TENSOR", "ROLE", "TYPE", "SHAPE", "CHUNKS", "FILES")
+    return render.table(headers, rows, right=("CHUNKS",))

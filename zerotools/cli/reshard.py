@@ -1,0 +1,65 @@
+"""`zerotools reshard`: the same checkpoint for another number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.conversion import carry_out, conversion_options
+from zerotools.cli.render import print_json
+from zerotools.ops.reshard import Unchanged, prepare
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--world-size", type=int, required=True, help="Ranks that will load it.")
+@click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
+@conversion_options
+def command(
+    path: Path,
+    out: Path,
+    world_size: int,
+    force: bool,
+    max_memory: int,
+    workers: int | None,
+    dry_run: bool,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Rewrite the checkpoint at PATH for another world size, optimizer state included, into OUT.
+
+    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
+    """
+    prepared = prepare(path, out, world_size=world_size, force=force)
+    if isinstance(prepared, Unchanged):
+        _say_unchanged(prepared, as_json=as_json)
+        return
+    carry_out(
+        prepared,
+        verb="reshard",
+        max_memory=max_memory,
+        workers=workers,
+        dry_run=dry_run,
+        overwrite=overwrite,
+        as_json=as_json,
+    )
+
+
+def _say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
+    path = str(unchanged.checkpoint.origin.path)
+    if as_json:
+        print_json(
+            {
+                "schema": "zerotools.conversion/1",
+                "source": path,
+                "destination": None,
+                "unchanged": True,
+            }
+        )
+        return
+    click.echo(
+        f"{path} is already for {unchanged.world_size} ranks; nothing was written "
+        "(--force rewrites it)"
+    )

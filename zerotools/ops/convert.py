@@ -1,0 +1,136 @@
+"""A conversion is a value first: a source, a target, and what the user should know.
+
+`consolidate` and `reshard` prepare one and `perform` carries it out; a dry run prints it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.errors import BadRequest
+from zerotools.ops.execute import Budget, Report, execute
+from zerotools.ops.plan import plan
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """`source` holds exactly what `target` needs, under the target's names."""
+
+    source: Checkpoint
+    target: Target
+    notes: tuple[str, ...] = ()
+
+    @property
+    def destination(self) -> Path:
+        return self.target.checkpoint.root
+
+    @property
+    def bytes_to_write(self) -> int:
+        """Size of all output files."""
+        return sum(file.size for file in self.target.files.values())
+
+    @property
+    def bytes_of_tensors(self) -> int:
+        """Tensor data to write: what the progress bar counts."""
+        return sum(
+            chunk.box.numel * tensor.dtype.itemsize
+            for tensor in self.target.checkpoint.tensors.values()
+            for chunk in tensor.chunks
+        )
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Tensor data to read, each element once."""
+        tensors = self.target.checkpoint.tensors
+        return sum(self.source.tensors[key].nbytes for key in tensors)
+
+
+def prove(conversion: Conversion) -> int:
+    """Plan every copy without moving a byte; returns how many there are.
+
+    Raises:
+        BadFile: the source has a hole, an overlap, or a chunk outside its file.
+    """
+    return sum(1 for _ in plan(conversion.source, conversion.target.checkpoint))
+
+
+def perform(
+    conversion: Conversion,
+    *,
+    budget: Budget,
+    overwrite: bool,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    check: Callable[[Report], None] = lambda _: None,
+) -> Report:
+    """Write the target. The output is there whole afterwards, or not at all.
+
+    Raises:
+        BadRequest: the output exists, lies inside the source, or does not fit on the disk.
+        BadFile: the source is incomplete or damaged.
+    """
+    check_destination(conversion.source.origin.path, conversion.destination, overwrite=overwrite)
+    prove(conversion)
+    check_space(conversion.destination, conversion.bytes_to_write)
+    return execute(
+        plan(conversion.source, conversion.target.checkpoint),
+        conversion.source.root,
+        conversion.target,
+        budget=budget,
+        overwrite=overwrite,
+        on_bytes=on_bytes,
+        check=check,
+    )
+
+
+def check_destination(source: Path, destination: Path, *, overwrite: bool) -> None:
+    """Refuse outputs that would damage the source, or replace what is no checkpoint.
+
+    Raises:
+        BadRequest: see above.
+    """
+    inside, outside = destination.resolve(), source.resolve()
+    if inside == outside or outside in inside.parents:
+        raise BadRequest(f"{destination} lies inside the checkpoint {source}; write it elsewhere")
+    if inside in outside.parents:
+        raise BadRequest(f"{destination} contains the checkpoint {source}; write it elsewhere")
+    if not os.path.lexists(destination):
+        return
+    if not overwrite:
+        raise BadRequest(f"{destination} exists; choose another output, or pass --overwrite")
+    if not _is_replaceable(destination):
+        raise BadRequest(
+            f"{destination} is not something that zerotools wrote, so --overwrite does not replace "
+            "it; remove it yourself, or choose another output"
+        )
+
+
+# One of these lies in every output of `consolidate` and `reshard`.
+_SIGNS = ("*.safetensors", "MANIFEST.json", ".metadata")
+
+
+def _is_replaceable(path: Path) -> bool:
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return not any(path.iterdir()) or any(any(path.glob(sign)) for sign in _SIGNS)
+
+
+def check_space(destination: Path, needed: int) -> None:
+    """Refuse to start what cannot be finished.
+
+    Raises:
+        BadRequest: the file system has fewer than `needed` bytes free.
+    """
+    existing = next(
+        path for path in (destination, *destination.absolute().parents) if path.exists()
+    )
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise BadRequest(
+            f"{destination} needs {needed} bytes and {existing} has {free} free; make room, or "
+            "choose another output"
+        )

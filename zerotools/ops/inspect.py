@@ -1,0 +1,137 @@
+"""What a checkpoint holds, from its metadata alone, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.ops.plan import distinct_chunks
+
+SCHEMA = "zerotools.inspect/1"
+
+
+@dataclass(frozen=True)
+class RoleSummary:
+    """All tensors of one role; `bytes` counts every element once."""
+
+    role: str
+    tensors: int
+    elements: int
+    bytes: int
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The facts about a checkpoint that `zerotools inspect` shows."""
+
+    checkpoint: Checkpoint
+    roles: tuple[RoleSummary, ...]
+    problems: tuple[Problem, ...]
+    claimed_bytes: int
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of all files that hold tensors."""
+        return sum(self.checkpoint.files.values())
+
+    @property
+    def unclaimed_bytes(self) -> int:
+        """Bytes of those files that are in no tensor: headers, pickles and padding."""
+        return self.file_bytes - self.claimed_bytes
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all weights, tied ones counted once."""
+        return next((role.elements for role in self.roles if role.role == "param"), 0)
+
+
+def inspect(checkpoint: Checkpoint) -> Inspection:
+    """Summarise, and prove that every tensor is whole. Reads no tensor data."""
+    problems = list(checkpoint.problems)
+    claimed = 0
+    for key, tensor in checkpoint.tensors.items():
+        try:
+            distinct_chunks(key, tensor, checkpoint)
+        except BadFile as error:
+            problems.append(Problem(str(error), tensor=key.name))
+        claimed += sum(chunk.box.numel for chunk in tensor.chunks) * tensor.dtype.itemsize
+    return Inspection(checkpoint, tuple(_roles(checkpoint)), tuple(problems), claimed)
+
+
+def _roles(checkpoint: Checkpoint) -> Iterator[RoleSummary]:
+    by_role: dict[str, list[Tensor]] = {}
+    for key, tensor in checkpoint.tensors.items():
+        by_role.setdefault(key.role, []).append(tensor)
+    order = {"param": 0, "param16": 1, "buffer": 2}
+    for role, tensors in sorted(by_role.items(), key=lambda item: (order.get(item[0], 3), item[0])):
+        dtypes = Counter(tensor.dtype.name for tensor in tensors)
+        yield RoleSummary(
+            role,
+            len(tensors),
+            sum(tensor.numel for tensor in tensors),
+            sum(tensor.nbytes for tensor in tensors),
+            tuple(name for name, _ in dtypes.most_common()),
+        )
+
+
+def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
+    """The documented, versioned form (docs/reference/inspect-json.md)."""
+    checkpoint, origin = inspection.checkpoint, inspection.checkpoint.origin
+    return {
+        "schema": SCHEMA,
+        "path": str(origin.path),
+        "format": origin.format,
+        "framework_version": origin.framework_version,
+        "stage": origin.stage,
+        "world_size": origin.world_size,
+        "tag": origin.tag,
+        "other_tags": list(origin.other_tags),
+        "step": origin.step,
+        "parameters": inspection.parameters,
+        "roles": [
+            {
+                "role": role.role,
+                "tensors": role.tensors,
+                "elements": role.elements,
+                "bytes": role.bytes,
+                "dtypes": list(role.dtypes),
+            }
+            for role in inspection.roles
+        ],
+        "unclaimed_bytes": inspection.unclaimed_bytes,
+        "files": [{"name": name, "bytes": size} for name, size in checkpoint.files.items()],
+        "tensors": [
+            _tensor_json(key, tensor, chunks=chunks) for key, tensor in checkpoint.tensors.items()
+        ],
+        "aliases": dict(checkpoint.aliases),
+        "notes": list(origin.notes),
+        "problems": [
+            {"message": problem.message, "file": problem.file, "tensor": problem.tensor}
+            for problem in inspection.problems
+        ],
+    }
+
+
+def _tensor_json(key: Key, tensor: Tensor, *, chunks: bool) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": key.name,
+        "role": key.role,
+        "dtype": tensor.dtype.name,
+        "shape": list(tensor.shape),
+    }
+    if chunks:
+        described["chunks"] = [
+            {
+                "start": list(chunk.box.start),
+                "shape": list(chunk.box.shape),
+                "file": chunk.file,
+                "offset": chunk.offset,
+            }
+            for chunk in tensor.chunks
+        ]
+    return described

@@ -1,0 +1,49 @@
+"""The same checkpoint for another number of ranks, optimizer state included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools import formats
+from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.ops.convert import Conversion
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Nothing to do: the checkpoint is already as asked."""
+
+    checkpoint: Checkpoint
+    world_size: int
+
+
+def prepare(
+    path: Path, destination: Path, *, world_size: int, force: bool = False
+) -> Conversion | Unchanged:
+    """Lay out the checkpoint at `path` for `world_size` ranks; nothing is written.
+
+    Raises:
+        BadRequest: `path` does not exist, or the world size is less than 1.
+        BadFile: it is no checkpoint, or its metadata is damaged.
+        Unsupported: its format has no ranks, or is not written yet.
+    """
+    if world_size < 1:
+        raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")
+    checkpoint = formats.read(path)
+    if checkpoint.origin.world_size == world_size and not force:
+        return Unchanged(checkpoint, world_size)
+    target = _lay_out(checkpoint, destination, world_size)
+    return Conversion(checkpoint, target, (*checkpoint.origin.notes, *target.notes))
+
+
+def _lay_out(checkpoint: Checkpoint, destination: Path, world_size: int) -> Target:
+    if checkpoint.origin.format == "dcp":
+        from zerotools.formats import dcp
+
+        return dcp.lay_out(checkpoint, destination, world_size=world_size)
+    raise Unsupported(
+        f"{checkpoint.origin.path} is {checkpoint.origin.format}, which zerotools cannot reshard; "
+        "it reshards torch DCP checkpoints"
+    )
