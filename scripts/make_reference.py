@@ -1,0 +1,166 @@
+"""Write the reference pages that follow from the code; with --check, say which are out of date.
+
+docs/reference/job-file.md comes from `zerotools.jobs.spec`, docs/reference/command-line.md from
+the commands themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from zerotools.cli.commands import SECTIONS
+from zerotools.cli.main import build
+from zerotools.jobs.spec import JobSpec
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+
+JOB_FILE_HEAD = """\
+# The job file
+
+<!-- Written by scripts/make_reference.py from zerotools/jobs/spec.py; do not edit. -->
+
+A job is one TOML file (JSON is accepted too). Relative paths are relative to the file. A key that
+is not listed here is an error, and so is a value outside its bounds: `zerotools submit` names the
+key, the value and what is allowed, before anything is queued.
+
+```toml
+device = "cpu"
+ranks = 2
+output_dir = "runs/tiny"
+
+[model]
+config = { model_type = "llama", vocab_size = 256, hidden_size = 64, intermediate_size = 128, num_hidden_layers = 2, num_attention_heads = 4 }
+
+[data]
+text = ["corpus/**/*.txt"]
+sequence_length = 128
+
+[train]
+steps = 200
+batch_size = 12
+
+[zero]
+stage = 3
+
+[checkpoint]
+every = 50
+```
+"""
+
+COMMAND_LINE_HEAD = """\
+# The command line
+
+<!-- Written by scripts/make_reference.py from the commands; do not edit. -->
+"""
+
+
+def job_file() -> str:
+    sections = [JOB_FILE_HEAD, *_table("Top level", JobSpec)]
+    for name, hint in get_type_hints(JobSpec).items():
+        if is_dataclass(hint):
+            assert isinstance(hint, type)
+            sections += _table(f"`[{name}]`", hint)
+    return "\n".join(sections) + "\n"
+
+
+def _table(title: str, spec: type) -> Iterator[str]:
+    yield f"\n## {title}\n"
+    yield "| key | type | default | meaning |"
+    yield "|---|---|---|---|"
+    hints = get_type_hints(spec)
+    for field in fields(spec):
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            continue
+        meaning = f"{field.metadata['doc']}{_bounds(field.metadata)}"
+        yield f"| `{field.name}` | {_type(hint)} | {_default(field)} | {meaning} |"
+
+
+def _type(hint: Any) -> str:
+    names = {str: "string", int: "integer", float: "number", bool: "boolean"}
+    if hint in names:
+        return names[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        known = [_type(each) for each in arguments if each is not type(None)]
+        return " or ".join(known)
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}s"
+    assert origin is not None, f"{hint} has no name for people"
+    assert issubclass(origin, Mapping), f"{hint} has no name for people"
+    return "table"
+
+
+def _default(field: Field[Any]) -> str:
+    if field.default is not MISSING:
+        value = field.default
+        if value is None:
+            return ""
+        if isinstance(value, tuple):
+            return f"`{list(value)}`"
+        return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+    if field.default_factory is not MISSING:
+        return "`{}`"
+    return "required"
+
+
+def _bounds(rules: Mapping[str, Any]) -> str:
+    parts = []
+    if rules["allowed"]:
+        shown = (f'`"{v}"`' if isinstance(v, str) else f"`{v}`" for v in rules["allowed"])
+        parts.append(f"One of {', '.join(shown)}.")
+    if rules["least"] is not None:
+        parts.append(f"At least {rules['least']}.")
+    if rules["above"] is not None:
+        parts.append(f"Greater than {rules['above']}.")
+    return "".join(f" {part}" for part in parts)
+
+
+def command_line() -> str:
+    group = build()
+    context = click.Context(group, info_name="zerotools", max_content_width=100, terminal_width=100)
+    pages = [COMMAND_LINE_HEAD, "```text", group.get_help(context), "```"]
+    for section in SECTIONS:
+        pages.append(f"\n## {section}")
+        for name, entry in group.entries.items():
+            if entry.section == section:
+                pages += _command_page(group, context, name)
+    return "\n".join(pages) + "\n"
+
+
+def _command_page(group: click.Group, context: click.Context, name: str) -> list[str]:
+    command = group.get_command(context, name)
+    assert command is not None
+    own = click.Context(
+        command, info_name=name, parent=context, max_content_width=100, terminal_width=100
+    )
+    return [f"\n### zerotools {name}\n", "```text", command.get_help(own), "```"]
+
+
+PAGES = {"job-file.md": job_file, "command-line.md": command_line}
+
+
+def main(arguments: list[str]) -> int:
+    stale = []
+    for name, render in PAGES.items():
+        path, text = REFERENCE / name, render()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if "--check" not in arguments:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    verb = "out of date" if "--check" in arguments else "written"
+    for name in stale:
+        print(f"docs/reference/{name}: {verb}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
