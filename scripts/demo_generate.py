@@ -12,7 +12,9 @@ PROMPT = "def "
 
 def main(directory: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
-    print(f"from_pretrained: {sum(p.numel() for p in model.parameters()):,} parameters, {model.dtype}")
+    print(
+        f"from_pretrained: {sum(p.numel() for p in model.parameters()):,} parameters, {model.dtype}"
+    )
     tokens = torch.tensor([list(PROMPT.encode())])
     torch.manual_seed(0)
     written = model.generate(

@@ -35,8 +35,13 @@ device = "cpu"
 ranks = 2
 output_dir = "runs/tiny"
 
-[model]
-config = { model_type = "llama", vocab_size = 256, hidden_size = 64, intermediate_size = 128, num_hidden_layers = 2, num_attention_heads = 4 }
+[model.config]
+model_type = "llama"
+vocab_size = 256
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 2
+num_attention_heads = 4
 
 [data]
 text = ["corpus/**/*.txt"]
@@ -92,7 +97,7 @@ def _type(hint: Any) -> str:
         known = [_type(each) for each in arguments if each is not type(None)]
         return " or ".join(known)
     if origin is tuple:
-        return f"list of {_type(arguments[0])}s"
+        return "list of " + " or ".join(f"{name}s" for name in _type(arguments[0]).split(" or "))
     assert origin is not None, f"{hint} has no name for people"
     assert issubclass(origin, Mapping), f"{hint} has no name for people"
     return "table"
@@ -118,6 +123,8 @@ def _bounds(rules: Mapping[str, Any]) -> str:
         parts.append(f"One of {', '.join(shown)}.")
     if rules["least"] is not None:
         parts.append(f"At least {rules['least']}.")
+    if rules["most"] is not None:
+        parts.append(f"At most {rules['most']}.")
     if rules["above"] is not None:
         parts.append(f"Greater than {rules['above']}.")
     return "".join(f" {part}" for part in parts)

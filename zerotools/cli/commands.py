@@ -19,6 +19,13 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
+    "inspect": Entry("zerotools.cli.inspect", CHECKPOINTS, "Show what a checkpoint holds."),
+    "consolidate": Entry(
+        "zerotools.cli.consolidate", CHECKPOINTS, "Merge a checkpoint into 16-bit safetensors."
+    ),
+    "reshard": Entry(
+        "zerotools.cli.reshard", CHECKPOINTS, "Rewrite a checkpoint for another world size."
+    ),
     "submit": Entry("zerotools.cli.submit", JOBS, "Queue training jobs, and follow one if asked."),
     "queue": Entry("zerotools.cli.queue", JOBS, "List the jobs, and what they wait for."),
     "show": Entry("zerotools.cli.show", JOBS, "Show one job: attempts, memory, checkpoints."),

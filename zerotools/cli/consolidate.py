@@ -11,7 +11,7 @@ from zerotools.cli.quantities import ByteSize
 from zerotools.ops.consolidate import DTYPES, Options, prepare, refuse_overflow
 
 
-@click.command()
+@click.command("consolidate")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(

@@ -70,11 +70,11 @@ def carry_out(
         print_json({**_plan_json(conversion), "dry_run": False, "seconds": round(seconds, 3)})
         return
     _print_notes(conversion)
-    speed = f", {size(report.bytes_written / seconds)}/s" if seconds >= 0.1 else ""
+    took = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+    files = "1 file" if report.files == 1 else f"{report.files} files"
     click.echo(
         f"wrote {conversion.destination}: {len(conversion.target.checkpoint.tensors)} tensors, "
-        f"{size(conversion.bytes_to_write)} in {report.files} files, "
-        f"{duration(seconds)}{speed}"
+        f"{size(conversion.bytes_to_write)} in {files}, {took}"
     )
 
 
@@ -106,12 +106,15 @@ def _plan_json(conversion: Conversion) -> dict[str, Any]:
             {"name": name, "bytes": file.size} for name, file in conversion.target.files.items()
         ],
         "notes": list(conversion.notes),
+        "warnings": list(conversion.warnings),
     }
 
 
 def _print_notes(conversion: Conversion) -> None:
     for note in conversion.notes:
         click.echo(f"note: {note}", err=True)
+    for warning in conversion.warnings:
+        click.echo(f"warning: {warning}; what is written here does not need it", err=True)
 
 
 @contextmanager

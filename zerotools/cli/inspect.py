@@ -12,7 +12,7 @@ from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.inspect import Inspection, inspect, to_json
 
 
-@click.command()
+@click.command("inspect")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--tensors", is_flag=True, help="List every tensor, with its chunks and files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
@@ -61,11 +61,16 @@ def _facts(inspection: Inspection) -> list[str]:
             ("parameters", f"{inspection.parameters:,}"),
             (
                 "size",
-                f"{render.size(inspection.file_bytes)} in {len(inspection.checkpoint.files)} "
-                f"files, {render.size(inspection.unclaimed_bytes)} of them headers and padding",
+                f"{render.size(inspection.file_bytes)} in {_counted(inspection)}, of which "
+                f"{render.size(inspection.unclaimed_bytes)} headers and padding",
             ),
         ]
     )
+
+
+def _counted(inspection: Inspection) -> str:
+    count = len(inspection.checkpoint.files)
+    return "1 file" if count == 1 else f"{count} files"
 
 
 def _roles(inspection: Inspection) -> list[str]:

@@ -11,7 +11,7 @@ from zerotools.cli.render import print_json
 from zerotools.ops.reshard import Unchanged, prepare
 
 
-@click.command()
+@click.command("reshard")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--world-size", type=int, required=True, help="Ranks that will load it.")

@@ -132,7 +132,9 @@ class JobSpec:
     name: str | None = key(
         "A label for people; default: the job file's name without its ending.", default=None
     )
-    engine: str = key("What trains.", default="torch", allowed=ENGINES)
+    engine: str = key(
+        'What trains; only `"torch"` is supported yet.', default="torch", allowed=ENGINES
+    )
     python: str | None = key(
         "The interpreter of the ranks, which must have torch and transformers; "
         "default: the daemon's own.",

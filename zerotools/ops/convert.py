@@ -26,6 +26,11 @@ class Conversion:
     notes: tuple[str, ...] = ()
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the source; where it touches the output, `perform` refuses."""
+        return tuple(problem.message for problem in self.source.problems)
+
+    @property
     def destination(self) -> Path:
         return self.target.checkpoint.root
 

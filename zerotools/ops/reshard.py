@@ -40,9 +40,9 @@ def prepare(
 
 def _lay_out(checkpoint: Checkpoint, destination: Path, world_size: int) -> Target:
     if checkpoint.origin.format == "dcp":
-        from zerotools.formats import dcp
+        from zerotools.formats.dcp.lay_out import lay_out
 
-        return dcp.lay_out(checkpoint, destination, world_size=world_size)
+        return lay_out(checkpoint, destination, world_size=world_size)
     raise Unsupported(
         f"{checkpoint.origin.path} is {checkpoint.origin.format}, which zerotools cannot reshard; "
         "it reshards torch DCP checkpoints"

@@ -77,8 +77,15 @@ class _Machine:
 _Handler = Callable[[_Machine, int], int]
 
 
+# Text opcodes of protocol 0, INST, OBJ, LIST, DICT, extension codes and out-of-band buffers.
+_REFUSED = frozenset(b"FILSVPdgilop\x82\x83\x84\x97\x98")
+
+
 def _refuse(machine: _Machine, at: int) -> int:
-    raise Unsupported(f"opcode 0x{machine.data[at - 1]:02x} is none that checkpoints use")
+    opcode = machine.data[at - 1]
+    if opcode in _REFUSED:
+        raise Unsupported(f"opcode 0x{opcode:02x} is none that checkpoints use")
+    raise BadFile(f"byte 0x{opcode:02x} is no opcode: the pickle is damaged, or is none")
 
 
 _HANDLERS: list[_Handler] = [_refuse] * 256

@@ -1,0 +1,114 @@
+"""The checkpoint commands as processes: output, exit status, and one sentence for bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden_files import JOB
+
+
+def zerotools(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "zerotools", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def refused(status: int, *arguments: object) -> str:
+    """The one sentence of a command that must fail with `status`."""
+    done = zerotools(*arguments)
+    assert done.returncode == status, done
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("zerotools: ")]
+    return sentence
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    path = tmp_path / "step-00000003"
+    shutil.copytree(JOB, path)
+    return path
+
+
+def test_inspect_prints_what_is_there() -> None:
+    done = zerotools("inspect", JOB, "--tensors")
+    assert done.returncode == 0
+    assert "ZeRO stage  3" in done.stdout
+    assert "model.embed_tokens.weight" in done.stdout
+    assert "tied: lm_head.weight = model.embed_tokens.weight" in done.stdout
+
+
+def test_inspect_as_json() -> None:
+    described = json.loads(zerotools("inspect", JOB, "--json", "--tensors").stdout)
+    assert described["step"] == 3
+    assert described["tensors"][0]["chunks"][0]["file"].endswith(".distcp")
+
+
+def test_inspect_of_a_damaged_checkpoint_is_status_1(damaged: Path) -> None:
+    (damaged / "dcp/__1_0.distcp").unlink()
+    done = zerotools("inspect", damaged)
+    assert done.returncode == 1
+    assert "problem: " in done.stdout
+    assert "__1_0.distcp is missing" in done.stdout
+
+
+def test_consolidate_and_reshard(tmp_path: Path) -> None:
+    done = zerotools("consolidate", JOB, tmp_path / "out", "--dtype", "bf16")
+    assert done.returncode == 0, done.stderr
+    assert "11 tensors" in done.stdout
+    done = zerotools("reshard", JOB, tmp_path / "three", "--world-size", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == "zerotools.conversion/1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "three"]
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    done = zerotools("consolidate", JOB, tmp_path / "out", "--dry-run")
+    assert done.returncode == 0
+    assert "would write" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_requests(tmp_path: Path) -> None:
+    missing = tmp_path / "nothing"
+    assert f"{missing} does not exist" in refused(2, "inspect", missing)
+    assert "exists" in refused(2, "consolidate", JOB, tmp_path)
+    assert "--world-size is 0" in refused(2, "reshard", JOB, missing, "--world-size", 0)
+    assert "not a size" in refused(2, "consolidate", JOB, missing, "--max-memory", "lots")
+    assert "at least" in refused(2, "consolidate", JOB, missing, "--max-memory", "1kB")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    assert "is no checkpoint" in refused(3, "inspect", tmp_path)
+
+
+def test_half_written_and_corrupt_checkpoints(damaged: Path, tmp_path: Path) -> None:
+    metadata = damaged / "dcp/.metadata"
+    whole = metadata.read_bytes()
+    metadata.write_bytes(whole[: len(whole) // 2])
+    assert "/.metadata" in refused(3, "consolidate", damaged, tmp_path / "out")
+    metadata.write_bytes(b"\x80\x04not a pickle")
+    assert "/.metadata" in refused(3, "inspect", damaged)
+    metadata.unlink()
+    assert ".metadata" in refused(3, "inspect", damaged / "dcp")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_truncated_shard_leaves_nothing(damaged: Path, tmp_path: Path) -> None:
+    shard = damaged / "dcp/__0_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:5_000])
+    assert "__0_0.distcp" in refused(3, "consolidate", damaged, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003"]
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = zerotools("inspect", tmp_path / "nothing", "--debug")
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.golden_files import JOB
+from tests.layouts import load
+from zerotools import formats
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadRequest
+from zerotools.io.manifest import verify_manifest
+from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.execute import Budget
+from zerotools.ops.reshard import Unchanged, prepare
+
+
+def reshard(path: Path, destination: Path, world_size: int) -> Checkpoint:
+    conversion = prepare(path, destination, world_size=world_size)
+    assert isinstance(conversion, Conversion)
+    perform(conversion, budget=Budget(), overwrite=False)
+    return formats.read(destination)
+
+
+def contents(checkpoint: Checkpoint) -> dict[str, bytes]:
+    return {str(key): load(checkpoint, key).tobytes() for key in checkpoint.tensors}
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 4, 7])
+def test_every_byte_arrives_and_the_manifest_holds(tmp_path: Path, world_size: int) -> None:
+    out = tmp_path / "out"
+    resharded = reshard(JOB, out, world_size)
+    assert contents(resharded) == contents(formats.read(JOB))
+    assert resharded.origin.world_size == world_size
+    assert len(list(out.glob("dcp/__*_0.distcp"))) == world_size
+    assert verify_manifest(out) == []
+
+
+def test_there_and_back_is_where_we_started(tmp_path: Path) -> None:
+    reshard(JOB, tmp_path / "three", 3)
+    back = reshard(tmp_path / "three", tmp_path / "two", 2)
+    original = formats.read(JOB)
+    assert contents(back) == contents(original)
+    for key, tensor in original.tensors.items():
+        boxes = {chunk.box for chunk in back.tensors[key].chunks}
+        assert boxes == {chunk.box for chunk in tensor.chunks}
+
+
+def test_the_job_record_says_what_was_done(tmp_path: Path) -> None:
+    reshard(JOB, tmp_path / "out", 3)
+    before = json.loads((JOB / "job.json").read_text())
+    after = json.loads((tmp_path / "out/job.json").read_text())
+    assert (after["world_size"], after["rng"]) == (3, "reseed")
+    assert {**after, "world_size": 2, "rng": "per-rank"} == before
+    assert not list((tmp_path / "out").glob("rank_*.json"))
+
+
+def test_the_same_world_size_is_nothing_to_do(tmp_path: Path) -> None:
+    assert isinstance(prepare(JOB, tmp_path / "out", world_size=2), Unchanged)
+    assert isinstance(prepare(JOB, tmp_path / "out", world_size=2, force=True), Conversion)
+
+
+def test_less_than_one_rank_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="--world-size is 0"):
+        prepare(JOB, tmp_path / "out", world_size=0)

@@ -1,0 +1,89 @@
+"""The documents say what the code does: references, commands, changelog, links."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import zerotools
+from zerotools.cli.commands import COMMANDS
+from zerotools.jobs.parse import parse_job
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LONGEST_ARCHITECTURE = 150
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_reference_pages_follow_from_the_code() -> None:
+    command = [sys.executable, str(ROOT / "scripts/make_reference.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, f"{done.stdout}run python scripts/make_reference.py"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_links_to_files_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text())
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_commands_in_documents_exist(path: Path) -> None:
+    shown = [block for language in ("", "sh", "console") for block in blocks(path, language)]
+    used = re.findall(r"(?:^|\n)(?:\$ )?zerotools ([a-z]+)", "\n".join(shown))
+    assert set(used) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_job_files_in_documents_are_valid(path: Path) -> None:
+    for block in blocks(path, "toml"):
+        if "[model" in block:
+            parse_job(block, source=named(path), base_dir=ROOT)
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in COMMANDS if f"zerotools {name}" not in readme] == []
+
+
+def test_the_changelog_knows_this_version() -> None:
+    assert f"## [{zerotools.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_architecture_is_short() -> None:
+    lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+    assert len(lines) <= LONGEST_ARCHITECTURE
+
+
+def test_the_pins_satisfy_the_bounds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    extras = [name for group in project["optional-dependencies"].values() for name in group]
+    wanted = [re.split(r"[<>=~\[]", each)[0] for each in [*project["dependencies"], *extras]]
+    assert [name for name in wanted if name.lower().replace("_", "-") not in pins] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_interpreter_sessions_in_documents_run(path: Path) -> None:
+    session = "\n".join(blocks(path, "pycon"))
+    test = doctest.DocTestParser().get_doctest(session, {}, named(path), str(path), 0)
+    assert doctest.DocTestRunner().run(test).failed == 0
