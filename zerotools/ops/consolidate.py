@@ -14,7 +14,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.formats import safetensors
+from zerotools.formats.safetensors import lay_out
 from zerotools.ops.convert import Conversion
 from zerotools.ops.execute import Report
 from zerotools.ops.rewrite import describe, select
@@ -54,7 +54,7 @@ def prepare(path: Path, destination: Path, options: Options) -> Conversion:
     weights, said = _settle_aliases(weights, keep=options.keep_aliases)
     notes += said
     wanted = describe(weights, lambda _, tensor: _exported_dtype(tensor, dtype))
-    target = safetensors.lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
+    target = lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
     return Conversion(weights, target, (*notes, *target.notes))
 
 
