@@ -16,7 +16,7 @@ import click
 from zerotools.cli import render
 from zerotools.cli.describe import title
 from zerotools.cli.options import json_option, socket_option
-from zerotools.cli.owners import process_owner
+from zerotools.cli.owners import look
 from zerotools.cli.screen import View, draw
 from zerotools.core.errors import EXIT_INTERRUPTED, DaemonError
 from zerotools.jobs.client import DaemonClient
@@ -67,19 +67,20 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[View, dict[st
     snapshot = source.read()
     tree: dict[str, Any] = {"snapshot": snapshot.to_json(), "jobs": None, "leases": None}
     try:
-        jobs = [job for state in sorted(ACTIVE) for job in client.jobs(state=state)]
+        jobs = {job["id"]: job for state in ACTIVE for job in client.jobs(state=state)}
         leases = client.machine()["leases"]
     except DaemonError as error:
         return View(snapshot, daemon=_no_daemon(error, client)), {
             **tree,
             "daemon_error": str(error),
         }
-    titles = {job["id"]: title(job) for job in jobs}
+    titles = {job_id: title(job) for job_id, job in jobs.items()}
     held = {
         lease["gpu_uuid"]: titles.get(lease["job_id"], f"job {lease['job_id']}") for lease in leases
     }
-    view = View(snapshot, daemon="none is running", jobs=jobs, leases=held)
-    return view, {**tree, "jobs": jobs, "leases": leases, "daemon_error": None}
+    listed = [jobs[job_id] for job_id in sorted(jobs)]
+    view = View(snapshot, daemon="none is running", jobs=listed, leases=held)
+    return view, {**tree, "jobs": listed, "leases": leases, "daemon_error": None}
 
 
 def _no_daemon(error: DaemonError, client: DaemonClient) -> str:
@@ -91,7 +92,7 @@ def _no_daemon(error: DaemonError, client: DaemonClient) -> str:
 def lines_of(view: View, columns: int | None) -> list[str]:
     """The screen, with the owners of processes looked up now."""
     run_dirs = {job["attempt"]["run_dir"]: title(job) for job in view.jobs if job["attempt"]}
-    return draw(view, lambda pid: process_owner(pid, run_dirs), columns)
+    return draw(view, look(run_dirs), columns)
 
 
 def _watch(source: SnapshotSource, client: DaemonClient, interval: float, as_json: bool) -> None:

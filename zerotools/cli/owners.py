@@ -1,35 +1,67 @@
-"""Whose a process on a GPU is: a job of ours, a stranger's, or unknown."""
+"""Whose the processes of this machine are: our jobs', or strangers'.
+
+Ranks are known by a variable of their environment, which only their own user and root can read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import psutil
 
 RUN_DIR_VARIABLE = "ZEROTOOLS_RUN_DIR"
 
 
-def process_owner(pid: int, jobs_by_run_dir: Mapping[str, str]) -> str:
-    """`job 7 (tiny)`, or `ada: python train.py`.
+@dataclass(frozen=True)
+class Rank:
+    """A process of a job: the run directory of its attempt, and its resident memory."""
 
-    Ranks are known by a variable of their environment, which only their own user and root can
-    read. A process that NVML names but this machine does not is one of another container.
-    """
-    try:
-        process = psutil.Process(pid)
-        user, words = process.username(), process.cmdline() or [process.name()]
-    except psutil.NoSuchProcess:
-        return "not visible from here (another container?)"
-    except psutil.Error:
-        return "not readable"
-    run_dir = _run_dir(process)
-    if run_dir is not None:
-        return jobs_by_run_dir.get(run_dir, f"a job of another daemon ({run_dir})")
-    return f"{user}: {' '.join(words)}"
+    run_dir: str
+    rss_bytes: int
 
 
-def _run_dir(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get(RUN_DIR_VARIABLE)
-    except (psutil.Error, OSError):
-        return None
+class Owners:
+    """The processes at one moment. `jobs_by_run_dir` gives the titles of the known jobs."""
+
+    def __init__(self, jobs_by_run_dir: Mapping[str, str], ranks: Mapping[int, Rank]) -> None:
+        self._titles = jobs_by_run_dir
+        self._ranks = ranks
+
+    def host_bytes(self, run_dir: str) -> int | None:
+        """Resident memory of all processes of an attempt; None where none is seen from here.
+
+        Pages that they share count once for each.
+        """
+        sizes = [rank.rss_bytes for rank in self._ranks.values() if rank.run_dir == run_dir]
+        return sum(sizes) if sizes else None
+
+    def of(self, pid: int) -> str:
+        """`job 7 (tiny)`, or `ada: python train.py`."""
+        if (rank := self._ranks.get(pid)) is not None:
+            return self._titles.get(rank.run_dir, f"a job of another daemon ({rank.run_dir})")
+        try:
+            process = psutil.Process(pid)
+            return f"{process.username()}: {' '.join(process.cmdline() or [process.name()])}"
+        except psutil.NoSuchProcess:
+            return "not visible from here (another container?)"
+        except psutil.Error:
+            return "not readable"
+
+
+def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, Rank]:
+    """Those of `processes` that belong to a job of any daemon, by pid."""
+    found = {}
+    for process in processes:
+        try:
+            run_dir = process.environ().get(RUN_DIR_VARIABLE)
+            if run_dir:
+                found[process.pid] = Rank(run_dir, process.memory_info().rss)
+        except (psutil.Error, OSError):
+            continue  # it has ended, or is another user's
+    return found
+
+
+def look(jobs_by_run_dir: Mapping[str, str]) -> Owners:
+    """The processes now."""
+    return Owners(jobs_by_run_dir, find_ranks(psutil.process_iter()))

@@ -79,9 +79,9 @@ class ProgressLine:
 
 
 def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
-    """`step 12/40   30%  loss 2.5031  lr 3.0e-04  15,300 tokens/s  host 3.0 GiB  14 s left`.
+    """`step 12/40   30%  loss 2.5031  lr 3.0e-04  15,300 tokens/s  host peak 6.0 GiB  14 s left`.
 
-    The host memory is the peak of all ranks where that is known, else rank 0's.
+    The host memory is the peak of all ranks where that is known, else what rank 0 holds.
     """
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
     parts = [f"step {step:>{len(str(total))}}/{total}"]
@@ -96,8 +96,10 @@ def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
             parts.append(form.format(value))
         elif name == "loss" and "loss" in record:
             parts.append("loss nan")  # JSON has no NaN: the API says null
-    if (memory := host_peak_bytes or _number(record, "rss_bytes")) is not None:
-        parts.append(f"host {render.size(memory)}")
+    if host_peak_bytes is not None:
+        parts.append(f"host peak {render.size(host_peak_bytes)}")
+    elif (memory := _number(record, "rss_bytes")) is not None:
+        parts.append(f"host {render.size(memory)} (rank 0)")
     if (memory := _number(record, "gpu_peak_bytes")) is not None:
         parts.append(f"GPU {render.size(memory)}")
     if (seconds := _number(record, "step_seconds")) is not None and total > step:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zerotools.cli import render
 from zerotools.cli.describe import Job, ranks, steps, title
+from zerotools.cli.owners import Owners
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall
 
 HEADERS = ("GPU", "name", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "leased to")
@@ -23,14 +24,14 @@ class View:
     leases: dict[str, str] = field(default_factory=dict)
 
 
-def draw(view: View, owner: Callable[[int], str], columns: int | None) -> list[str]:
-    """Lines of the screen; `owner` says whose a pid is."""
-    lines = _gpus(view, owner, columns)
-    lines += ["", *_host(view.snapshot.host), "", *_jobs(view)]
+def draw(view: View, owners: Owners, columns: int | None) -> list[str]:
+    """Lines of the screen; `owners` says whose the processes are."""
+    lines = _gpus(view, owners, columns)
+    lines += ["", *_host(view.snapshot.host), "", *_jobs(view, owners)]
     return lines if columns is None else [render.shorten(line, columns) for line in lines]
 
 
-def _gpus(view: View, owner: Callable[[int], str], columns: int | None) -> list[str]:
+def _gpus(view: View, owners: Owners, columns: int | None) -> list[str]:
     snapshot = view.snapshot
     if not snapshot.gpus:
         return [f"GPUs  {snapshot.gpus_error or 'NVML answers, and there are none'}"]
@@ -47,7 +48,7 @@ def _gpus(view: View, owner: Callable[[int], str], columns: int | None) -> list[
     lines.append(listed[0])
     for gpu, line in zip(snapshot.gpus, listed[1:], strict=True):
         lines.append(line)
-        lines += [f"     {text}" for text in _details(gpu, owner)]
+        lines += [f"     {text}" for text in _details(gpu, owners)]
     return lines
 
 
@@ -65,13 +66,13 @@ def _gpu_row(gpu: Gpu, leases: dict[str, str]) -> tuple[str, ...]:
     )
 
 
-def _details(gpu: Gpu, owner: Callable[[int], str]) -> list[str]:
+def _details(gpu: Gpu, owners: Owners) -> list[str]:
     if gpu.error:
         return [render.clean(gpu.error)]
     held = sorted(gpu.processes, key=lambda process: -(process.memory_used_bytes or 0))
     return [
         f"pid {process.pid}  {render.size(process.memory_used_bytes)}  "
-        f"{render.clean(owner(process.pid))}"
+        f"{render.clean(owners.of(process.pid))}"
         for process in held
     ]
 
@@ -117,7 +118,7 @@ def _stall(stall: Stall) -> str:
     return f"{stall.some_avg10_percent:.1f} %"
 
 
-def _jobs(view: View) -> list[str]:
+def _jobs(view: View, owners: Owners) -> list[str]:
     if not view.jobs:
         return [f"jobs  {render.clean(view.daemon)}"]
     rows = [
@@ -126,13 +127,9 @@ def _jobs(view: View) -> list[str]:
             job["state"].replace("_", " "),
             ranks(job),
             steps(job),
-            _peak(job),
+            render.size(owners.host_bytes(job["attempt"]["run_dir"]) if job["attempt"] else None),
         )
         for job in view.jobs
     ]
-    headers = ("job", "state", "ranks", "step", "peak host")
-    return render.table(headers, rows, right=("ranks", "step", "peak host"))
-
-
-def _peak(job: Job) -> str:
-    return render.size(job["attempt"]["peak_host_bytes"]) if job["attempt"] else render.UNKNOWN
+    headers = ("job", "state", "ranks", "step", "host memory")
+    return render.table(headers, rows, right=("ranks", "step", "host memory"))
