@@ -38,11 +38,13 @@ def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
     """$ZEROTOOLS_SOCKET; else beside a state directory that was named; else the usual place.
 
     The usual place is the user's runtime directory, or the state directory where there is none.
+    For root it is always the latter: a system service has no runtime directory of root's login.
     """
     if given := environment.get(SOCKET_VARIABLE):
         return Path(given).absolute()
     runtime = environment.get("XDG_RUNTIME_DIR")
-    if not environment.get(STATE_VARIABLE) and runtime and _is_ours(Path(runtime)):
+    login = os.geteuid() != 0 and not environment.get(STATE_VARIABLE)
+    if login and runtime and _is_ours(Path(runtime)):
         return Path(runtime).absolute() / "zerotools" / SOCKET_NAME
     return default_state_dir(environment) / SOCKET_NAME
 

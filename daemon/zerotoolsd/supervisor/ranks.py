@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotoolsd.supervisor.logs import RankLog
 from zerotoolsd.supervisor.plan import Plan
 
+OOM_SCORE = "500"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -94,5 +96,8 @@ def _die_with(parent: int, umask: int) -> Callable[[], None]:
         if os.getppid() != parent:
             os._exit(1)
         os.umask(umask)
+        # When memory runs out the kernel is to end a rank, and never the daemon.
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
 
     return arrange

@@ -1,0 +1,45 @@
+"""zerotoolsd.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.config import Config, load
+
+
+def test_without_a_file_everything_has_a_default() -> None:
+    assert load(None) == Config()
+    assert load(None).limits.cpu_ranks == 8
+
+
+def test_keys_of_a_file_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "zerotoolsd.toml"
+    path.write_text("[limits]\ncpu_ranks = 2\n[stop]\ngrace_seconds = 5\n")
+    config = load(path)
+    assert (config.limits.cpu_ranks, config.stop.grace_seconds) == (2, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[limits]\ncpu_rank = 2", "limits.cpu_rank: unknown key; did you mean limits.cpu_ranks?"),
+        ("[limits]\ncpu_ranks = -1", "limits.cpu_ranks = -1: must be at least 0"),
+        ("[stop]\ngrace_seconds = 'x'", 'stop.grace_seconds = "x": must be a number'),
+        ("a = ", "is not valid TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_by_its_key(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "zerotoolsd.toml"
+    path.write_text(text)
+    with pytest.raises(BadRequest) as info:
+        load(path)
+    assert str(info.value).startswith(str(path))
+    assert sentence in str(info.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"x\.toml cannot be read: No such file"):
+        load(tmp_path / "x.toml")

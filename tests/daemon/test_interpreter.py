@@ -1,0 +1,69 @@
+"""Whether an interpreter can train is found out in a child, without importing torch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.interpreter import check_interpreter
+
+
+def ask(python: str, **env: str) -> None:
+    asyncio.run(check_interpreter(python, {"PATH": os.environ["PATH"], **env}))
+
+
+def refusal(python: str, **env: str) -> str:
+    with pytest.raises(BadRequest) as info:
+        ask(python, **env)
+    return str(info.value)
+
+
+def script(path: Path, body: str) -> str:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def bare(path: Path) -> str:
+    """An interpreter without site-packages."""
+    return script(path, f'exec {sys.executable} -S "$@"')
+
+
+def test_an_interpreter_without_torch_is_refused_with_the_line_to_type(tmp_path: Path) -> None:
+    python = bare(tmp_path / "python")
+    assert refusal(python) == (
+        f"python = {python}: has no torch and no transformers; type: "
+        f'{python} -m pip install "torch>=2.6" "transformers>=4.48"'
+    )
+
+
+def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
+    for name in ("torch", "transformers"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('was imported')")
+    ask(bare(tmp_path / "python"), PYTHONPATH=str(tmp_path))
+
+
+def test_only_what_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").touch()
+    message = refusal(bare(tmp_path / "python"), PYTHONPATH=str(tmp_path))
+    assert "has no transformers; type:" in message
+
+
+def test_an_old_python_is_refused(tmp_path: Path) -> None:
+    python = script(tmp_path / "python", "echo '[[3, 8], []]'")
+    assert refusal(python) == f"python = {python}: is Python 3.8; a job needs 3.11 or newer"
+
+
+@pytest.mark.parametrize("output", ["hello", "[]", "[1, 2]", "null"])
+def test_a_program_that_is_no_python_is_refused(tmp_path: Path, output: str) -> None:
+    python = script(tmp_path / "python", f"echo '{output}'")
+    assert refusal(python) == f"python = {python}: is not a Python interpreter"
+
+
+def test_a_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert "cannot be started: No such file" in refusal(str(tmp_path / "python"))
