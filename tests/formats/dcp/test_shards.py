@@ -21,13 +21,14 @@ def test_101_rows_over_3_ranks() -> None:
 
 
 @pytest.mark.torch
-@given(st.integers(0, 100), st.integers(1, 40))
-def test_the_sizes_are_those_of_torch_chunk(rows: int, ranks: int) -> None:
+def test_the_sizes_are_those_of_torch_chunk() -> None:
     import torch
 
-    wanted = [len(part) for part in torch.empty(rows).chunk(ranks)] if rows else []
-    found = [shard_box((rows,), rank, ranks).shape[0] for rank in range(ranks)]
-    assert [n for n in found if n] == [n for n in wanted if n]
+    for rows in range(1, 40):
+        for ranks in range(1, 12):
+            wanted = [len(part) for part in torch.empty(rows).chunk(ranks)]
+            found = [shard_box((rows,), rank, ranks).shape[0] for rank in range(ranks)]
+            assert [n for n in found if n] == wanted
 
 
 @given(

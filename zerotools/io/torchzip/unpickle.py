@@ -44,7 +44,7 @@ def loads(data: bytes, *, source: object) -> Any:
             at = _HANDLERS[data[at]](machine, at + 1)
         return machine.stack.pop()
     except ZerotoolsError as error:
-        raise type(error)(f"{source}: {error} (pickle, near byte {at})") from None
+        raise type(error)(f"{source}: its pickle, near byte {at}: {error}") from None
     except (IndexError, struct.error):
         raise BadFile(f"{source}: its pickle is cut short or damaged near byte {at}") from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.formats.safetensors.files import write_file
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats import safetensors
+
+
+def _index(root: Path, weight_map: object) -> None:
+    text = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (root / "model.safetensors.index.json").write_text(text)
+
+
+def _names(path: Path) -> list[str]:
+    return [key.name for key in safetensors.read(path).tensors]
+
+
+def test_one_file(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "x.safetensors", {"a": b"12", "b": b"345"})
+    checkpoint = safetensors.read(path)
+    (chunk,) = checkpoint.tensors[Key("b", "param")].chunks
+    data = checkpoint.path_of(chunk).read_bytes()
+    assert data[chunk.offset :] == b"345"
+    assert checkpoint.files == {"x.safetensors": len(data)}
+    assert checkpoint.companions == {}
+
+
+def test_an_index_says_which_files_and_in_which_order(tmp_path: Path) -> None:
+    write_file(tmp_path / "1.safetensors", {"b": b"1"})
+    write_file(tmp_path / "2.safetensors", {"a": b"2"})
+    write_file(tmp_path / "other.safetensors", {"z": b"3"})
+    _index(tmp_path, {"b": "1.safetensors", "a": "2.safetensors"})
+    assert _names(tmp_path) == ["b", "a"]
+
+
+def test_without_an_index_all_files_are_read(tmp_path: Path) -> None:
+    write_file(tmp_path / "1.safetensors", {"b": b"1"})
+    write_file(tmp_path / "2.safetensors", {"a": b"2"})
+    assert _names(tmp_path) == ["b", "a"]
+
+
+def test_a_single_model_file_comes_before_a_stale_index(tmp_path: Path) -> None:
+    write_file(tmp_path / "model.safetensors", {"a": b"1"})
+    _index(tmp_path, {"b": "gone.safetensors"})
+    assert _names(tmp_path) == ["a"]
+
+
+def test_config_and_tokenizer_are_companions(tmp_path: Path) -> None:
+    write_file(tmp_path / "model.safetensors", {"a": b"1"})
+    for name in ("config.json", "tokenizer.json", "README.md", "optimizer.pt"):
+        (tmp_path / name).touch()
+    assert set(safetensors.read(tmp_path).companions) == {"config.json", "tokenizer.json"}
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "said"),
+    [
+        ({"a": "gone.safetensors"}, "gone.safetensors is missing"),
+        ({"a": "../1.safetensors"}, "below its directory"),
+        ({"a": "/etc/passwd"}, "below its directory"),
+        ({"a": 3}, "below its directory"),
+        ({"a": "1.safetensors", "b": "1.safetensors"}, "lacks b, which the index"),
+        ({"b": "1.safetensors"}, "holds a, and the index does not say so"),
+        ({}, "no weight_map"),
+        ([], "no weight_map"),
+    ],
+)
+def test_an_index_that_disagrees(tmp_path: Path, weight_map: object, said: str) -> None:
+    write_file(tmp_path / "1.safetensors", {"a": b"1"})
+    _index(tmp_path, weight_map)
+    with pytest.raises(BadFile, match=said):
+        safetensors.read(tmp_path)
+
+
+def test_an_index_that_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text("{")
+    with pytest.raises(BadFile, match="not JSON"):
+        safetensors.read(tmp_path)
+
+
+def test_a_tensor_in_two_files(tmp_path: Path) -> None:
+    write_file(tmp_path / "1.safetensors", {"a": b"1"})
+    write_file(tmp_path / "2.safetensors", {"a": b"2"})
+    with pytest.raises(BadFile, match="which another file holds too"):
+        safetensors.read(tmp_path)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="has no"):
+        safetensors.read(tmp_path)
+    with pytest.raises(BadRequest, match="does not exist"):
+        safetensors.read(tmp_path / "gone")
