@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import STEP, FakeService, an_attempt
+from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
 from zerotools.cli.main import build, run
 
 JOB = """
@@ -156,3 +158,33 @@ class TestFollow:
         done = zerotools("submit", "-f", "--json", str(job_file))
         assert [job["state"] for job in json.loads(done.out)] == ["succeeded"]
         assert "step 40/40" in done.err
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_key(
+    job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = json.dumps(a_view(5, a_job()).to_json()).encode()
+    answers = [b"", b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer)]
+    bodies = []
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(tmp_path / "s"))
+    server.listen()
+
+    def serve() -> None:
+        for reply in answers:
+            link, _ = server.accept()
+            with link, link.makefile("rb") as request:
+                length = next(int(line[15:]) for line in request if line.startswith(b"Content-Len"))
+                while request.readline() != b"\r\n":
+                    pass
+                bodies.append(json.loads(request.read(length)))
+                link.sendall(reply)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert run(build(), ["submit", str(job_file), "--socket", str(tmp_path / "s")]) == 0
+    thread.join(10)
+    server.close()
+    assert capsys.readouterr().out.startswith("job 5 (tiny) is queued")
+    assert bodies[0]["idempotency_key"]
+    assert bodies[0] == bodies[1]

@@ -19,7 +19,10 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
     """The body, which must be one JSON object with no keys but `known`."""
-    raw = await request.read()
+    try:
+        raw = await request.read()
+    except (ConnectionError, web.RequestPayloadError) as error:
+        raise BadRequest(f"the request broke off or cannot be decoded: {error}") from error
     try:
         tree = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except RecursionError:

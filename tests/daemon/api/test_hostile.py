@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 from typing import Any
@@ -13,11 +14,13 @@ from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.location import connect
 
 
-def ask(client: DaemonClient, method: str, target: str, body: bytes | None = None) -> Any:
+def ask(
+    client: DaemonClient, method: str, target: str, body: bytes | None = None, **headers: str
+) -> Any:
     connection = http.client.HTTPConnection("localhost")
     connection.sock = connect(client.socket, 10)
     try:
-        connection.request(method, target, body)
+        connection.request(method, target, body, headers)
         response = connection.getresponse()
         return response, json.loads(response.read())
     finally:
@@ -78,6 +81,25 @@ def test_bad_targets(
 ) -> None:
     response, tree = ask(client, method, target)
     assert (response.status, tree["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [(gzip.compress(b" " * (64 << 20)), 413), (b"\x1f\x8bnot gzip", 400)]
+)
+def test_a_compressed_body_has_the_same_limit(
+    body: bytes, status: int, client: DaemonClient
+) -> None:
+    response, tree = ask(client, "POST", "/v1/jobs", body, **{"Content-Encoding": "gzip"})
+    assert (response.status, tree["status"]) == (status, status)
+
+
+def test_a_client_that_leaves_in_the_middle_is_no_defect(
+    client: DaemonClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(client.socket, 10) as link:
+        link.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+    assert client.health()["pid"] == 1
+    assert "a defect" not in caplog.text
 
 
 def test_a_defect_is_hidden_from_the_client_and_logged(
