@@ -43,6 +43,7 @@ def group_of(body: Callable[[], object]) -> click.Group:
             "zerotools: missing argument (see zerotools verb",
         ),
         (OSError(errno.ENOSPC, "No space left on device", "/out"), 71, "zerotools: /out: No space"),
+        (errors.BadFile("bad\x1b[2J"), 3, "zerotools: bad\\x1b[2J\n"),
         (RuntimeError("odd"), 70, "zerotools: this is a defect in zerotools, please report it"),
     ],
 )

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
 from zerotools.cli.queue import table
+from zerotools.jobs.client import DaemonClient
 
 
 def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeService) -> None:
@@ -50,3 +54,16 @@ def test_a_name_cannot_move_the_cursor(zerotools: Command, service: FakeService)
         shown = zerotools(*command).out
         assert "\x1b" not in shown
         assert "\\x1b[2J" in shown
+
+
+def test_a_terminal_that_is_not_utf8_gets_escapes(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add(name="naïve")
+    done = subprocess.run(
+        [sys.executable, "-m", "zerotools", "queue", "--socket", str(client.socket)],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert b" na\\xefve " in done.stdout

@@ -22,6 +22,7 @@ class Follower:
         self._id = int(job["id"])
         self._poller = poller
         self._line = ProgressLine(stream)
+        poller.say = self._line.say
         self._said: tuple[object, ...] = ()
         self._attempt = 0
         self._offset = 0

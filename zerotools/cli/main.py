@@ -8,6 +8,7 @@ went away.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ import click
 from zerotools import __version__
 from zerotools.cli.commands import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
+from zerotools.cli.render import clean
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 
 EXIT_DEFECT = 70
@@ -77,6 +79,8 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
     sys.exit(run(build(), arguments))
 
 
@@ -96,7 +100,7 @@ def run(group: click.Group, arguments: Sequence[str]) -> int:
             traceback.print_exc()
         message, status = _explain(error)
         if message:
-            sys.stderr.write(f"zerotools: {message}\n")
+            sys.stderr.write(f"zerotools: {_printable(message)}\n")
         return status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -138,6 +142,11 @@ def _explain(error: Exception) -> tuple[str, int]:
         "the same command with --debug shows where",
         EXIT_DEFECT,
     )
+
+
+def _printable(message: str) -> str:
+    """Names of files and jobs are part of messages, and must not move the cursor."""
+    return "\n".join(clean(line) for line in message.split("\n"))
 
 
 def _sentence(text: str) -> str:

@@ -16,7 +16,10 @@ PATIENCE_SECONDS = 60.0
 
 
 class Poller:
-    """Paces a loop of questions. `pause` and `clock` are time.sleep and time.monotonic."""
+    """Paces a loop of questions. `pause` and `clock` are time.sleep and time.monotonic.
+
+    `say` takes the line that a daemon went away; whoever draws on the terminal replaces it.
+    """
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class Poller:
         self._patience = patience_seconds
         self._pause = pause
         self._clock = clock
+        self.say: Callable[[str], None] = _to_stderr
 
     def ask(self, question: Callable[[], T]) -> T:
         """The answer; a daemon that answered before may be away for a minute."""
@@ -40,7 +44,7 @@ class Poller:
             except DaemonUnreachable as error:
                 if until is None:
                     until = self._clock() + self._patience
-                    sys.stderr.write(f"zerotools: {error}; trying again for a minute\n")
+                    self.say(f"zerotools: {error}; trying again for a minute")
                 elif self._clock() > until:
                     raise
             self._pause(self._interval)
@@ -50,3 +54,7 @@ class Poller:
         while True:
             yield
             self._pause(self._interval)
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
