@@ -20,7 +20,7 @@ from zerotools.jobs.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
 from zerotoolsd.api.app import make_app
-from zerotoolsd.api.listen import open_socket
+from zerotoolsd.api.listen import BACKLOG, open_socket
 from zerotoolsd.config import load
 from zerotoolsd.engine import Engine
 from zerotoolsd.holding import hold
@@ -127,7 +127,7 @@ async def _run(
 ) -> None:
     runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=CLOSE_SECONDS)
     await runner.setup()
-    site = web.SockSite(runner, listening)
+    site = web.SockSite(runner, listening, backlog=BACKLOG)
     running = asyncio.create_task(engine.run(stop))
     alive = asyncio.create_task(_tell_alive())
     try:

@@ -195,6 +195,8 @@ class Engine:
 
     def _mark_running(self, attempt: AttemptRow) -> None:
         job = self.store.job(attempt.job_id)
+        if attempt.state != LAUNCHING:
+            return
         after = self._advance(job, Started())
         now = time.time()
         with self.store.change(
@@ -259,10 +261,11 @@ class Engine:
             log.info(
                 "job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__
             )
-            if isinstance(found, reattach.NeverStarted) and job.state == states.LAUNCHING:
+            if isinstance(found, reattach.NeverStarted) and job.state != states.STOPPING:
+                # The supervisor may still be on its way; of two, the lock lets one through.
                 self._begin(attempt)
                 continue
-            if isinstance(found, reattach.Alive) and attempt.state == LAUNCHING:
+            if isinstance(found, reattach.Alive):
                 self._mark_running(attempt)
             self._watcher.adopt(attempt, found)
             if job.state == states.STOPPING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ SOCKET_NAME = "api.sock"
 SOCKET_VARIABLE = "ZEROTOOLS_SOCKET"
 STATE_VARIABLE = "ZEROTOOLS_STATE_DIR"
 SYSTEM_STATE = Path("/var/lib/zerotools")
+RETRY_SECONDS = 0.01
 LONGEST_ADDRESS = 107
 """Bytes of a path in `sockaddr_un`, its closing NUL left out (unix(7))."""
 
@@ -64,11 +66,24 @@ def connect(path: Path, timeout_seconds: float) -> socket.socket:
     try:
         link.settimeout(timeout_seconds)
         with Address(path) as address:
-            link.connect(address)
+            _connect_in_turn(link, address, time.monotonic() + timeout_seconds)
     except BaseException:
         link.close()
         raise
     return link
+
+
+def _connect_in_turn(link: socket.socket, address: str, deadline: float) -> None:
+    """Connect; a listener whose queue is full says EAGAIN, whatever the timeout (unix(7))."""
+    while True:
+        try:
+            link.connect(address)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError("the daemon's queue of connections is full") from None
+            time.sleep(RETRY_SECONDS)
+        else:
+            return
 
 
 class Address:

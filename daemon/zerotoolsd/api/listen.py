@@ -10,7 +10,7 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.location import Address, connect
 
-BACKLOG = 128
+BACKLOG = 1024
 ANSWER_SECONDS = 1.0
 
 

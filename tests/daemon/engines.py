@@ -1,0 +1,94 @@
+"""An engine in the test's own event loop: GPUs that are only told of, ranks that only pretend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.daemon.fake_daemon import check_python, command
+from tests.daemon.waiting import wait_async
+from zerotools.sensors.fake import FakeProbe
+from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.config import Config
+from zerotoolsd.engine import Engine
+from zerotoolsd.jobservice import EngineService
+from zerotoolsd.machine import Machine
+from zerotoolsd.service import JobView
+from zerotoolsd.store.store import Store
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.plan import REQUEST
+
+
+@dataclass
+class Running:
+    """An engine that runs, its service, and what its probe sees."""
+
+    engine: Engine
+    service: EngineService
+    probe: FakeProbe
+
+    async def reach(self, job_id: int, *states: str) -> JobView:
+        """The job, once it is in one of these states."""
+
+        async def reached() -> JobView | None:
+            job = await self.service.job(job_id)
+            return job if job.state in states else None
+
+        found = await wait_async(reached, f"job {job_id} to be {' or '.join(states)}")
+        assert found is not None
+        return found
+
+    async def waits(self, job_id: int) -> str:
+        """Why the job waits, once that is said."""
+
+        async def said() -> str | None:
+            return self.engine.waits.get(job_id)
+
+        return str(await wait_async(said, f"job {job_id} to wait"))
+
+    def release(self, job_id: int, attempt: int = 1) -> None:
+        """Let the ranks that wait for it go on."""
+        (self.service.run_dir(job_id, attempt) / "release").touch()
+
+
+@asynccontextmanager
+async def running(
+    state: Path,
+    probe: FakeProbe | None = None,
+    config: Config | None = None,
+    *,
+    leave: bool = False,
+) -> AsyncIterator[Running]:
+    """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
+    state.mkdir(exist_ok=True)
+    probe = probe or FakeProbe(error="no NVML")
+    store = Store(state)
+    machine = Machine(SnapshotSource(probe))
+    engine = Engine(
+        state_dir=state,
+        store=store,
+        config=config or Config(),
+        machine=machine,
+        command=command,
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(engine.run(stop))
+    try:
+        yield Running(engine, EngineService(engine, check_python=check_python), probe)
+    finally:
+        stop.set()
+        await task
+        if not leave:
+            _end_attempts(store)
+        store.close()
+        machine.close()
+
+
+def _end_attempts(store: Store) -> None:
+    for job in store.jobs():
+        for attempt in store.attempts(job.id):
+            request: Mapping[str, object] = {"reason": "the test is over", "grace_seconds": 0}
+            write_json(Path(attempt.run_dir) / REQUEST, request)

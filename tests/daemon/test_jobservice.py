@@ -1,0 +1,166 @@
+"""What the service takes, refuses and shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from tests.daemon.engines import Running, running
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotoolsd.service import Conflict, Forbidden, JobView, NotFound
+
+ME = os.geteuid()
+Story = Callable[[Running], Awaitable[None]]
+
+
+def tell(state: Path, story: Story, probe: FakeProbe | None = None) -> None:
+    async def told() -> None:
+        async with running(state, probe) as it:
+            await story(it)
+
+    asyncio.run(told())
+
+
+async def submit(it: Running, fake: str = "exit=0", **changes: Any) -> JobView:
+    job, _ = await it.service.submit(make_job(fake, **changes), uid=ME, idempotency_key=None)
+    return job
+
+
+async def refusal(attempt: Awaitable[Any], kind: type[ZerotoolsError]) -> str:
+    with pytest.raises(kind) as info:
+        await attempt
+    return str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"ranks": 9, "train": {"steps": 1, "batch_size": 9}}, "limits.cpu_ranks of this daemon"),
+        ({"ranks": None, "device": "cuda"}, "this machine shows none: no NVML"),
+        ({"data": {"text": ["/no/*.txt"]}}, "data.text = /no/*.txt: no file matches"),
+        ({"model": {"config": "/no/config.json"}}, "model.config = /no/config.json: there is no"),
+        ({"model": {"path": "/no/model"}}, "model.path = /no/model: there is no such directory"),
+        ({"resume_from": "/no/step"}, "resume_from = /no/step: there is no such directory"),
+        ({"output_dir": "/dev/null"}, "output_dir = /dev/null: is not a directory"),
+    ],
+)
+def test_a_job_that_cannot_run_here_is_refused(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    async def story(it: Running) -> None:
+        assert sentence in await refusal(submit(it, **changes), BadRequest)
+        assert await it.service.jobs() == []
+
+    tell(tmp_path / "state", story)
+
+
+def test_more_gpus_than_there_are_is_refused(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        message = await refusal(submit(it, ranks=None, device="cuda", gpus=2), BadRequest)
+        assert message == "gpus = 2: this machine has GPUs 0"
+
+    tell(tmp_path / "state", story, FakeProbe([fake_gpu(0)]))
+
+
+def test_an_output_directory_with_checkpoints_is_not_mixed_up(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    (output / "step-00000040").mkdir(parents=True)
+    (output / "step-00000040" / "MANIFEST.json").touch()
+
+    async def story(it: Running) -> None:
+        message = await refusal(submit(it, output_dir=str(output)), BadRequest)
+        assert "already holds checkpoints, the newest of step 40" in message
+        await submit(it, output_dir=str(output), resume_from=str(output))
+
+    tell(tmp_path / "state", story)
+
+
+def test_two_jobs_do_not_share_an_output_directory(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        first = await submit(it, "release", output_dir=str(tmp_path / "out"))
+        message = await refusal(submit(it, output_dir=str(tmp_path / "out")), Conflict)
+        assert f"job {first.id}, which is " in message
+
+    tell(tmp_path / "state", story)
+
+
+def test_jobs_of_other_users_are_refused(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = make_job("exit=0")
+        attempt = it.service.submit(job, uid=ME + 1, idempotency_key=None)
+        assert f"you are uid {ME + 1}" in await refusal(attempt, Forbidden)
+        mine = await submit(it, "release")
+        cancel = it.service.cancel(mine.id, uid=ME + 1)
+        assert f"job {mine.id} belongs to uid {ME}" in await refusal(cancel, Forbidden)
+
+    tell(tmp_path / "state", story)
+
+
+def test_cancelling_a_queued_job_ends_it_at_once(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        first = await submit(it, "release", ranks=8, train={"steps": 1, "batch_size": 8})
+        second = await submit(it)
+        await it.waits(second.id)
+        after = await it.service.cancel(second.id, uid=ME)
+        assert (after.state, after.reason) == ("cancelled", f"cancelled by uid {ME}")
+        assert "is over: it was cancelled" in await refusal(
+            it.service.cancel(second.id, uid=ME), Conflict
+        )
+        assert after.attempts == ()
+        await it.service.cancel(first.id, uid=ME)
+        await it.service.cancel(first.id, uid=ME)
+        await it.reach(first.id, "cancelled")
+
+    tell(tmp_path / "state", story)
+
+
+def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        for number in (0, 1, -1, 10**30):
+            assert await refusal(it.service.job(number), NotFound) == f"there is no job {number}"
+        await submit(it)
+        with pytest.raises(NotFound, match="job 1 has no attempt 7"):
+            it.service.run_dir(1, 7)
+
+    tell(tmp_path / "state", story)
+
+
+def test_jobs_are_listed_by_state(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        await it.reach((await submit(it)).id, "succeeded")
+        other = await submit(it, "release")
+        assert [job.id for job in await it.service.jobs(state="succeeded")] == [1]
+        assert [job.id for job in await it.service.jobs(limit=1)] == [other.id]
+        await refusal(it.service.jobs(state="asleep"), BadRequest)
+
+    tell(tmp_path / "state", story)
+
+
+def test_p10_no_value_of_the_environment_is_shown_or_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    secret = "hunter2-very-secret"
+
+    async def story(it: Running) -> None:
+        job = await submit(it, env={"FAKE": "exit=1", "TOKEN": secret}, max_restarts=0)
+        job = await it.reach(job.id, "failed")
+        assert job.spec["env"] == {"FAKE": "***", "TOKEN": "***"}
+        shown = json.dumps([job.to_json(), await it.service.machine(), it.service.health()])
+        assert secret not in shown
+        events = [event.to_json() for event in await it.service.events(0, 0)]
+        assert secret not in json.dumps(events)
+
+    tell(tmp_path / "state", story)
+    assert secret not in caplog.text
+    run = tmp_path / "state" / "jobs" / "1" / "attempt-1"
+    assert secret in (run / "attempt.json").read_text()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (run, *run.iterdir()))
