@@ -175,7 +175,7 @@ def _stored(shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -
         (_stored((2, 4), (4, 1)), "int32", (4, 2), r"shape \(2, 4\).*shape \(4, 2\)"),
         (_stored((2, 4), (4, 1)), "float32", (2, 4), "holds int32.*says float32"),
         (_stored((2, 4), (0, 1)), "int32", (2, 4), "stride of 0"),
-        ({"w": 1}, "int32", (2, 4), "holds a dict"),
+        ({"w": 1}, "int32", (2, 4), "holds dict"),
     ],
 )
 def test_an_item_that_disagrees_with_the_metadata(

@@ -20,24 +20,47 @@ from zerotools.formats.dcp.metadata import Item
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.directory import read_record
 from zerotools.io.torchzip.unpickle import loads
-from zerotools.io.torchzip.values import StoredTensor
+from zerotools.io.torchzip.values import StoredTensor, describe
 from zerotools.io.torchzip.window import Window
 
 _LARGEST_TENSOR_PICKLE = 2**16
 
 
-class ItemChunks(Sequence[Chunk]):
-    """The chunks of one tensor, found in their items when they are asked for.
+class Items:
+    """Finds the tensors in the items of one checkpoint.
 
-    Raises, when asked:
-        BadFile: an item is damaged, or holds another shape or type than `.metadata` says.
-        Unsupported: an item is no torch.save archive whose bytes can be addressed.
+    inspect and plan go over the chunks of one tensor several times in a row, so the last few
+    thousand are remembered; all of a large checkpoint's would fill the memory.
     """
 
-    def __init__(
-        self, root: Path, key: str, dtype: DType, parts: Sequence[tuple[Box, Item]]
-    ) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
+        self.chunk = lru_cache(maxsize=4096)(self._chunk)
+
+    def _chunk(self, key: str, dtype: DType, box: Box, item: Item) -> Chunk:
+        """The chunk of `key` that `item` holds.
+
+        Raises:
+            BadFile: the item is damaged, or holds another shape or type than `.metadata` says.
+            Unsupported: it is no torch.save archive whose bytes can be addressed.
+        """
+        with _opened(self._root, item) as window:
+            archive = Archive.open(window)
+            tensor = _tensor(archive, key)
+            _check_agrees(window, key, dtype, box, tensor)
+            at = archive.payload(tensor.storage) + tensor.offset * dtype.itemsize
+        chunk = Chunk(box, item.file, at, tensor.strides)
+        return Chunk(box, item.file, at) if chunk.is_contiguous else chunk
+
+
+class ItemChunks(Sequence[Chunk]):
+    """The chunks of one tensor, found in their items when they are asked for, with the errors of
+    `Items`."""
+
+    def __init__(
+        self, items: Items, key: str, dtype: DType, parts: Sequence[tuple[Box, Item]]
+    ) -> None:
+        self._items = items
         self._key = key
         self._dtype = dtype
         self._parts = parts
@@ -51,35 +74,28 @@ class ItemChunks(Sequence[Chunk]):
     def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
     def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
         if isinstance(index, slice):
-            return [self._chunk(*part) for part in self._parts[index]]
-        return self._chunk(*self._parts[index])
+            return [self._find(*part) for part in self._parts[index]]
+        return self._find(*self._parts[index])
 
     def __iter__(self) -> Iterator[Chunk]:
         for box, item in self._parts:
-            yield self._chunk(box, item)
+            yield self._find(box, item)
 
-    def _chunk(self, box: Box, item: Item) -> Chunk:
-        return _locate(self._root, self._key, self._dtype, box, item)
+    def _find(self, box: Box, item: Item) -> Chunk:
+        return self._items.chunk(self._key, self._dtype, box, item)
 
 
-# inspect and plan go over the chunks of one tensor several times in a row.
-@lru_cache(maxsize=4096)
-def _locate(root: Path, key: str, dtype: DType, box: Box, item: Item) -> Chunk:
-    with _opened(root, item) as window:
-        archive = Archive.open(window)
-        record = archive.records["data.pkl"]
-        if record.length > _LARGEST_TENSOR_PICKLE:
-            raise BadFile(f"{window}: the pickle of {key} has {record.length} bytes")
-        try:
-            tensor = _tree(read_record(window, record))
-        except (BadFile, Unsupported) as error:
-            raise type(error)(f"{window}: {error}") from None
-        if not isinstance(tensor, StoredTensor):
-            raise BadFile(f"{window} holds a {type(tensor).__name__} where {key} should be")
-        _check_agrees(window, key, dtype, box, tensor)
-        at = archive.payload(tensor.storage) + tensor.offset * dtype.itemsize
-    chunk = Chunk(box, item.file, at, tensor.strides)
-    return Chunk(box, item.file, at) if chunk.is_contiguous else chunk
+def _tensor(archive: Archive, key: str) -> StoredTensor:
+    window, record = archive.window, archive.records["data.pkl"]
+    if record.length > _LARGEST_TENSOR_PICKLE:
+        raise BadFile(f"{window}: the pickle of {key} has {record.length} bytes")
+    try:
+        tensor = _tree(read_record(window, record))
+    except (BadFile, Unsupported) as error:
+        raise type(error)(f"{window}: {error}") from None
+    if not isinstance(tensor, StoredTensor):
+        raise BadFile(f"{window} holds {describe(tensor)} where {key} should be")
+    return tensor
 
 
 @lru_cache(maxsize=1024)

@@ -18,6 +18,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.names import stays_below_root
 from zerotools.io.torchzip.unpickle import loads
+from zerotools.io.torchzip.values import describe
 
 LARGEST_METADATA = 2**30
 
@@ -197,7 +198,7 @@ class _Reader:
                 return {}
             if isinstance(state, dict):
                 return state
-        raise self._bad(f"has a {type(value).__name__} where a {name} should be")
+        raise self._bad(f"has {describe(value)} where {name} should be")
 
     def _bad(self, message: str) -> BadFile:
         return BadFile(f"{self._path} {message}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.dcp.items import BlobTrees, ItemChunks, refuse_safetensors
+from zerotools.formats.dcp.items import BlobTrees, ItemChunks, Items, refuse_safetensors
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord, read_record, rng_name
 from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor, read_metadata
 from zerotools.formats.dcp.names import Names, keys_of
@@ -37,7 +37,7 @@ def read(path: Path) -> Checkpoint:
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")
     record = read_record(path) if (path / RECORD).exists() else None
-    prefix = f"{DCP}/" if record is not None or (path / DCP / METADATA).exists() else ""
+    prefix = f"{DCP}/" if record is not None or _is_wrapped(path) else ""
     directory = path / DCP if prefix else path
     metadata = _within(prefix, _load(directory))
     files, problems = _files(path, metadata)
@@ -45,10 +45,12 @@ def read(path: Path) -> Checkpoint:
     if record is not None:
         problems += _whole(path, record, {problem.file for problem in problems})
     keys = keys_of(metadata.tensors, _names(metadata, record))
+    items = Items(path)
     return Checkpoint(
         root=path,
         tensors={
-            key: _tensor(path, flat, metadata.tensors[flat], files) for flat, key in keys.items()
+            key: _tensor(items, path, flat, metadata.tensors[flat], files)
+            for flat, key in keys.items()
         },
         origin=_origin(path, metadata, record, keys),
         aliases=dict(record.aliases) if record else {},
@@ -57,6 +59,10 @@ def read(path: Path) -> Checkpoint:
         companions=_companions(path) if record else companions(path),
         problems=problems,
     )
+
+
+def _is_wrapped(path: Path) -> bool:
+    return not (path / METADATA).exists() and (path / DCP / METADATA).exists()
 
 
 def _load(directory: Path) -> Metadata:
@@ -150,12 +156,14 @@ def _names(metadata: Metadata, record: JobRecord | None) -> Names:
     return Names.of((*metadata.tensors, *metadata.blobs), metadata.paths)
 
 
-def _tensor(root: Path, flat: str, saved: SavedTensor, files: Mapping[str, int]) -> Tensor:
+def _tensor(
+    items: Items, root: Path, flat: str, saved: SavedTensor, files: Mapping[str, int]
+) -> Tensor:
     for box, item in saved.parts:
         refuse_safetensors(root, flat, item, box.numel * saved.dtype.itemsize)
     # What lies in a missing file is a hole, which the plan names together with the file.
     parts = [(box, item) for box, item in saved.parts if item.file in files]
-    return Tensor(saved.dtype, saved.shape, ItemChunks(root, flat, saved.dtype, parts))
+    return Tensor(saved.dtype, saved.shape, ItemChunks(items, flat, saved.dtype, parts))
 
 
 def _origin(

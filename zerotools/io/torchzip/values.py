@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 
 
@@ -18,6 +19,13 @@ class Global:
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
+
+
+def describe(value: Any) -> str:
+    """What a value is, for messages: the foreign name of an opaque one, else its type."""
+    if isinstance(value, Opaque):
+        return f"{value.module}.{value.name}"
+    return type(value).__name__
 
 
 class Size(tuple[int, ...]):

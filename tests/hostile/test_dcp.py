@@ -1,0 +1,84 @@
+"""DCP directories with flipped bytes and planted commands."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.formats.dcp.test_golden import RANKS
+from tests.io.torchzip.archives import zip_bytes
+from zerotools.core import dtypes
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Key, Opaque
+from zerotools.core.errors import BadFile, ZerotoolsError
+from zerotools.formats import dcp
+from zerotools.formats.dcp.metadata import Item
+from zerotools.formats.dcp.write_metadata import Written, metadata_bytes
+
+
+class Command:
+    """Pickles as a shell command."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def __reduce__(self) -> Any:
+        return os.system, (self._command,)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RANKS[1], tmp_path / "ckpt"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([".metadata", "__0_0.distcp"]), st.data())
+def test_flipped_bytes_give_our_errors_only(copied: Path, name: str, data: st.DataObject) -> None:
+    original = (copied / name).read_bytes()
+    damaged = bytearray(original)
+    for _ in range(data.draw(st.integers(1, 6))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    (copied / name).write_bytes(damaged)
+    with suppress(ZerotoolsError):
+        checkpoint = dcp.read(copied)
+        for tensor in checkpoint.tensors.values():
+            for chunk in tensor.chunks:
+                end = chunk.offset + chunk.extent(tensor.dtype)
+                assert 0 <= chunk.offset <= end <= checkpoint.files[chunk.file]
+        dict(checkpoint.state)
+    (copied / name).write_bytes(original)
+
+
+def test_metadata_that_is_a_command(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Command(f"touch {mark}")))
+    with pytest.raises(BadFile, match=r"has [a-z]+\.system where Metadata should be"):
+        dcp.read(tmp_path)
+    assert not mark.exists()
+
+
+def _with_item(tmp_path: Path, item: bytes, written: Written) -> Path:
+    (tmp_path / "__0_0.distcp").write_bytes(item)
+    (tmp_path / ".metadata").write_bytes(metadata_bytes([written], None))
+    return tmp_path
+
+
+def test_a_command_in_place_of_a_tensor_or_a_value(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    item = zip_bytes({"a/data.pkl": pickle.dumps(Command(f"touch {mark}"), 2)})
+    place, box = Item("__0_0.distcp", 0, len(item)), Box((0,), (2,))
+    tensor = Written("w", place, dtypes.INT8, (2,), box)
+    checkpoint = dcp.read(_with_item(tmp_path, item, tensor))
+    with pytest.raises(BadFile, match=r"holds [a-z]+\.system where w should be"):
+        list(checkpoint.tensors[Key("w", "param")].chunks)
+    value = dcp.read(_with_item(tmp_path, item, Written("v", place))).state["v"]
+    assert isinstance(value, Opaque)
+    assert not mark.exists()
