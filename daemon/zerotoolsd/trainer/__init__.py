@@ -10,7 +10,7 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     initial, weights              what the shards begin with: the seed, or safetensors
     optimizer, schedule, step     one optimizer step
     loop                          steps, until the end or a stop
-    state, saving, resuming, rng  checkpoints, whole or not at all
+    state, saving, resuming, rng  checkpoints, whole or not at all (also checkedreader, output)
     notify, reporting, phases     progress to the supervisor and to the log
     failures                      exit statuses
 """

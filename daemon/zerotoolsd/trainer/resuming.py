@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.formats.dcp.jobrecord import RNG_PER_RANK, JobRecord
+from zerotools.formats.dcp.metadata import Metadata
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer import rng
+from zerotoolsd.trainer.checkedreader import CheckedReader
 from zerotoolsd.trainer.failures import BadCheckpoint
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.saving import clear_leftovers
@@ -112,12 +112,11 @@ def load(live: Live, start: Start, group: Group) -> bool:
 
 
 def _load_tensors(live: Live, directory: Path, group: Group) -> None:
-    reader = dcp.FileSystemReader(directory)
     try:
-        stored = reader.read_metadata().state_dict_metadata
-    except Exception as error:  # torch unpickles the metadata, which raises anything
-        raise BadCheckpoint(f"{directory / '.metadata'} cannot be read: {error}") from error
-    for sentence in _differences(live, stored, directory):
+        reader = CheckedReader(directory)
+    except (BadFile, Unsupported, OSError) as error:
+        raise BadCheckpoint(str(error)) from None
+    for sentence in _differences(live, reader.checked, directory):
         raise BadRequest(sentence)
     try:
         dcp.load(live.tree(), storage_reader=reader, process_group=group.control)
@@ -126,13 +125,13 @@ def _load_tensors(live: Live, directory: Path, group: Group) -> None:
         raise BadCheckpoint(f"{directory} cannot be loaded: {first}") from error
 
 
-def _differences(live: Live, stored: Mapping[str, object], directory: Path) -> Iterator[str]:
+def _differences(live: Live, stored: Metadata, directory: Path) -> Iterator[str]:
     for name, tensor in live.flat().items():
-        entry = stored.get(name)
-        if not isinstance(entry, TensorStorageMetadata):
+        saved = stored.tensors.get(name)
+        if saved is None:
             yield f"{directory} has no tensor {name}: it is a checkpoint of another model"
-        elif torch.Size(entry.size) != tensor.shape:
+        elif saved.shape != tuple(tensor.shape):
             yield (
-                f"{directory}: {name} has shape {list(entry.size)} and the job's model has "
+                f"{directory}: {name} has shape {list(saved.shape)} and the job's model has "
                 f"{list(tensor.shape)}: it is a checkpoint of another model"
             )
