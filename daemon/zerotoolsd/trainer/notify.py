@@ -29,6 +29,13 @@ class Notifier:
         self._sent = 0.0
         self._socket = _connect(Path(address)) if address else None
 
+    def __enter__(self) -> Notifier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
     def enter(self, phase: str) -> None:
         """Begin a phase, and say so."""
         self.phase = phase
@@ -68,12 +75,12 @@ def resident_bytes() -> int:
 
 
 def _encode(tree: dict[str, Any]) -> bytes:
-    data = json.dumps(tree).encode()
+    data = json.dumps(tree, ensure_ascii=False).encode()
     for key in ("message", "why"):
         if len(data) > LARGEST_DATAGRAM and isinstance(tree.get(key), str):
             short = tree[key].encode()[: LARGEST_DATAGRAM // 4].decode(errors="ignore")
             tree = {**tree, key: short + "…"}
-            data = json.dumps(tree).encode()
+            data = json.dumps(tree, ensure_ascii=False).encode()
     return data
 
 

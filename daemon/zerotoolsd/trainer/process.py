@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.failures import exit_code, kind, sentence
 from zerotoolsd.trainer.notify import Notifier
 from zerotoolsd.trainer.settings import Rank, rank_from
@@ -18,6 +20,7 @@ OFFLINE = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+NEEDED = ("torch", "transformers", "safetensors", "numpy")
 
 
 def main(run_dir: Path, started: float) -> NoReturn:
@@ -31,9 +34,7 @@ def main(run_dir: Path, started: float) -> NoReturn:
     for name, value in OFFLINE.items():
         os.environ.setdefault(name, value)
     try:
-        from zerotoolsd.trainer.session import run  # seconds: torch and transformers
-
-        status = run(run_dir, rank, notifier, started)
+        status = _session()(run_dir, rank, notifier, started)
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:  # torch's CheckpointException is not an Exception
@@ -42,6 +43,20 @@ def main(run_dir: Path, started: float) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _session() -> Callable[[Path, Rank, Notifier, float], int]:
+    try:
+        from zerotoolsd.trainer.session import run  # seconds: torch and transformers
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        raise BadRequest(
+            f"{sys.executable} has no {error.name}, which training needs: install it there "
+            f"({sys.executable} -m pip install {' '.join(NEEDED)}), or name another python in the "
+            "job file"
+        ) from None
+    return run
 
 
 def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
