@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from zerotools.core.errors import BadRequest
 
-NEEDED = {"torch": "torch>=2.6", "transformers": "transformers>=4.48"}
+NEEDED = {"torch": "torch>=2.6", "transformers": "transformers>=5.0"}
 DEADLINE_SECONDS = 20.0
 _PROGRAM = (
     "import sys, json, importlib.util as u;"

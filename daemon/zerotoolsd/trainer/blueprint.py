@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
+from transformers import __version__ as transformers_version
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.spec import ModelSpec
 
 CONFIG = "config.json"
+OLDEST_TRANSFORMERS = 5
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,15 @@ def read_config(model: ModelSpec) -> Any:
     """The Hugging Face config of `[model]`.
 
     Raises:
-        BadRequest: it cannot be read, names no known model_type, or its values do not fit.
+        BadRequest: it cannot be read, names no known model_type, or its values do not fit; or
+            transformers is too old.
     """
+    # Before 5.0 a model's initialisation left out norms and buffers, in silence.
+    if int(transformers_version.split(".")[0]) < OLDEST_TRANSFORMERS:
+        raise BadRequest(
+            f"{sys.executable} has transformers {transformers_version} and training needs "
+            f"{OLDEST_TRANSFORMERS}.0 or later: upgrade it there"
+        )
     if model.path is not None:
         source, tree = _load(Path(model.path) / CONFIG)
     elif isinstance(model.config, str):
@@ -61,8 +72,10 @@ def read_config(model: ModelSpec) -> Any:
         raise BadRequest(f'{source} has no model_type (such as "llama"): it says which model')
     if name not in CONFIG_MAPPING:
         raise BadRequest(f"{source}: model_type {name!r} is not one that transformers knows")
+    kind = CONFIG_MAPPING[name]
+    _refuse_misspelt_keys(source, kind, tree)
     try:
-        return CONFIG_MAPPING[name].from_dict(tree)
+        return kind.from_dict(tree)
     except Exception as error:  # whatever a config class of any model raises over its values
         raise BadRequest(f"{source} is no config of a {name} model: {_first_line(error)}") from None
 
@@ -86,6 +99,7 @@ def draw(config: Any) -> Blueprint:
     except Exception as error:  # whatever a model of any kind raises over its config
         raise BadRequest(f"the model cannot be built: {_first_line(error)}") from None
     model.float()
+    model.tie_weights()  # the first releases of transformers 5 do not tie on the meta device
     if not config.architectures:
         config.architectures = [type(model).__name__]
     aliases = _aliases(model)
@@ -113,6 +127,16 @@ def check_fit(config: Any, vocabulary: int, sequence_length: int) -> None:
             f"data.sequence_length is {sequence_length} and the model's max_position_embeddings "
             f"is {positions}: shorten the sequences or raise it"
         )
+
+
+def _refuse_misspelt_keys(source: str, kind: Any, tree: Mapping[str, Any]) -> None:
+    # A config class keeps whatever it is given. A key that is foreign to it may be one of an
+    # older release; one that is almost a known key is a slip that would change the model.
+    known = {key for key in vars(kind()) if not key.startswith("_")}
+    for key in tree:
+        close = get_close_matches(key, known - set(tree), n=1, cutoff=0.85)
+        if key not in known and close and not hasattr(kind, key):
+            raise BadRequest(f"{source} has the unknown key {key!r}: did you mean {close[0]!r}?")
 
 
 def _load(path: Path) -> tuple[str, dict[str, Any]]:

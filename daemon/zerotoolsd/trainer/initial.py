@@ -97,23 +97,6 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
     for name, module in reversed(list(unit.named_modules(prefix=prefix))):
         torch.default_generator.manual_seed(seed_from("weights", seed, name))
         model._init_weights(module)
-    for module in unit.modules():
-        _rebuild_buffers(module)
-
-
-def _rebuild_buffers(module: nn.Module) -> None:
-    # Before version 5, transformers' rule said nothing of buffers: their modules compute them
-    # from the config when they are made.
-    missing = [
-        name
-        for name, buffer in module.named_buffers(recurse=False)
-        if buffer.is_floating_point() and bool(torch.isnan(buffer).all())
-    ]
-    if not missing or getattr(module, "config", None) is None:
-        return
-    made = dict(type(module)(config=module.config).named_buffers(recurse=False))
-    for name in missing:
-        module.get_buffer(name).copy_(made[name])
 
 
 def _check(name: str, value: torch.Tensor) -> None:
