@@ -15,7 +15,7 @@ from pathlib import Path
 from aiohttp import web
 
 import zerotools
-from zerotools.core.errors import ZerotoolsError
+from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
@@ -96,12 +96,19 @@ async def _serve(
             command=command,
             umask=umask,
         )
-        listening = systemd.inherited_socket() or open_socket(_socket_path(options, state_dir))
+        listening = systemd.inherited_socket() or _listen(_socket_path(options, state_dir))
         await _run(EngineService(engine, check_python=check_python), engine, listening, stop)
     finally:
         machine.close()
         store.close()
         os.close(lock)
+
+
+def _listen(path: Path) -> socket.socket:
+    try:
+        return open_socket(path)
+    except OSError as error:
+        raise BadRequest(f"cannot listen at {path}: {error.strerror}") from None
 
 
 def _socket_path(options: argparse.Namespace, state_dir: Path) -> Path:

@@ -26,13 +26,15 @@ from zerotoolsd.machine import Machine
 from zerotoolsd.scheduler import Request, Start, tick
 from zerotoolsd.store.rows import LAUNCHING, AttemptRow, JobRow
 from zerotoolsd.store.store import Store
+from zerotoolsd.supervisor.plan import ATTEMPT
 from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.watcher import Watcher
 
 POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""
 IDLE_SECONDS = 60.0
-FAULT_SECONDS = 5.0
+FAULT_SECONDS = 1.0
+"""How often what could not be done is tried again."""
 
 log = logging.getLogger(__name__)
 
@@ -257,7 +259,7 @@ class Engine:
         """Take up every attempt that the last daemon left."""
         for job in reversed(self.store.jobs(states.ACTIVE)):
             attempt = self.store.attempts(job.id)[-1]
-            found = reattach.look(Path(attempt.run_dir), attempt.token)
+            found = _look(attempt)
             log.info(
                 "job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__
             )
@@ -289,6 +291,16 @@ class Engine:
         self.changed.set()
         self.changed = asyncio.Event()
         self._wake.set()
+
+
+def _look(attempt: AttemptRow) -> reattach.Finding:
+    run_dir = Path(attempt.run_dir)
+    found = reattach.look(run_dir, attempt.token)
+    prepared = (run_dir / ATTEMPT).exists()
+    if isinstance(found, reattach.NeverStarted) and attempt.state != LAUNCHING and not prepared:
+        # It was written before the attempt was started: someone has removed it since.
+        return reattach.Gone("its run directory was removed")
+    return found
 
 
 def _saved_step(job: JobRow, record: Mapping[str, Any]) -> int:

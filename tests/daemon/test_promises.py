@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from contextlib import suppress
 
@@ -16,8 +17,9 @@ from zerotoolsd import crashpoints
 
 
 def test_p1_an_acknowledged_submit_survives_a_kill_right_after_the_reply(daemon: Daemon) -> None:
+    daemon.config.write_text("[limits]\ncpu_ranks = 1\n")
     daemon.start()
-    blocked = make_job("steps=1", ranks=8, train={"steps": 1, "batch_size": 8})
+    blocked = make_job("steps=1", ranks=1)
     ids = [daemon.client.submit(blocked, idempotency_key=f"k{n}")["id"] for n in range(5)]
     daemon.kill()
     daemon.start()
@@ -140,6 +142,25 @@ def test_p5_the_processes_of_a_killed_supervisor_are_ended(daemon: Daemon) -> No
     assert job["state"] == "succeeded"
     assert job["attempts"][0]["cause"].startswith("lost: its supervisor was killed")
     assert not is_alive(orphan)
+
+
+def test_p9_a_full_disk_refuses_submits_and_lets_jobs_go_on(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("release steps=3 exit=0"))
+    daemon.wait_for_state(1, "running")
+    wait_for_file(daemon.run_dir() / "waiting-0")
+    assert daemon.process is not None
+    pid, (_, most) = daemon.process.pid, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
+    with pytest.raises(DaemonRefused, match="the job cannot be queued: the queue's disk says"):
+        daemon.client.submit(make_job("exit=0"))
+    assert daemon.client.job(1)["state"] == "running"
+    (daemon.run_dir() / "release").touch()
+    wait_for_file(daemon.run_dir() / "exit.json")
+    assert daemon.client.job(1)["state"] == "running"
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+    assert daemon.wait_for_end(1)["attempt"]["steps_done"] == 3
+    assert len(daemon.client.jobs()) == 1
 
 
 def test_a_crashed_job_resumes_from_its_newest_checkpoint(daemon: Daemon) -> None:

@@ -129,7 +129,7 @@ def _record(
         "outcome": verdict.outcome,
         "cause": verdict.cause,
         "rank": None if rank is None else rank.index,
-        "exit_code": 0 if verdict.outcome == "finished" else rank and rank.exit_code,
+        "exit_code": verdict.exit_code,
         "signal": rank and rank.signal,
         "last_lines": None if rank is None else rank.log.last_lines(),
         "ranks": [

@@ -22,6 +22,12 @@ class Verdict:
     outcome: str
     cause: str
     rank: Rank | None = None
+    status: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """That of the rank that began it, or the one that all ranks had."""
+        return self.status if self.rank is None else self.rank.exit_code
 
 
 def is_abnormal(rank: Rank) -> bool:
@@ -41,12 +47,12 @@ def judge(
     if broken:
         return _blame(_initiator(broken, progress.errors), progress.errors)
     if all(rank.exit_code == 0 for rank in ranks):
-        return Verdict("finished", f"finished after step {progress.steps_done}")
+        return Verdict("finished", f"finished after step {progress.steps_done}", status=0)
     if killed_because is not None:
         idle_stop = stop is not None and not progress.trained
         return Verdict("stopped" if idle_stop else "killed", killed_because)
     saved = progress.checkpoint["step"] if progress.checkpoint else 0
-    return Verdict("stopped", f"saved at step {saved} and stopped")
+    return Verdict("stopped", f"saved at step {saved} and stopped", status=EXIT_STOPPED)
 
 
 def _initiator(broken: Sequence[Rank], errors: Sequence[dict[str, Any]]) -> Rank:

@@ -75,9 +75,9 @@ class Watch:
         self._sample_memory()
         next_sample = time.monotonic() + TICK_SECONDS / 4
         while any(rank.status is None for rank in self.ranks):
+            self._heed_request()
             self._wait()
             self._note_ends(reap())
-            self._heed_request()
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill_ranks()

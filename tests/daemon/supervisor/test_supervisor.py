@@ -133,7 +133,7 @@ def test_a_stop_request_lets_the_ranks_save(tmp_path: Path) -> None:
     record = finish(run, process)
     assert (run / "stop").read_text() == "cancel"
     assert (record["outcome"], record["stop_reason"]) == ("stopped", "cancel")
-    assert record["checkpoint"]["step"] == 7
+    assert (record["exit_code"], record["checkpoint"]["step"]) == (75, 7)
     assert record["cause"] == "saved at step 7 and stopped"
 
 
