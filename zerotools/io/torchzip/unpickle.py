@@ -1,28 +1,24 @@
 """Reading a pickle without running it.
 
-The pickle machine below builds plain values and `Opaque`s. It has no way to import a module or to
-call anything that the pickle names: REDUCE and NEWOBJ look the name up in `globals.BUILDERS`, a
-handful of our own functions, and everything else becomes an `Opaque`.
+The pickle machine builds plain values and `Opaque`s. It has no way to import a module or to call
+anything that the pickle names: REDUCE and NEWOBJ look the name up in `globals.BUILDERS`, a handful
+of our own functions, and everything else becomes an `Opaque`.
 
-A hostile pickle cannot exhaust memory either: sizes are checked against the bytes that are left,
-the memo is a dict (a huge index costs nothing), nothing recurses into what was built, and a key
-of a dict or set is hashed only after it was found small. Memory is a small multiple of the
-pickle's length, which `limit` bounds.
-
-Opcodes: CPython's Lib/pickletools.py. Those of protocols 0 and 1 that neither torch.save nor
-pickle.dump (protocols 2 to 5) writes are refused, as are extension codes and out-of-band buffers.
+A hostile pickle cannot exhaust memory either: see `machine` for sizes; nothing recurses into what
+was built, and a key of a dict or set is hashed only after it was found small. Memory is a small
+multiple of the pickle's length, which `LARGEST_PICKLE` bounds.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.io.torchzip.globals import call, make, resolve, storage
 from zerotools.io.torchzip.keys import check_key
+from zerotools.io.torchzip.machine import HANDLERS, Machine, on, text
 from zerotools.io.torchzip.values import Global, Ordered
 
 LARGEST_PICKLE = 2**30
@@ -37,11 +33,11 @@ def loads(data: bytes, *, source: object) -> Any:
     """
     if len(data) > LARGEST_PICKLE:
         raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")
-    machine = _Machine(data)
+    machine = Machine(data)
     at = 0
     try:
         while not machine.done:
-            at = _HANDLERS[data[at]](machine, at + 1)
+            at = HANDLERS[data[at]](machine, at + 1)
         return machine.stack.pop()
     except ZerotoolsError as error:
         raise type(error)(f"{source}: its pickle, near byte {at}: {error}") from None
@@ -51,247 +47,37 @@ def loads(data: bytes, *, source: object) -> Any:
         raise BadFile(f"{source}: its pickle is damaged near byte {at}: {error}") from None
 
 
-class _Machine:
-    """The pickle machine's state. `stack` is the part above the last mark."""
-
-    __slots__ = ("data", "done", "memo", "stack", "under")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.done = False
-        self.memo: dict[int, Any] = {}
-        self.stack: list[Any] = []
-        self.under: list[list[Any]] = []
-
-    def above_mark(self) -> list[Any]:
-        values = self.stack
-        self.stack = self.under.pop()
-        return values
-
-    def take(self, at: int, size: int) -> bytes:
-        if size < 0 or size > len(self.data) - at:
-            raise BadFile(f"{size} bytes are announced and {len(self.data) - at} are left")
-        return self.data[at : at + size]
-
-
-_Handler = Callable[[_Machine, int], int]
-
-
-# Text opcodes of protocol 0, INST, OBJ, LIST, DICT, extension codes and out-of-band buffers.
-_REFUSED = frozenset(b"FILSVPdgilop\x82\x83\x84\x97\x98")
-
-
-def _refuse(machine: _Machine, at: int) -> int:
-    opcode = machine.data[at - 1]
-    if opcode in _REFUSED:
-        raise Unsupported(f"opcode 0x{opcode:02x} is none that checkpoints use")
-    raise BadFile(f"byte 0x{opcode:02x} is no opcode: the pickle is damaged, or is none")
-
-
-_HANDLERS: list[_Handler] = [_refuse] * 256
-
-
-def _on(*opcodes: bytes) -> Callable[[_Handler], _Handler]:
-    def register(handler: _Handler) -> _Handler:
-        for opcode in opcodes:
-            _HANDLERS[opcode[0]] = handler
-        return handler
-
-    return register
-
-
-@_on(b"\x80")  # PROTO
-def _proto(machine: _Machine, at: int) -> int:
-    if machine.data[at] > 5:
-        raise Unsupported(f"pickle protocol {machine.data[at]} is newer than 5")
-    return at + 1
-
-
-@_on(b"\x95")  # FRAME
-def _frame(machine: _Machine, at: int) -> int:
-    return at + 8
-
-
-@_on(b".")
-def _stop(machine: _Machine, at: int) -> int:
-    if machine.under or len(machine.stack) != 1:
-        raise BadFile("it stops with values left over")
-    machine.done = True
-    return at
-
-
-@_on(b"(")
-def _mark(machine: _Machine, at: int) -> int:
-    machine.under.append(machine.stack)
-    machine.stack = []
-    return at
-
-
-@_on(b"0")  # POP
-def _pop(machine: _Machine, at: int) -> int:
-    machine.stack.pop()
-    return at
-
-
-@_on(b"1")  # POP_MARK
-def _pop_mark(machine: _Machine, at: int) -> int:
-    machine.above_mark()
-    return at
-
-
-@_on(b"2")  # DUP
-def _dup(machine: _Machine, at: int) -> int:
-    machine.stack.append(machine.stack[-1])
-    return at
-
-
-def _constant(opcode: bytes, value: Any) -> None:
-    def push(machine: _Machine, at: int) -> int:
-        machine.stack.append(value)
-        return at
-
-    _HANDLERS[opcode[0]] = push
-
-
-def _fresh(opcode: bytes, make_one: Callable[[], Any]) -> None:
-    def push(machine: _Machine, at: int) -> int:
-        machine.stack.append(make_one())
-        return at
-
-    _HANDLERS[opcode[0]] = push
-
-
-def _number(opcode: bytes, layout: str) -> None:
-    unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
-
-    def push(machine: _Machine, at: int) -> int:
-        machine.stack.append(unpack(machine.data, at)[0])
-        return at + size
-
-    _HANDLERS[opcode[0]] = push
-
-
-def _sized(opcode: bytes, layout: str, decode: Callable[[bytes], Any]) -> None:
-    unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
-
-    def push(machine: _Machine, at: int) -> int:
-        (length,) = unpack(machine.data, at)
-        at += size
-        machine.stack.append(decode(machine.take(at, length)))
-        return at + int(length)
-
-    _HANDLERS[opcode[0]] = push
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8")
-
-
-def _integer(data: bytes) -> int:
-    return int.from_bytes(data, "little", signed=True)
-
-
-_constant(b"N", None)
-_constant(b"\x88", True)
-_constant(b"\x89", False)
-_constant(b")", ())
-_fresh(b"]", list)
-_fresh(b"}", dict)
-_fresh(b"\x8f", set)
-_number(b"K", "<B")
-_number(b"M", "<H")
-_number(b"J", "<i")
-_number(b"G", ">d")
-_sized(b"\x8a", "<B", _integer)  # LONG1
-_sized(b"\x8b", "<i", _integer)  # LONG4
-_sized(b"\x8c", "<B", _text)  # SHORT_BINUNICODE
-_sized(b"X", "<I", _text)  # BINUNICODE
-_sized(b"\x8d", "<Q", _text)  # BINUNICODE8
-_sized(b"U", "<B", _text)  # SHORT_BINSTRING, of Python 2
-_sized(b"T", "<i", _text)  # BINSTRING
-_sized(b"C", "<B", bytes)  # SHORT_BINBYTES
-_sized(b"B", "<I", bytes)  # BINBYTES
-_sized(b"\x8e", "<Q", bytes)  # BINBYTES8
-_sized(b"\x96", "<Q", bytearray)  # BYTEARRAY8
-
-
-@_on(b"t")
-def _tuple(machine: _Machine, at: int) -> int:
-    values = machine.above_mark()
-    machine.stack.append(tuple(values))
-    return at
-
-
-@_on(b"\x85", b"\x86", b"\x87")  # TUPLE1, TUPLE2, TUPLE3
-def _short_tuple(machine: _Machine, at: int) -> int:
-    count = machine.data[at - 1] - 0x84
-    if len(machine.stack) < count:
-        raise IndexError
-    machine.stack[-count:] = [tuple(machine.stack[-count:])]
-    return at
-
-
-@_on(b"\x94")  # MEMOIZE
-def _memoize(machine: _Machine, at: int) -> int:
-    machine.memo[len(machine.memo)] = machine.stack[-1]
-    return at
-
-
-@_on(b"q")  # BINPUT
-def _put(machine: _Machine, at: int) -> int:
-    machine.memo[machine.data[at]] = machine.stack[-1]
-    return at + 1
-
-
-@_on(b"r")  # LONG_BINPUT
-def _long_put(machine: _Machine, at: int) -> int:
-    machine.memo[int.from_bytes(machine.take(at, 4), "little")] = machine.stack[-1]
-    return at + 4
-
-
-@_on(b"h")  # BINGET
-def _get(machine: _Machine, at: int) -> int:
-    machine.stack.append(machine.memo[machine.data[at]])
-    return at + 1
-
-
-@_on(b"j")  # LONG_BINGET
-def _long_get(machine: _Machine, at: int) -> int:
-    machine.stack.append(machine.memo[int.from_bytes(machine.take(at, 4), "little")])
-    return at + 4
-
-
-@_on(b"a")
-def _append(machine: _Machine, at: int) -> int:
+@on(b"a")
+def _append(machine: Machine, at: int) -> int:
     value = machine.stack.pop()
     _extend(machine.stack[-1], [value])
     return at
 
 
-@_on(b"e")
-def _appends(machine: _Machine, at: int) -> int:
+@on(b"e")
+def _appends(machine: Machine, at: int) -> int:
     values = machine.above_mark()
     _extend(machine.stack[-1], values)
     return at
 
 
-@_on(b"s")
-def _set_item(machine: _Machine, at: int) -> int:
+@on(b"s")
+def _set_item(machine: Machine, at: int) -> int:
     value = machine.stack.pop()
     key = machine.stack.pop()
     _update(machine.stack[-1], [key, value])
     return at
 
 
-@_on(b"u")
-def _set_items(machine: _Machine, at: int) -> int:
+@on(b"u")
+def _set_items(machine: Machine, at: int) -> int:
     values = machine.above_mark()
     _update(machine.stack[-1], values)
     return at
 
 
-@_on(b"\x90")  # ADDITEMS
-def _add_items(machine: _Machine, at: int) -> int:
+@on(b"\x90")  # ADDITEMS
+def _add_items(machine: Machine, at: int) -> int:
     values = machine.above_mark()
     target = machine.stack[-1]
     if type(target) is not set:
@@ -302,8 +88,8 @@ def _add_items(machine: _Machine, at: int) -> int:
     return at
 
 
-@_on(b"\x91")  # FROZENSET
-def _frozenset(machine: _Machine, at: int) -> int:
+@on(b"\x91")  # FROZENSET
+def _frozenset(machine: Machine, at: int) -> int:
     values = machine.above_mark()
     for value in values:
         check_key(value)
@@ -311,17 +97,17 @@ def _frozenset(machine: _Machine, at: int) -> int:
     return at
 
 
-@_on(b"c")
-def _global(machine: _Machine, at: int) -> int:
+@on(b"c")
+def _global(machine: Machine, at: int) -> int:
     middle = machine.data.index(b"\n", at)
     end = machine.data.index(b"\n", middle + 1)
-    module, name = _text(machine.data[at:middle]), _text(machine.data[middle + 1 : end])
+    module, name = text(machine.data[at:middle]), text(machine.data[middle + 1 : end])
     machine.stack.append(resolve(module, name))
     return end + 1
 
 
-@_on(b"\x93")  # STACK_GLOBAL
-def _stack_global(machine: _Machine, at: int) -> int:
+@on(b"\x93")  # STACK_GLOBAL
+def _stack_global(machine: Machine, at: int) -> int:
     name, module = machine.stack.pop(), machine.stack.pop()
     if type(name) is not str or type(module) is not str:
         raise BadFile("it names a class by something that is not text")
@@ -329,22 +115,22 @@ def _stack_global(machine: _Machine, at: int) -> int:
     return at
 
 
-@_on(b"R")
-def _reduce(machine: _Machine, at: int) -> int:
+@on(b"R")
+def _reduce(machine: Machine, at: int) -> int:
     args = machine.stack.pop()
     machine.stack[-1] = call(_a_global(machine.stack[-1]), _a_tuple(args))
     return at
 
 
-@_on(b"\x81")  # NEWOBJ
-def _new(machine: _Machine, at: int) -> int:
+@on(b"\x81")  # NEWOBJ
+def _new(machine: Machine, at: int) -> int:
     args = machine.stack.pop()
     machine.stack[-1] = make(_a_global(machine.stack[-1]), _a_tuple(args), {})
     return at
 
 
-@_on(b"\x92")  # NEWOBJ_EX
-def _new_with_keywords(machine: _Machine, at: int) -> int:
+@on(b"\x92")  # NEWOBJ_EX
+def _new_with_keywords(machine: Machine, at: int) -> int:
     kwargs, args = machine.stack.pop(), machine.stack.pop()
     if type(kwargs) is not dict:
         raise BadFile("it passes keyword arguments that are no dict")
@@ -352,8 +138,8 @@ def _new_with_keywords(machine: _Machine, at: int) -> int:
     return at
 
 
-@_on(b"b")
-def _build(machine: _Machine, at: int) -> int:
+@on(b"b")
+def _build(machine: Machine, at: int) -> int:
     state = machine.stack.pop()
     target = machine.stack[-1]
     if isinstance(target, Opaque) and target.state is None:
@@ -366,8 +152,8 @@ def _build(machine: _Machine, at: int) -> int:
     return at
 
 
-@_on(b"Q")  # BINPERSID
-def _persistent(machine: _Machine, at: int) -> int:
+@on(b"Q")  # BINPERSID
+def _persistent(machine: Machine, at: int) -> int:
     machine.stack[-1] = storage(machine.stack[-1])
     return at
 

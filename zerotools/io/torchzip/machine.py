@@ -1,0 +1,227 @@
+"""The pickle machine: its stack, its memo, and the opcodes that only make plain values.
+
+Sizes are checked against the bytes that are left, and the memo is a dict, so that neither a length
+nor a memo index can make it allocate. `zerotools.io.torchzip.unpickle` adds the opcodes that build
+objects.
+
+Opcodes: CPython's Lib/pickletools.py. Those of protocols 0 and 1 that neither torch.save nor
+pickle.dump (protocols 2 to 5) writes are refused, as are extension codes and out-of-band buffers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from zerotools.core.errors import BadFile, Unsupported
+
+
+class Machine:
+    """The pickle machine's state. `stack` is the part above the last mark."""
+
+    __slots__ = ("data", "done", "memo", "stack", "under")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.done = False
+        self.memo: dict[int, Any] = {}
+        self.stack: list[Any] = []
+        self.under: list[list[Any]] = []
+
+    def above_mark(self) -> list[Any]:
+        values = self.stack
+        self.stack = self.under.pop()
+        return values
+
+    def take(self, at: int, size: int) -> bytes:
+        if size < 0 or size > len(self.data) - at:
+            raise BadFile(f"{size} bytes are announced and {len(self.data) - at} are left")
+        return self.data[at : at + size]
+
+
+Handler = Callable[[Machine, int], int]
+
+
+# Text opcodes of protocol 0, INST, OBJ, LIST, DICT, extension codes and out-of-band buffers.
+_REFUSED = frozenset(b"FILSVPdgilop\x82\x83\x84\x97\x98")
+
+
+def _refuse(machine: Machine, at: int) -> int:
+    opcode = machine.data[at - 1]
+    if opcode in _REFUSED:
+        raise Unsupported(f"opcode 0x{opcode:02x} is none that checkpoints use")
+    raise BadFile(f"byte 0x{opcode:02x} is no opcode: the pickle is damaged, or is none")
+
+
+HANDLERS: list[Handler] = [_refuse] * 256
+
+
+def on(*opcodes: bytes) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for opcode in opcodes:
+            HANDLERS[opcode[0]] = handler
+        return handler
+
+    return register
+
+
+@on(b"\x80")  # PROTO
+def _proto(machine: Machine, at: int) -> int:
+    if machine.data[at] > 5:
+        raise Unsupported(f"pickle protocol {machine.data[at]} is newer than 5")
+    return at + 1
+
+
+@on(b"\x95")  # FRAME
+def _frame(machine: Machine, at: int) -> int:
+    return at + 8
+
+
+@on(b".")
+def _stop(machine: Machine, at: int) -> int:
+    if machine.under or len(machine.stack) != 1:
+        raise BadFile("it stops with values left over")
+    machine.done = True
+    return at
+
+
+@on(b"(")
+def _mark(machine: Machine, at: int) -> int:
+    machine.under.append(machine.stack)
+    machine.stack = []
+    return at
+
+
+@on(b"0")  # POP
+def _pop(machine: Machine, at: int) -> int:
+    machine.stack.pop()
+    return at
+
+
+@on(b"1")  # POP_MARK
+def _pop_mark(machine: Machine, at: int) -> int:
+    machine.above_mark()
+    return at
+
+
+@on(b"2")  # DUP
+def _dup(machine: Machine, at: int) -> int:
+    machine.stack.append(machine.stack[-1])
+    return at
+
+
+def _constant(opcode: bytes, value: Any) -> None:
+    def push(machine: Machine, at: int) -> int:
+        machine.stack.append(value)
+        return at
+
+    HANDLERS[opcode[0]] = push
+
+
+def _fresh(opcode: bytes, make_one: Callable[[], Any]) -> None:
+    def push(machine: Machine, at: int) -> int:
+        machine.stack.append(make_one())
+        return at
+
+    HANDLERS[opcode[0]] = push
+
+
+def _number(opcode: bytes, layout: str) -> None:
+    unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
+
+    def push(machine: Machine, at: int) -> int:
+        machine.stack.append(unpack(machine.data, at)[0])
+        return at + size
+
+    HANDLERS[opcode[0]] = push
+
+
+def _sized(opcode: bytes, layout: str, decode: Callable[[bytes], Any]) -> None:
+    unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
+
+    def push(machine: Machine, at: int) -> int:
+        (length,) = unpack(machine.data, at)
+        at += size
+        machine.stack.append(decode(machine.take(at, length)))
+        return at + int(length)
+
+    HANDLERS[opcode[0]] = push
+
+
+def text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _integer(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
+
+
+_constant(b"N", None)
+_constant(b"\x88", True)
+_constant(b"\x89", False)
+_constant(b")", ())
+_fresh(b"]", list)
+_fresh(b"}", dict)
+_fresh(b"\x8f", set)
+_number(b"K", "<B")
+_number(b"M", "<H")
+_number(b"J", "<i")
+_number(b"G", ">d")
+_sized(b"\x8a", "<B", _integer)  # LONG1
+_sized(b"\x8b", "<i", _integer)  # LONG4
+_sized(b"\x8c", "<B", text)  # SHORT_BINUNICODE
+_sized(b"X", "<I", text)  # BINUNICODE
+_sized(b"\x8d", "<Q", text)  # BINUNICODE8
+_sized(b"U", "<B", text)  # SHORT_BINSTRING, of Python 2
+_sized(b"T", "<i", text)  # BINSTRING
+_sized(b"C", "<B", bytes)  # SHORT_BINBYTES
+_sized(b"B", "<I", bytes)  # BINBYTES
+_sized(b"\x8e", "<Q", bytes)  # BINBYTES8
+_sized(b"\x96", "<Q", bytearray)  # BYTEARRAY8
+
+
+@on(b"t")
+def _tuple(machine: Machine, at: int) -> int:
+    values = machine.above_mark()
+    machine.stack.append(tuple(values))
+    return at
+
+
+@on(b"\x85", b"\x86", b"\x87")  # TUPLE1, TUPLE2, TUPLE3
+def _short_tuple(machine: Machine, at: int) -> int:
+    count = machine.data[at - 1] - 0x84
+    if len(machine.stack) < count:
+        raise IndexError
+    machine.stack[-count:] = [tuple(machine.stack[-count:])]
+    return at
+
+
+@on(b"\x94")  # MEMOIZE
+def _memoize(machine: Machine, at: int) -> int:
+    machine.memo[len(machine.memo)] = machine.stack[-1]
+    return at
+
+
+@on(b"q")  # BINPUT
+def _put(machine: Machine, at: int) -> int:
+    machine.memo[machine.data[at]] = machine.stack[-1]
+    return at + 1
+
+
+@on(b"r")  # LONG_BINPUT
+def _long_put(machine: Machine, at: int) -> int:
+    machine.memo[int.from_bytes(machine.take(at, 4), "little")] = machine.stack[-1]
+    return at + 4
+
+
+@on(b"h")  # BINGET
+def _get(machine: Machine, at: int) -> int:
+    machine.stack.append(machine.memo[machine.data[at]])
+    return at + 1
+
+
+@on(b"j")  # LONG_BINGET
+def _long_get(machine: Machine, at: int) -> int:
+    machine.stack.append(machine.memo[int.from_bytes(machine.take(at, 4), "little")])
+    return at + 4
