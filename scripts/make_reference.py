@@ -1,7 +1,7 @@
 """Write the reference pages that follow from the code; with --check, say which are out of date.
 
 docs/reference/job-file.md comes from `zerotools.jobs.spec`, docs/reference/command-line.md from
-the commands themselves.
+the commands themselves, docs/reference/zerotoolsd.md from `zerotoolsd.config`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import click
 from zerotools.cli.commands import SECTIONS
 from zerotools.cli.main import build
 from zerotools.jobs.spec import JobSpec
+from zerotoolsd.app import make_parser
+from zerotoolsd.config import Config
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -66,13 +68,73 @@ COMMAND_LINE_HEAD = """\
 """
 
 
+DAEMON_HEAD = """\
+# zerotoolsd
+
+<!-- Written by scripts/make_reference.py from zerotoolsd/app.py and config.py; do not edit. -->
+
+{help}
+
+The state directory is, where `--state-dir` does not name it, `$ZEROTOOLS_STATE_DIR`, else
+`/var/lib/zerotools` for root, else `$XDG_STATE_HOME/zerotools` (`~/.local/state/zerotools`). The
+socket is `--socket`, else `$ZEROTOOLS_SOCKET`, else `api.sock` in a state directory that was named,
+else `$XDG_RUNTIME_DIR/zerotools/api.sock`, else `api.sock` in the state directory (for root always
+the latter).
+
+SIGTERM and SIGINT stop the daemon and leave its jobs running; the next daemon on the same state
+directory takes them up again. [Exit codes](exit-codes.md) are those of `zerotools`; a second daemon
+on one state directory exits with 5 and names the first.
+
+## What lies in the state directory
+
+```text
+zerotools.db               the queue, an SQLite database
+zerotools.db.schema-N.bak  its copy before an upgrade
+daemon.lock                held by the daemon that runs; its pid is inside
+jobs/ID/attempt-N/         one start of a job:
+  attempt.json, spec.json  what was asked
+  run.json                 who runs it
+  rank-K.log               output of rank K
+  progress.jsonl           what the ranks told, one JSON object per line
+  exit.json                how it ended
+jobs/ID/output/            checkpoints of a job without `output_dir`
+```
+
+A queue that cannot be read stops the daemon: it never starts an empty one over it. A queue that a
+newer version wrote is refused and left alone.
+
+## systemd
+
+`systemd/zerotoolsd.service` and `systemd/zerotoolsd.socket` serve a whole machine,
+`systemd/user/zerotoolsd.service` one user. Both leave jobs running when the daemon is stopped,
+restarted or upgraded, and restart a daemon that has stopped answering.
+
+## The configuration file
+
+TOML, given with `--config`. A key that is not listed here is an error.
+"""
+
+
 def job_file() -> str:
-    sections = [JOB_FILE_HEAD, *_table("Top level", JobSpec)]
-    for name, hint in get_type_hints(JobSpec).items():
+    sections = [JOB_FILE_HEAD, *_table("Top level", JobSpec), *_tables(JobSpec)]
+    return "\n".join(sections) + "\n"
+
+
+def daemon() -> str:
+    options = ["| option | meaning |", "|---|---|"]
+    for action in make_parser()._actions:
+        value = f" {action.dest.upper()}" if action.type is not None else ""
+        shown = f"{action.option_strings[-1]}{value}"
+        options.append(f"| `{shown}` | {action.help} |")
+    head = DAEMON_HEAD.format(help="\n".join(options))
+    return "\n".join([head, *_tables(Config)]) + "\n"
+
+
+def _tables(spec: type) -> Iterator[str]:
+    for name, hint in get_type_hints(spec).items():
         if is_dataclass(hint):
             assert isinstance(hint, type)
-            sections += _table(f"`[{name}]`", hint)
-    return "\n".join(sections) + "\n"
+            yield from _table(f"`[{name}]`", hint)
 
 
 def _table(title: str, spec: type) -> Iterator[str]:
@@ -151,7 +213,7 @@ def _command_page(group: click.Group, context: click.Context, name: str) -> list
     return [f"\n### zerotools {name}\n", "```text", command.get_help(own), "```"]
 
 
-PAGES = {"job-file.md": job_file, "command-line.md": command_line}
+PAGES = {"job-file.md": job_file, "command-line.md": command_line, "zerotoolsd.md": daemon}
 
 
 def main(arguments: list[str]) -> int:

@@ -36,7 +36,8 @@ CLOSE_SECONDS = 2.0
 log = logging.getLogger("zerotoolsd")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(
         prog="zerotoolsd",
         description="Runs training jobs from a durable queue on the GPUs of this machine.",
@@ -61,7 +62,7 @@ def main(
 
     `command` is what the ranks run, `check_python` what is asked of their interpreter.
     """
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     logging.basicConfig(
         level=logging.DEBUG if options.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",

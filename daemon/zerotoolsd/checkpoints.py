@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
+from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.io.manifest import MANIFEST, read_manifest
 
-_STEP = re.compile(r"step-(\d{8,})")
 
-
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Found:
     """A checkpoint directory with a manifest."""
 
@@ -24,11 +22,13 @@ class Found:
 def committed(output_dir: Path) -> Iterator[Found]:
     """The checkpoints in `output_dir` that were finished, the newest first."""
     try:
-        matches = [(_STEP.fullmatch(entry.name), entry) for entry in output_dir.iterdir()]
+        listed = layout.listing(output_dir)
     except OSError:
         return
-    found = [Found(int(match[1]), entry) for match, entry in matches if match is not None]
-    yield from (each for each in sorted(found, reverse=True) if (each.path / MANIFEST).is_file())
+    for path in listed:
+        step = layout.step_of(path.name)
+        if step is not None and (path / MANIFEST).is_file():
+            yield Found(step, path)
 
 
 def newest(output_dir: Path) -> Found | None:

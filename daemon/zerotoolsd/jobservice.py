@@ -84,8 +84,9 @@ class EngineService:
             raise BadRequest(why)
         await asyncio.to_thread(preflight.check_files, spec)
         preflight.check_output(spec)
-        self._check_output_is_free(spec)
         await self._check_python(spec.python or sys.executable, base_environment(spec))
+        # Last, with nothing awaited before the job is queued: two submits may come at once.
+        self._check_output_is_free(spec)
 
     def _check_output_is_free(self, spec: JobSpec) -> None:
         if spec.output_dir is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -193,3 +195,15 @@ def test_a_second_daemon_on_the_same_state_names_the_first(daemon: Daemon) -> No
         f"zerotoolsd: another zerotoolsd, pid {first.pid}, holds {daemon.state}; "
         "stop it, or start with another --state-dir"
     )
+
+
+def test_a_client_that_waits_does_not_hold_up_the_stop(daemon: Daemon) -> None:
+    daemon.start()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(daemon.client.events, 0, wait_seconds=50)
+        daemon.client.health()
+        before = time.monotonic()
+        assert daemon.stop() == 0
+        assert time.monotonic() - before < 10
+        with suppress(DaemonUnreachable):
+            waiting.result(timeout=10)

@@ -7,13 +7,18 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS
 
 MAX_DATAGRAM = 4096
 _THIN_ABOVE = 32 * 2**20
 """Bytes of `progress.jsonl` above which at most one step a second is kept."""
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a number that the queue can store."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 class Progress:
@@ -49,7 +54,7 @@ class Progress:
             if len(data) > MAX_DATAGRAM:
                 continue
             try:
-                message = json.loads(data)
+                message = json.loads(data, parse_constant=lambda _: None)
             except (ValueError, RecursionError):
                 continue
             if isinstance(message, dict) and type(message.get("rank")) is int:
@@ -58,14 +63,15 @@ class Progress:
     def _take(self, message: dict[str, Any]) -> None:
         if isinstance(phase := message.get("phase"), str):
             self.phases[message["rank"]] = phase
-        if type(step := message.get("step")) is int:
+        step, peak = message.get("step"), message.get("gpu_peak_bytes")
+        if _is_count(step):
             self.steps_done = max(self.steps_done, step)
-        if type(peak := message.get("gpu_peak_bytes")) is int:
+        if _is_count(peak):
             self.peak_gpu_bytes = max(peak, self.peak_gpu_bytes or 0)
         event = message.get("event")
         if event == "step":
             self.last_step = message
-        elif event == "checkpoint" and type(message.get("step")) is int:
+        elif event == "checkpoint" and _is_count(step):
             self.checkpoint = message
         elif event == "error":
             self.errors.append(message)

@@ -1,0 +1,107 @@
+"""Datagrams: what is kept, and that nothing a rank sends can do harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerotoolsd.supervisor.progress import Progress
+
+Send = Callable[[bytes], None]
+
+
+@pytest.fixture
+def progress(tmp_path: Path) -> Iterator[Progress]:
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    one = Progress()
+    yield one
+    one.close()
+    os.chdir(before)
+
+
+@pytest.fixture
+def send(progress: Progress) -> Iterator[Send]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        link.connect("notify.sock")
+
+        def send_and_drain(data: bytes) -> None:
+            link.send(data)
+            progress.drain()
+
+        yield send_and_drain
+
+
+def message(**fields: Any) -> bytes:
+    return json.dumps({"rank": 0, **fields}).encode()
+
+
+def kept() -> list[Any]:
+    return [json.loads(line) for line in Path("progress.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"rank": "0"}',
+        b'{"rank": true}',
+        b'{"rank": 0, "event": "step", "x": "' + b"y" * 5000 + b'"}',
+        b"[" * 4000,
+    ],
+    ids=range(10),
+)
+def test_what_is_no_message_is_ignored(send: Send, data: bytes) -> None:
+    send(data)
+    assert kept() == []
+
+
+def test_events_are_kept_and_heartbeats_are_not(progress: Progress, send: Send) -> None:
+    send(message(phase="load", step=3))
+    send(message(phase="train", event="step", step=4, loss=0.5, gpu_peak_bytes=10))
+    assert [each["step"] for each in kept()] == [4]
+    assert (progress.steps_done, progress.peak_gpu_bytes) == (4, 10)
+    assert progress.last_step is not None
+    assert progress.last_step["loss"] == 0.5
+
+
+def test_a_job_trains_once_a_rank_says_so(progress: Progress, send: Send) -> None:
+    assert not progress.trained
+    send(message(phase="init"))
+    send(message(phase="load"))
+    assert not progress.trained
+    send(message(rank=1, phase="train"))
+    assert progress.trained
+
+
+def test_a_loss_that_is_no_number_stays_valid_json(progress: Progress, send: Send) -> None:
+    send(b'{"rank": 0, "event": "step", "step": 1, "loss": NaN, "grad_norm": -Infinity}')
+    assert kept()[0]["loss"] is None
+    assert progress.last_step is not None
+    assert progress.last_step["grad_norm"] is None
+
+
+@pytest.mark.parametrize("step", [-1, 2**63, "7", 1.5, None, True, [1]])
+def test_a_step_that_cannot_be_one_is_not_believed(
+    progress: Progress, send: Send, step: Any
+) -> None:
+    send(message(event="checkpoint", step=step, path="/x"))
+    assert (progress.steps_done, progress.checkpoint) == (0, None)
+
+
+def test_the_newest_checkpoint_counts(progress: Progress, send: Send) -> None:
+    send(message(event="checkpoint", step=10, path="/a"))
+    send(message(event="checkpoint", step=20, path="/b"))
+    assert progress.checkpoint is not None
+    assert progress.checkpoint["path"] == "/b"
