@@ -1,0 +1,79 @@
+"""Typed access to the dicts of a file, whose every mistake is the file's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.errors import BadFile
+
+Kind = TypeVar("Kind")
+
+
+class Fields:
+    """A dict from the file at `path`; `where` says which, for messages."""
+
+    def __init__(self, path: Path, tree: Any, where: str = "its top level") -> None:
+        if not isinstance(tree, dict):
+            raise BadFile(f"{path}: {where} is a {type(tree).__name__}, not a dict")
+        self.path = path
+        self.tree = tree
+
+    def __contains__(self, key: str) -> bool:
+        return self.tree.get(key) is not None
+
+    def need(self, key: str, kind: type[Kind]) -> Kind:
+        """The value of `key`.
+
+        Raises:
+            BadFile: it is absent, or of another kind.
+        """
+        value = self.maybe(key, kind)
+        if value is None:
+            raise BadFile(f"{self.path} has no {key!r}, which DeepSpeed always writes there")
+        return value
+
+    def maybe(self, key: str, kind: type[Kind]) -> Kind | None:
+        """The value of `key`, or None where it is absent or None.
+
+        Raises:
+            BadFile: it is of another kind.
+        """
+        value = self.tree.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, kind):
+            raise BadFile(
+                f"{self.path}: {key!r} is a {type(value).__name__}, not a {kind.__name__}"
+            )
+        return value
+
+    def inside(self, key: str) -> Fields:
+        """The dict under `key`."""
+        return Fields(self.path, self.need(key, dict), repr(key))
+
+    def fault(self, message: str) -> BadFile:
+        return BadFile(f"{self.path}: {message}")
+
+
+def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
+    """A torch.Size, or the plain tuple that MoE checkpoints have in its place."""
+    if isinstance(value, Sequence) and all(type(n) is int and n >= 0 for n in value):
+        return tuple(value)
+    raise BadFile(f"{path}: the shape of {name} is {value!r:.60}")
+
+
+def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
+    """A mapping of names to shapes."""
+    if not isinstance(value, Mapping):
+        raise BadFile(f"{path}: a {type(value).__name__} stands where names and shapes should")
+    return {str(name): shape_of(shape, path, str(name)) for name, shape in value.items()}
+
+
+def integer_of(value: Any) -> int | None:
+    """An int, also where it is pickled as a member of an enum."""
+    if isinstance(value, Opaque) and len(value.args) == 1:
+        value = value.args[0]
+    return value if type(value) is int else None

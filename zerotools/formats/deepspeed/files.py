@@ -1,0 +1,92 @@
+"""The grammar of file names in a tag directory.
+
+Source: DeepSpeed `runtime/engine.py` (`_get_ckpt_name`, `_get_optimizer_ckpt_name`,
+`_get_expert_ckpt_name`) and `runtime/pipe/module.py` (`ckpt_layer_path`), tags v0.3.0 to v0.19.8.
+`pp_rank` in a ZeRO file's name is the data-parallel rank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.core.errors import Unsupported
+
+_MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_model_states\.pt")
+# Up to 0.3.13 the underscore before `optim` was missing.
+_OPTIM = re.compile(
+    r"(?P<bf16>bf16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_?optim_states\.pt"
+)
+_LAYER = re.compile(r"layer_(?P<layer>\d+)(?:-model_(?P<tp>\d+))?-model_states\.pt")
+_EXPERT = re.compile(
+    r"(?:layer_(?P<layer>\d+)_)?expert_(?P<expert>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt"
+)
+_EXPERT_OPTIM = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
+_SPLIT = re.compile(r".*_states\.pt-\d+\.\d+")
+
+
+@dataclass
+class Listing:
+    """The files of a tag directory by what they are; ranks and layers are the keys.
+
+    `models` and `shards` are keyed by (mp rank, dp rank); the dp rank of a model file is None
+    where all data-parallel ranks share it (stages 0 to 2).
+    """
+
+    models: dict[tuple[int, int | None], str] = field(default_factory=dict)
+    shards: dict[tuple[int, int], str] = field(default_factory=dict)
+    layers: dict[tuple[int, int], str] = field(default_factory=dict)
+    experts: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    expert_optimizers: list[str] = field(default_factory=list)
+    offloaded: bool = False
+
+    @property
+    def mp_ranks(self) -> list[int]:
+        return sorted({mp for mp, _ in self.models})
+
+
+def list_files(directory: Path) -> Listing:
+    """Sort the names in a tag directory.
+
+    Raises:
+        Unsupported: shards split over several writers (`-W.T`), which only DeepSpeed's own fast
+            writer puts together.
+    """
+    return _sort(directory, sorted(entry.name for entry in directory.iterdir()))
+
+
+def is_tag_directory(directory: Path) -> bool:
+    """Whether a directory holds the files of one tag."""
+    if not directory.is_dir():
+        return False
+    return any(
+        _MODEL.fullmatch(entry.name) or _SPLIT.fullmatch(entry.name)
+        for entry in directory.iterdir()
+    )
+
+
+def _sort(directory: Path, names: Iterable[str]) -> Listing:
+    listing = Listing()
+    for name in names:
+        if _SPLIT.fullmatch(name):
+            raise Unsupported(
+                f"{directory / name} is one part of a file that DeepSpeed's fast writer split; "
+                "load it with DeepSpeed and save it with the default writer"
+            )
+        if match := _OPTIM.fullmatch(name):
+            listing.shards[int(match["mp"]), int(match["dp"])] = name
+        elif match := _EXPERT.fullmatch(name):
+            layer = int(match["layer"] or 0)
+            listing.experts[layer, int(match["expert"]), int(match["mp"])] = name
+        elif match := _LAYER.fullmatch(name):
+            listing.layers[int(match["layer"]), int(match["tp"] or 0)] = name
+        elif match := _MODEL.fullmatch(name):
+            dp = match["dp"]
+            listing.models[int(match["mp"]), int(dp) if dp is not None else None] = name
+        elif _EXPERT_OPTIM.fullmatch(name):
+            listing.expert_optimizers.append(name)
+        elif name == "offloaded_tensors":
+            listing.offloaded = True
+    return listing

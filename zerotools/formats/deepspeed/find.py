@@ -1,0 +1,103 @@
+"""Which tag directory a path means: the tag itself, a save directory, or a run of checkpoints."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.deepspeed.files import is_tag_directory
+
+LATEST = ("latest", "latest_universal")
+_LARGEST_LATEST = 4096
+_CHECKPOINT = re.compile(r"(?:checkpoint|step)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A tag directory; `others` are the tags beside it, `notes` what the user should know."""
+
+    directory: Path
+    others: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+
+def find(path: Path, tag: str | None = None) -> Tag | None:
+    """The tag directory that `path` means, or None where nothing of DeepSpeed lies there.
+
+    In this order: `tag` of a save directory, the directory itself, what `latest` says, the only
+    tag directory in it, the newest `checkpoint-N` in it.
+
+    Raises:
+        BadRequest: there is no such tag, or several and nothing says which.
+        BadFile: `latest` is damaged.
+    """
+    if tag is not None:
+        return _named(path, tag)
+    if is_tag_directory(path):
+        return Tag(path)
+    tags = _tags(path)
+    if tags:
+        return _choose(path, tags)
+    numbered = {
+        int(match[1]): entry
+        for entry in path.iterdir()
+        if (match := _CHECKPOINT.fullmatch(entry.name)) and entry.is_dir() and _tags(entry)
+    }
+    if not numbered:
+        return None
+    newest = numbered[max(numbered)]
+    chosen = _choose(newest, _tags(newest))
+    note = f"took {newest.name}, the newest of {len(numbered)} checkpoints in {path}"
+    return Tag(chosen.directory, chosen.others, (note, *chosen.notes) if len(numbered) > 1 else ())
+
+
+def _tags(path: Path) -> list[str]:
+    if not path.is_dir():
+        return []
+    return sorted(entry.name for entry in path.iterdir() if is_tag_directory(entry))
+
+
+def _named(path: Path, tag: str) -> Tag:
+    for save_directory in (path, path.parent):
+        tags = _tags(save_directory)
+        if tag in tags:
+            others = tuple(other for other in tags if other != tag)
+            return Tag(save_directory / tag, others)
+    known = ", ".join(_tags(path)) or "none"
+    raise BadRequest(f"{path} has no tag {tag!r}; its tags: {known}")
+
+
+def _choose(path: Path, tags: list[str]) -> Tag:
+    latest = _read_latest(path)
+    if latest in tags:
+        return Tag(path / latest, tuple(tag for tag in tags if tag != latest))
+    if len(tags) == 1:
+        note = (
+            f"{path} has no {LATEST[0]} file"
+            if latest is None
+            else (f"{path / LATEST[0]} says {latest!r}, which is not there")
+        )
+        return Tag(path / tags[0], (), (f"{note}; took its only tag, {tags[0]}",))
+    why = "no file `latest`" if latest is None else f"a `latest` that says {latest!r}"
+    raise BadRequest(f"{path} has {len(tags)} tags ({', '.join(tags)}) and {why}; pass --tag")
+
+
+def _read_latest(path: Path) -> str | None:
+    for name in LATEST:
+        file = path / name
+        if not file.is_file():
+            continue
+        data = file.read_bytes()[: _LARGEST_LATEST + 1]
+        try:
+            text = data.decode().strip()
+        except UnicodeDecodeError:
+            raise BadFile(f"{file} is not text; pass --tag, or the tag directory itself") from None
+        if len(data) <= _LARGEST_LATEST and "/" not in text and text not in ("", ".", ".."):
+            return text
+    return None

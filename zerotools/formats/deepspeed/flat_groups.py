@@ -1,0 +1,215 @@
+"""Where each parameter lies in the flat vectors of all ranks.
+
+Stages 1 and 2 (and BF16_Optimizer) flatten the parameters of a group in the order of
+`param_shapes`, optionally pad each to an alignment, pad the whole to a multiple of A, and cut it
+into N equal partitions. A is 2N since 0.5.2 and was N before. Trailing padding is mostly cut from
+the saved masters, by rules that changed three times; so nothing here relies on how much was cut:
+rank r's vector simply begins at element r*P of the group.
+
+Stage 3 cuts every parameter on its own: p = ceil(numel / N), rank r owns [r*p, (r+1)*p). A
+sub-group's vector is the ranks' slices one after another, each exactly p long.
+
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py` (`__init__`, `flatten_dense_tensors_aligned`),
+`runtime/zero/partition_parameters.py`; the old alignments from tags v0.3.0 to v0.5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from zerotools.core.checkpoint import Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
+from zerotools.formats.deepspeed.flat import (
+    ChunksOnDemand,
+    chunks_of,
+    partition_segments,
+    slice_segments,
+)
+from zerotools.formats.deepspeed.model import Shapes
+from zerotools.formats.deepspeed.shards import STAGE_3, Shard
+from zerotools.formats.deepspeed.torchfile import Vector
+
+ALIGNMENT_FACTORS = (2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatGroup:
+    """One group (stage 3: sub-group) over all ranks; `shards[r]` is None where a file is missing.
+
+    `partition` is P, the elements of each rank, at stages 1 and 2; None at stage 3.
+    """
+
+    number: int
+    shapes: Shapes
+    paddings: Sequence[int]
+    ranks: int
+    partition: int | None
+    shards: Sequence[Shard | None]
+
+    def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
+        """(name, shape, offset in the group's vector) of each parameter.
+
+        At stage 3 the offset counts in each rank's own vector.
+        """
+        offset = 0
+        for position, (name, shape) in enumerate(self.shapes.items()):
+            yield name, shape, offset
+            if self.partition is None:
+                offset += -(-prod(shape) // self.ranks)
+            else:
+                offset += prod(shape) + self._padding(position)
+
+    def _padding(self, position: int) -> int:
+        return self.paddings[position] if position < len(self.paddings) else 0
+
+    @property
+    def roles(self) -> list[str]:
+        """States that some rank has for this group, after `param` for the masters."""
+        names = (name for shard in self.shards if shard for name in shard.states[self.number])
+        return ["param", *dict.fromkeys(names)]
+
+    def vectors(self, role: str) -> list[Vector | None]:
+        """Each rank's vector of one role."""
+        return [None if shard is None else self._vector(shard, role) for shard in self.shards]
+
+    def _vector(self, shard: Shard, role: str) -> Vector | None:
+        if role == "param":
+            return shard.masters[self.number]
+        return shard.states[self.number].get(role)
+
+    def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of one role, by name."""
+        vectors = self.vectors(role)
+        dtype = _dtype(vectors)
+        if dtype is None:
+            return
+        for name, shape, offset in self.offsets():
+            yield name, Tensor(dtype, shape, self._chunks(shape, offset, vectors))
+
+    def _chunks(
+        self, shape: tuple[int, ...], offset: int, vectors: Sequence[Vector | None]
+    ) -> ChunksOnDemand:
+        partition, numel, ranks = self.partition, prod(shape), self.ranks
+        if partition is None:
+            width = -(-numel // ranks)
+            return ChunksOnDemand(
+                lambda: chunks_of(shape, slice_segments(offset, numel, width, vectors))
+            )
+        return ChunksOnDemand(
+            lambda: chunks_of(shape, partition_segments(offset, numel, partition, vectors))
+        )
+
+
+def _dtype(vectors: Sequence[Vector | None]) -> DType | None:
+    present = [vector for vector in vectors if vector is not None]
+    if not present:
+        return None
+    for vector in present:
+        if vector.dtype != present[0].dtype:
+            raise BadFile(
+                f"{present[0].file} has {present[0].dtype} where {vector.file} has {vector.dtype}"
+            )
+    return present[0].dtype
+
+
+def flat_groups(shapes: Sequence[Shapes], shards: Sequence[Shard | None]) -> list[FlatGroup]:
+    """The groups of one model-parallel rank, from its `param_shapes` and its ranks' files.
+
+    Raises:
+        BadFile: the files disagree with one another, or with `param_shapes`.
+    """
+    present = [shard for shard in shards if shard is not None]
+    if not present:
+        return []
+    first = present[0]
+    for shard in present:
+        if (shard.kind, len(shard.masters)) != (first.kind, len(first.masters)):
+            raise BadFile(
+                f"{shard.file.path} is of {shard.kind} with {len(shard.masters)} groups and "
+                f"{first.file.path} of {first.kind} with {len(first.masters)}"
+            )
+    if len(shapes) != len(first.masters):
+        raise BadFile(
+            f"{first.file.path} has {len(first.masters)} flat groups and param_shapes lists "
+            f"{len(shapes)}"
+        )
+    return [_group(number, group, shards, first) for number, group in enumerate(shapes)]
+
+
+def _group(number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard) -> FlatGroup:
+    paddings = (first.alignment_paddings or ())[number : number + 1]
+    ranks = _ranks_of_group(number, shards, first)
+    group = FlatGroup(number, shapes, paddings[0] if paddings else (), ranks, None, shards)
+    if first.kind == STAGE_3:
+        _check_slices(group)
+        return group
+    partition = _partition(group, first)
+    return FlatGroup(number, shapes, group.paddings, ranks, partition, shards)
+
+
+def _ranks_of_group(number: int, shards: Sequence[Shard | None], first: Shard) -> int:
+    """How many ranks share the group: fewer than all for experts."""
+    count = first.partition_count
+    if isinstance(count, list) and number < len(count) and type(count[number]) is int:
+        return int(count[number])
+    if isinstance(count, int) and count > 0:
+        return count
+    return len(shards)
+
+
+def _partition(group: FlatGroup, first: Shard) -> int:
+    """P, by the alignment rule that the files bear out.
+
+    Raises:
+        BadFile: no rule gives a partition that holds what the files hold.
+    """
+    total = sum(prod(shape) for shape in group.shapes.values()) + sum(group.paddings)
+    longest = max((v.numel for v in group.vectors("param") if v is not None), default=0)
+    exact = {
+        vector.numel
+        for shard in group.shards
+        if shard is not None and shard.is_rigid
+        for vector in shard.states[group.number].values()
+    }
+    candidates = [_padded(total, factor * group.ranks) // group.ranks for factor in _factors(first)]
+    for partition in candidates:
+        if longest <= partition and exact <= {partition}:
+            return partition
+    found = f"{longest} elements of masters" + (f" and {sorted(exact)} of state" if exact else "")
+    raise BadFile(
+        f"{first.file.path}: group {group.number} of {total} elements over {group.ranks} ranks "
+        f"should give each {candidates[0]}, and the ranks have {found}"
+    )
+
+
+def _factors(first: Shard) -> tuple[int, ...]:
+    """Alignment factors to try, the likelier first: 2 since 0.5.2, 1 before."""
+    version = first.fields.tree.get("ds_version")
+    if isinstance(version, str) and _version(version) < (0, 5, 2):
+        return ALIGNMENT_FACTORS[::-1]
+    return ALIGNMENT_FACTORS
+
+
+def _version(text: str) -> tuple[int, ...]:
+    parts = text.split("+")[0].split(".")[:3]
+    return tuple(int(part) if part.isdigit() else 0 for part in parts)
+
+
+def _padded(total: int, alignment: int) -> int:
+    return -(-total // alignment) * alignment
+
+
+def _check_slices(group: FlatGroup) -> None:
+    """Stage 3: every rank's vector is exactly as long as the slices that it should hold."""
+    needed = sum(-(-prod(shape) // group.ranks) for shape in group.shapes.values())
+    for role in group.roles:
+        for vector in group.vectors(role):
+            if vector is not None and vector.numel not in (needed, 0):
+                raise BadFile(
+                    f"{vector.file}: {role} of sub-group {group.number} has {vector.numel} "
+                    f"elements; {len(group.shapes)} parameters over {group.ranks} ranks need "
+                    f"{needed}"
+                )

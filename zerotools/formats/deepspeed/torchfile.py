@@ -1,0 +1,95 @@
+"""One `.pt` of a checkpoint: its tree, and where the bytes of its tensors lie."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Chunk, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
+from zerotools.io.torchzip.archive import Archive
+from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.values import Storage, StoredTensor
+from zerotools.io.torchzip.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A contiguous 1-D tensor: `numel` elements from byte `offset` of `file` on."""
+
+    file: str
+    offset: int
+    numel: int
+    dtype: DType
+
+
+@dataclass
+class TorchFile:
+    """`name` is relative to the checkpoint's root; `tree` is what was saved."""
+
+    root: Path
+    name: str
+    size: int
+    tree: Any
+    archive_records: dict[str, Any]
+    _offsets: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, root: Path, name: str) -> TorchFile:
+        """Read the pickle of `root / name`; no tensor data is read.
+
+        Raises:
+            BadFile: it is missing, cut short, or no torch file.
+            Unsupported: it is compressed, or holds an unknown element type.
+        """
+        path = root / name
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            window = Window.whole(descriptor, path)
+            archive = Archive.open(window)
+            return cls(root, name, window.length, archive.tree(), archive.records)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.name
+
+    def payload(self, storage: Storage) -> int:
+        """Byte offset of a storage in the file."""
+        if storage.key not in self._offsets:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                archive = Archive(Window.whole(descriptor, self.path), self.archive_records)
+                self._offsets[storage.key] = archive.payload(storage)
+            finally:
+                os.close(descriptor)
+        return self._offsets[storage.key]
+
+    def vector(self, value: Any, what: str) -> Vector:
+        """`value` as a contiguous 1-D tensor; `what` names it in messages.
+
+        Raises:
+            BadFile: it is something else.
+        """
+        tensor = as_tensor(value)
+        if tensor is None or len(tensor.shape) != 1 or tensor.strides not in ((1,), (0,)):
+            raise BadFile(f"{self.path}: {what} is not a flat tensor")
+        return Vector(self.name, self._first_byte(tensor), tensor.shape[0], tensor.dtype)
+
+    def tensor(self, stored: StoredTensor) -> Tensor:
+        """A tensor that this file holds whole."""
+        chunk = Chunk(Box.whole(stored.shape), self.name, self._first_byte(stored), stored.strides)
+        return Tensor(stored.dtype, stored.shape, [chunk])
+
+    def _first_byte(self, stored: StoredTensor) -> int:
+        if 0 in stored.shape:
+            return 0
+        return self.payload(stored.storage) + stored.offset * stored.dtype.itemsize

@@ -1,0 +1,45 @@
+"""The tensors in a tree, also where torch wrapped them in something of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.io.torchzip.globals import call
+from zerotools.io.torchzip.values import Global, StoredTensor
+
+_WITH_STATE = ("torch._tensor", "_rebuild_from_type_v2")
+_PARAMETERS = (
+    ("torch._utils", "_rebuild_parameter"),
+    ("torch._utils", "_rebuild_parameter_with_state"),
+)
+_PLAIN_TYPES = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
+
+
+def as_tensor(value: Any) -> StoredTensor | None:
+    """The tensor that `value` is: plain, a Parameter, or one with Python attributes; else None.
+
+    Attributes are not kept. Tensor subclasses (DTensor and the like) are not plain tensors: None.
+    """
+    for _ in range(3):
+        if isinstance(value, StoredTensor):
+            return value
+        if not isinstance(value, Opaque) or not value.called:
+            return None
+        value = _unwrapped(value)
+    return None
+
+
+def _unwrapped(value: Opaque) -> Any:
+    named = (value.module, value.name)
+    if named in _PARAMETERS and value.args:
+        return value.args[0]
+    if named == _WITH_STATE and len(value.args) == 4:
+        function, kind, args, _ = value.args
+        if isinstance(function, Global) and _is_plain(kind) and isinstance(args, tuple):
+            return call(function, args)
+    return None
+
+
+def _is_plain(kind: Any) -> bool:
+    return isinstance(kind, Global) and (kind.module, kind.name) in _PLAIN_TYPES
