@@ -12,6 +12,8 @@ from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.io.torchzip.archive import Archive
+from zerotools.io.torchzip.directory import Record
+from zerotools.io.torchzip.legacy import is_legacy, read_legacy
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.values import Storage, StoredTensor
 from zerotools.io.torchzip.window import Window
@@ -35,7 +37,7 @@ class TorchFile:
     name: str
     size: int
     tree: Any
-    archive_records: dict[str, Any]
+    records: dict[str, Record]
     _offsets: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -53,6 +55,9 @@ class TorchFile:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         try:
             window = Window.whole(descriptor, path)
+            if is_legacy(window):
+                legacy = read_legacy(window)
+                return cls(root, name, window.length, legacy.tree, {}, dict(legacy.offsets))
             archive = Archive.open(window)
             return cls(root, name, window.length, archive.tree(), archive.records)
         finally:
@@ -67,7 +72,7 @@ class TorchFile:
         if storage.key not in self._offsets:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                archive = Archive(Window.whole(descriptor, self.path), self.archive_records)
+                archive = Archive(Window.whole(descriptor, self.path), self.records)
                 self._offsets[storage.key] = archive.payload(storage)
             finally:
                 os.close(descriptor)

@@ -43,10 +43,15 @@ def make(cls: Global, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 
 def storage(identifier: Any) -> Storage:
-    """What torch's persistent id stands for: ("storage", class, key, location, numel)."""
-    if type(identifier) is not tuple or len(identifier) != 5 or identifier[0] != "storage":
+    """What torch's persistent id stands for: ("storage", class, key, location, numel).
+
+    Files of before torch 1.6 have a sixth entry: None, or what the storage is a view of.
+    """
+    if type(identifier) is not tuple or len(identifier) not in (5, 6) or identifier[0] != "storage":
         raise BadFile("it refers to something outside it that is not a torch storage")
-    _, cls, key, location, numel = identifier
+    if identifier[5:] not in ((), (None,)):
+        raise Unsupported("a storage that is a view of another, as torch before 0.4 saved it")
+    _, cls, key, location, numel = identifier[:5]
     if type(cls) is not Global or type(key) is not str or type(location) is not str:
         raise BadFile("it refers to a storage without class, key or location")
     dtype = None if cls.name in _UNTYPED else dtypes.from_torch_storage(cls.name)

@@ -17,6 +17,10 @@ from typing import Any
 from zerotools.core.errors import BadFile, Unsupported
 
 
+class CutShort(BadFile):
+    """The pickle goes on behind the end of the data."""
+
+
 class Machine:
     """The pickle machine's state. `stack` is the part above the last mark."""
 
@@ -36,7 +40,7 @@ class Machine:
 
     def take(self, at: int, size: int) -> bytes:
         if size < 0 or size > len(self.data) - at:
-            raise BadFile(f"{size} bytes are announced and {len(self.data) - at} are left")
+            raise CutShort(f"{size} bytes are announced and {len(self.data) - at} are left")
         return self.data[at : at + size]
 
 

@@ -18,7 +18,7 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.io.torchzip.globals import call, make, resolve, storage
 from zerotools.io.torchzip.keys import check_key
-from zerotools.io.torchzip.machine import HANDLERS, Machine, on, text
+from zerotools.io.torchzip.machine import CutShort, HANDLERS, Machine, on, text
 from zerotools.io.torchzip.values import Global, Ordered
 
 LARGEST_PICKLE = 2**30
@@ -31,18 +31,23 @@ def loads(data: bytes, *, source: object) -> Any:
         BadFile: the pickle is damaged or does what no saved checkpoint does.
         Unsupported: an opcode, storage or element type that zerotools does not know.
     """
+    tree, _ = loads_from(data, 0, source=source)
+    return tree
+
+
+def loads_from(data: bytes, at: int, *, source: object) -> tuple[Any, int]:
+    """As `loads`, of the pickle that begins at byte `at`, and where it ends."""
     if len(data) > LARGEST_PICKLE:
         raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")
     machine = Machine(data)
-    at = 0
     try:
         while not machine.done:
             at = HANDLERS[data[at]](machine, at + 1)
-        return machine.stack.pop()
+        return machine.stack.pop(), at
     except ZerotoolsError as error:
         raise type(error)(f"{source}: its pickle, near byte {at}: {error}") from None
     except (IndexError, struct.error):
-        raise BadFile(f"{source}: its pickle is cut short or damaged near byte {at}") from None
+        raise CutShort(f"{source}: its pickle is cut short or damaged near byte {at}") from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadFile(f"{source}: its pickle is damaged near byte {at}: {error}") from None
 
