@@ -14,6 +14,7 @@ from zerotools.ops.consolidate import DTYPES, Options, prepare, refuse_overflow
 @click.command("consolidate")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
+@click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
 @click.option(
     "--dtype",
     type=click.Choice(["auto", *DTYPES]),
@@ -36,6 +37,7 @@ from zerotools.ops.consolidate import DTYPES, Options, prepare, refuse_overflow
 def command(
     path: Path,
     out: Path,
+    tag: str | None,
     dtype: str,
     max_shard_size: int,
     include: tuple[str, ...],
@@ -60,7 +62,7 @@ def command(
         keep_aliases=keep_aliases,
     )
     carry_out(
-        prepare(path, out, options),
+        prepare(path, out, options, tag=tag),
         verb="consolidate",
         max_memory=max_memory,
         workers=workers,

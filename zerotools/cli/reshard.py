@@ -14,12 +14,14 @@ from zerotools.ops.reshard import Unchanged, prepare
 @click.command("reshard")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
+@click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
 @click.option("--world-size", type=int, required=True, help="Ranks that will load it.")
 @click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
 @conversion_options
 def command(
     path: Path,
     out: Path,
+    tag: str | None,
     world_size: int,
     force: bool,
     max_memory: int,
@@ -32,7 +34,7 @@ def command(
 
     PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
     """
-    prepared = prepare(path, out, world_size=world_size, force=force)
+    prepared = prepare(path, out, world_size=world_size, force=force, tag=tag)
     if isinstance(prepared, Unchanged):
         _say_unchanged(prepared, as_json=as_json)
         return

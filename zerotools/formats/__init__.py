@@ -5,45 +5,49 @@ A format is imported only when a file of it is there. Formats do not import each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadRequest
 from zerotools.formats.detect import Detected, detect
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format by its module, which has `read(path) -> Checkpoint`."""
+    """A format by its module, which has `read(path) -> Checkpoint`; with `tag=` if it has tags."""
 
     name: str
     title: str
     module: str
-
-    def reader(self) -> Callable[[Path], Checkpoint]:
-        """The format's `read`, imported now."""
-        read: Callable[[Path], Checkpoint] = import_module(self.module).read
-        return read
+    has_tags: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
     "dcp": Format("dcp", "torch DCP", "zerotools.formats.dcp"),
+    "deepspeed": Format(
+        "deepspeed", "DeepSpeed ZeRO", "zerotools.formats.deepspeed", has_tags=True
+    ),
     "safetensors": Format("safetensors", "safetensors", "zerotools.formats.safetensors"),
 }
 
 
-def read(path: Path) -> Checkpoint:
-    """The checkpoint at `path`, in whichever format it is.
+def read(path: Path, *, tag: str | None = None) -> Checkpoint:
+    """The checkpoint at `path`, in whichever format it is; `tag` chooses one of a save directory.
 
     Raises:
-        BadRequest: there is nothing at `path`.
+        BadRequest: there is nothing at `path`, or it has no such tag.
         BadFile: it is no checkpoint, or a damaged or unfinished one.
         Unsupported: it is in a format that is not read.
     """
     found = detect(path)
-    checkpoint = FORMATS[found.format].reader()(found.path)
+    form = FORMATS[found.format]
+    if tag is not None and not form.has_tags:
+        raise BadRequest(f"{found.path} is {form.title}, which has no tags; leave --tag out")
+    options = {} if tag is None else {"tag": tag}
+    checkpoint: Checkpoint = import_module(form.module).read(found.path, **options)
     if not found.notes:
         return checkpoint
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes))

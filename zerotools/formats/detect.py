@@ -13,7 +13,7 @@ _RECORD, _MANIFEST = "job.json", "MANIFEST.json"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 _STEP = re.compile(r"step-(\d+)")
 _UNFINISHED = re.compile(r"\.tmp-.*|.*\.partial")
-_DEEPSPEED = re.compile(r"(bf16_|fp16_)?zero_pp_rank_\d+.*\.pt|mp_rank_\d+_model_states\.pt")
+_DEEPSPEED = re.compile(r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt(-\d+\.\d+)?")
 _WEIGHTS = ".safetensors"
 
 
@@ -80,9 +80,30 @@ def _detect_here(path: Path, names: set[str]) -> Detected | None:
         )
     if _DCP in names and (_RECORD in names or (path / _DCP / _DCP_METADATA).exists()):
         return Detected("dcp", path)
+    if _is_deepspeed(path, names):
+        return Detected("deepspeed", path)
     if any(name.endswith((_WEIGHTS, f"{_WEIGHTS}.index.json")) for name in names):
         return Detected("safetensors", path)
     return None
+
+
+def _is_deepspeed(path: Path, names: set[str]) -> bool:
+    """A tag directory, or a save directory with one in it; its reader finds which tag is meant.
+
+    A save directory often holds exported weights too; the masters in its shards come first.
+    """
+    if any(map(_DEEPSPEED.fullmatch, names)):
+        return True
+    inside = (entry for entry in path.iterdir() if entry.is_dir())
+    return any(_DEEPSPEED.fullmatch(name) for entry in inside for name in _names_or_none(entry))
+
+
+def _names_or_none(path: Path) -> set[str]:
+    """The names in a directory that need not be readable."""
+    try:
+        return _names(path)
+    except BadRequest:
+        return set()
 
 
 def _refuse_known(path: Path, names: set[str]) -> None:
@@ -92,8 +113,6 @@ def _refuse_known(path: Path, names: set[str]) -> None:
             f"{path} has .distcp files and no {_DCP_METADATA}, which torch writes last: the save "
             "was not finished; take an older checkpoint"
         )
-    if "zero_to_fp32.py" in names or any(map(_DEEPSPEED.fullmatch, names)):
-        raise Unsupported(f"{path} is a DeepSpeed checkpoint, which is not supported yet")
     if any(re.fullmatch(r"pytorch_model.*\.bin(\.index\.json)?", name) for name in names):
         raise Unsupported(f"{path} holds pytorch_model .bin files, which are not supported yet")
 
@@ -118,6 +137,7 @@ def _detect_below(path: Path, names: set[str]) -> Detected:
         raise BadFile(f"{path} holds only a checkpoint whose save was not finished")
     raise BadFile(
         f"{path} is no checkpoint: it has neither {_DCP_METADATA} (torch DCP), nor "
+        "*_model_states.pt (DeepSpeed), nor "
         f"*{_WEIGHTS}, nor step-* directories that do"
     )
 

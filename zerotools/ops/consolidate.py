@@ -36,14 +36,16 @@ class Options:
     keep_aliases: bool = False
 
 
-def prepare(path: Path, destination: Path, options: Options) -> Conversion:
+def prepare(
+    path: Path, destination: Path, options: Options, *, tag: str | None = None
+) -> Conversion:
     """Lay out the export of the checkpoint at `path`; nothing is written.
 
     Raises:
         BadRequest: `path` does not exist, or no tensor is selected.
         BadFile: it is no checkpoint, or its metadata is damaged.
     """
-    checkpoint = formats.read(path)
+    checkpoint = formats.read(path, tag=tag)
     notes = list(checkpoint.origin.notes)
     dtype, why = _choose_dtype(checkpoint, options.dtype)
     if why:

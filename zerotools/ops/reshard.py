@@ -20,7 +20,7 @@ class Unchanged:
 
 
 def prepare(
-    path: Path, destination: Path, *, world_size: int, force: bool = False
+    path: Path, destination: Path, *, world_size: int, force: bool = False, tag: str | None = None
 ) -> Conversion | Unchanged:
     """Lay out the checkpoint at `path` for `world_size` ranks; nothing is written.
 
@@ -31,7 +31,7 @@ def prepare(
     """
     if world_size < 1:
         raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")
-    checkpoint = formats.read(path)
+    checkpoint = formats.read(path, tag=tag)
     if checkpoint.origin.world_size == world_size and not force:
         return Unchanged(checkpoint, world_size)
     target = _lay_out(checkpoint, destination, world_size)

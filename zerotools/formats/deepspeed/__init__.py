@@ -2,7 +2,6 @@
 
 files     the grammar of file names in a tag directory
 find      which tag directory a path means
-torchfile one `.pt`, its tree and where its tensors lie
 flat      ranges of flat, partitioned vectors as chunks: the geometry of all stages
 model     what a `*_model_states.pt` says
 shards    what the `*_optim_states.pt` of all ranks say

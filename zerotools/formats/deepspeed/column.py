@@ -8,7 +8,7 @@ from math import prod
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.flat import ChunksOnDemand, chunks_of, slice_segments
+from zerotools.formats.deepspeed.flat import ChunksOnDemand, chunks_of, slice_segments, vector_of
 from zerotools.formats.deepspeed.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.model import ModelStates, Shapes, tied_in_module
 from zerotools.formats.deepspeed.shards import STAGE_3, Shard
@@ -140,7 +140,7 @@ def _frozen_slices(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]
         width = -(-numel // ranks)
         stored = [model.fragments.get(name) for model in models]
         vectors = [
-            None if part is None else model.file.vector(part, f"the fragment of {name}")
+            None if part is None else vector_of(model.file, part, f"the fragment of {name}")
             for model, part in zip(models, stored, strict=True)
         ]
         if all(vector is None for vector in vectors):

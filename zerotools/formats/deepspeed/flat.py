@@ -9,10 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from zerotools.core.boxes import boxes_of_range
 from zerotools.core.checkpoint import Chunk
-from zerotools.formats.deepspeed.torchfile import Vector
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
+from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.torchfile import TorchFile
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A contiguous 1-D tensor: `numel` elements from byte `offset` of `file` on."""
+
+    file: str
+    offset: int
+    numel: int
+    dtype: DType
+
+
+def vector_of(file: TorchFile, value: Any, what: str) -> Vector:
+    """`value`, from the tree of `file`, as a contiguous 1-D tensor; `what` is for messages.
+
+    Raises:
+        BadFile: it is something else.
+    """
+    tensor = as_tensor(value)
+    if tensor is None or len(tensor.shape) != 1 or tensor.strides not in ((1,), (0,)):
+        raise BadFile(f"{file.path}: {what} is not a flat tensor")
+    return Vector(file.name, file.first_byte(tensor), tensor.shape[0], tensor.dtype)
 
 
 @dataclass(frozen=True, slots=True)

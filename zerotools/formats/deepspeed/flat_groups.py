@@ -24,13 +24,13 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.flat import (
     ChunksOnDemand,
+    Vector,
     chunks_of,
     partition_segments,
     slice_segments,
 )
 from zerotools.formats.deepspeed.model import Shapes
 from zerotools.formats.deepspeed.shards import STAGE_3, Shard
-from zerotools.formats.deepspeed.torchfile import Vector
 
 ALIGNMENT_FACTORS = (2, 1)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.formats.deepspeed.fields import Fields, shapes_of
-from zerotools.formats.deepspeed.torchfile import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.torchfile import TorchFile
 from zerotools.io.torchzip.values import StoredTensor
 
 Shapes = dict[str, tuple[int, ...]]

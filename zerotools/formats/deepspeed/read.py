@@ -13,7 +13,7 @@ from zerotools.formats.deepspeed.files import Listing, list_files
 from zerotools.formats.deepspeed.find import Tag, find
 from zerotools.formats.deepspeed.model import ModelStates, parse_model
 from zerotools.formats.deepspeed.shards import STAGE_3, Shard, parse_shard
-from zerotools.formats.deepspeed.torchfile import TorchFile
+from zerotools.io.torchzip.torchfile import TorchFile
 
 
 def read(path: Path, *, tag: str | None = None) -> Checkpoint:

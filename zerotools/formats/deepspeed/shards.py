@@ -19,9 +19,10 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.fields import Fields, integer_of
+from zerotools.formats.deepspeed.flat import Vector, vector_of
 from zerotools.formats.deepspeed.model import Shapes, parse_groups
-from zerotools.formats.deepspeed.torchfile import TorchFile, Vector
 from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.torchfile import TorchFile
 
 BF16_OPTIMIZER = "BF16_Optimizer"
 STAGE_1_AND_2 = "DeepSpeedZeroOptimizer"
@@ -123,7 +124,7 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> Shard:
 
 
 def _vectors(file: TorchFile, values: Sequence[Any], what: str) -> list[Vector]:
-    return [file.vector(value, f"{what}[{i}]") for i, value in enumerate(values)]
+    return [vector_of(file, value, f"{what}[{i}]") for i, value in enumerate(values)]
 
 
 def _rigid_states(
@@ -158,7 +159,7 @@ def _split(
         for name, value in state.items():
             tensor = as_tensor(value)
             if tensor is not None and len(tensor.shape) == 1:
-                flat[str(name)] = file.vector(value, f"{name} of group {number}")
+                flat[str(name)] = vector_of(file, value, f"{name} of group {number}")
             else:
                 rest[str(name)] = value
         vectors.append(flat)

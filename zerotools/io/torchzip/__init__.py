@@ -6,6 +6,7 @@ unpickle   bytes -> tree; runs nothing, imports nothing
 pickles    tree -> bytes that torch and pickle load
 archive    a zip and its pickle together: storages by key
 legacy     the same of the format before torch 1.6, which is no zip
+torchfile  one file in either format: its tree, and where its tensors lie
 tensors    the tensors in a tree, also where torch wrapped them
 lay_out    where every byte of a new archive goes
 """

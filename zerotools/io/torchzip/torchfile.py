@@ -1,4 +1,4 @@
-"""One `.pt` of a checkpoint: its tree, and where the bytes of its tensors lie."""
+"""One `.pt`, in either format of torch.save: its tree, and where the bytes of its tensors lie."""
 
 from __future__ import annotations
 
@@ -9,24 +9,12 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
-from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.directory import Record
 from zerotools.io.torchzip.legacy import is_legacy, read_legacy
-from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.values import Storage, StoredTensor
 from zerotools.io.torchzip.window import Window
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """A contiguous 1-D tensor: `numel` elements from byte `offset` of `file` on."""
-
-    file: str
-    offset: int
-    numel: int
-    dtype: DType
 
 
 @dataclass
@@ -78,23 +66,13 @@ class TorchFile:
                 os.close(descriptor)
         return self._offsets[storage.key]
 
-    def vector(self, value: Any, what: str) -> Vector:
-        """`value` as a contiguous 1-D tensor; `what` names it in messages.
-
-        Raises:
-            BadFile: it is something else.
-        """
-        tensor = as_tensor(value)
-        if tensor is None or len(tensor.shape) != 1 or tensor.strides not in ((1,), (0,)):
-            raise BadFile(f"{self.path}: {what} is not a flat tensor")
-        return Vector(self.name, self._first_byte(tensor), tensor.shape[0], tensor.dtype)
-
     def tensor(self, stored: StoredTensor) -> Tensor:
         """A tensor that this file holds whole."""
-        chunk = Chunk(Box.whole(stored.shape), self.name, self._first_byte(stored), stored.strides)
+        chunk = Chunk(Box.whole(stored.shape), self.name, self.first_byte(stored), stored.strides)
         return Tensor(stored.dtype, stored.shape, [chunk])
 
-    def _first_byte(self, stored: StoredTensor) -> int:
+    def first_byte(self, stored: StoredTensor) -> int:
+        """Byte offset of a tensor's first element; 0 where it has none."""
         if 0 in stored.shape:
             return 0
         return self.payload(stored.storage) + stored.offset * stored.dtype.itemsize
