@@ -18,7 +18,7 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.io.torchzip.globals import call, make, resolve, storage
 from zerotools.io.torchzip.keys import check_key
-from zerotools.io.torchzip.machine import CutShort, HANDLERS, Machine, on, text
+from zerotools.io.torchzip.machine import HANDLERS, CutShort, Machine, on, text
 from zerotools.io.torchzip.values import Global, Ordered
 
 LARGEST_PICKLE = 2**30
