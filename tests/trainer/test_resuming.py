@@ -10,7 +10,7 @@ from tests.trainer.launching import TINY_GPT2, Attempt, job, run, start
 from zerotools.formats.dcp import jobcheckpoint as layout
 
 pytestmark = pytest.mark.torch
-KILLED = Path(__file__).with_name("rank_killed.py")
+FAULTY = Path(__file__).with_name("rank_faulty.py")
 TOLERANCE = 2e-6
 
 
@@ -90,7 +90,8 @@ def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
 
     tree = job(text, ranks=2, checkpoint={"every": 2})
     output_dir = tmp_path / "out"
-    killed = start(tmp_path, tree, script=KILLED)
+    (tmp_path / "fault").write_text("kill")
+    killed = start(tmp_path, tree, script=FAULTY)
     statuses = killed.finish()
     assert statuses[0] == -signal.SIGKILL
     assert statuses[1] not in (0, 64, 65, 75)
@@ -102,3 +103,13 @@ def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
     assert digest(output_dir / layout.directory_name(2)) == before
     assert list(output_dir.glob(f"{layout.STAGING_PREFIX}*")) == []
     layout.check(output_dir / layout.directory_name(4))
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, text: Path) -> None:
+    (tmp_path / "fault").write_text("full disk")
+    attempt = start(tmp_path, job(text, ranks=2, checkpoint={"every": 2}), script=FAULTY)
+    assert attempt.finish() == [0, 0], attempt.log()
+    assert [event["step"] for event in attempt.events("save_failed")] == [2]
+    assert "No space left on device" in attempt.events("save_failed")[0]["why"]
+    assert [layout.step_of(path.name) for path in layout.listing(tmp_path / "out")] == [4]
+    assert list((tmp_path / "out").glob(f"{layout.STAGING_PREFIX}*")) == []

@@ -50,9 +50,11 @@ class Group:
         value: Value = answer[0]
         return value
 
-    def barrier(self) -> None:
-        """Wait for all ranks, for as long as rank 0 may take over a checkpoint."""
-        dist.barrier(group=self.control)
+    def gathered(self, value: Value) -> list[Value]:
+        """The `value` of each rank, on every rank."""
+        values: list[Any] = [None] * self.rank.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def total(self, values: list[float]) -> list[float]:
         """The sums of the ranks' `values`, in fp64."""

@@ -15,7 +15,7 @@ from zerotoolsd.trainer.failures import EXIT_DONE, EXIT_STOPPED
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.phases import Phases
 from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.saving import Saver
+from zerotoolsd.trainer.saving import SaveFailed, Saver
 from zerotoolsd.trainer.settings import stop_reason
 from zerotoolsd.trainer.state import Live
 from zerotoolsd.trainer.step import Outcome, train_step
@@ -45,6 +45,9 @@ class Run:
 
         Checkpoints are written every `checkpoint.every` steps, at the end, and at a stop. A stop
         before the first step of this attempt leaves nothing to save.
+
+        Raises:
+            SaveFailed: the last checkpoint could not be written; one on the way may be missed.
         """
         steps, every = self.spec.train.steps, self.spec.checkpoint.every
         stop = self._asked_before_the_first_step()
@@ -54,8 +57,10 @@ class Run:
         while self.step < steps and not stop:
             self.reporter.enter("train") if self.step == first else None
             stop = self._one_step(first).stop
-            if stop or self.step == steps or (every and self.step % every == 0):
+            if stop or self.step == steps:
                 self._save()
+            elif every and self.step % every == 0:
+                self._save_if_possible()
         return self._end(stopped=stop and self.step < steps)
 
     def _asked_before_the_first_step(self) -> bool:
@@ -87,6 +92,14 @@ class Run:
         saved = self.saver.save(self.record(self.step, self.consumed))
         self.reporter.saved(self.step, saved)
         self.reporter.enter("train")
+
+    def _save_if_possible(self) -> None:
+        # A full disk must not end a run that can go on: the checkpoint before still stands.
+        try:
+            self._save()
+        except SaveFailed as error:
+            self.reporter.save_failed(self.step, str(error))
+            self.reporter.enter("train")
 
     def _end(self, *, stopped: bool) -> int:
         if stopped:

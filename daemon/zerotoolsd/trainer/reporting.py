@@ -81,6 +81,12 @@ class Reporter:
         size = saved.size_bytes / 2**20
         self.say(f"saved step {step}: {saved.path} ({size:.1f} MiB in {saved.seconds:.2f} s)")
 
+    def save_failed(self, step: int, why: str) -> None:
+        """A checkpoint could not be written, and the run goes on without it."""
+        if self._leads:
+            self._notifier.event("save_failed", why=why)
+        self.say(f"step {step} could not be saved, training goes on: {why}")
+
     def skipped(self, path: Path, why: str) -> None:
         """A checkpoint was passed over."""
         if self._leads:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar, cast
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
@@ -29,6 +30,8 @@ from zerotools.io.manifest import write_manifest
 from zerotoolsd.trainer import rng
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.state import Live
+
+Value = TypeVar("Value")
 
 
 class SaveFailed(RuntimeError):
@@ -69,24 +72,45 @@ class Saver:
         """Commit the live state as the checkpoint of `record.step`; all ranks call it together.
 
         Raises:
-            SaveFailed: a rank could not write; nothing was committed.
+            SaveFailed: a rank could not write; on every rank. Nothing was committed, and what was
+                staged is deleted.
         """
         started = time.monotonic()
-        group, rank = self.group, self.group.rank
-        staging = group.decided_by_rank_zero(lambda: self._make_staging(record.step))
+        staging = self._by_rank_zero(lambda: self._make_staging(record.step))
         try:
-            _write_tensors(self.live, staging / layout.DCP, group)
-            _write_text(staging / layout.rng_name(rank.number), rng.capture())
-            group.barrier()
-            path = self._commit(staging, record) if rank.leads else None
-        except OSError as error:
-            raise SaveFailed(f"checkpoint of step {record.step}: {error}") from error
-        group.barrier()
-        path = path or self.output_dir / layout.directory_name(record.step)
-        size = sum(file.stat().st_size for file in _files(path)) if rank.leads else 0
-        if rank.leads:
-            self._delete_old(path)
+            self._by_all(lambda: self._write_part(staging))
+            path, size = self._by_rank_zero(lambda: self._commit(staging, record))
+        except SaveFailed:
+            if self.group.rank.leads:
+                shutil.rmtree(staging, ignore_errors=True)
+            raise
         return Saved(path, size, time.monotonic() - started)
+
+    def _by_rank_zero(self, act: Callable[[], Value]) -> Value:
+        def attempt() -> tuple[Value | None, str | None]:
+            try:
+                return act(), None
+            except OSError as error:
+                return None, str(error)
+
+        value, problem = self.group.decided_by_rank_zero(attempt)
+        if problem is not None:
+            raise SaveFailed(problem)
+        return cast(Value, value)
+
+    def _by_all(self, act: Callable[[], None]) -> None:
+        problem = None
+        try:
+            act()
+        except (OSError, SaveFailed) as error:
+            problem = str(error)
+        problems = [one for one in self.group.gathered(problem) if one is not None]
+        if problems:
+            raise SaveFailed(problems[0])
+
+    def _write_part(self, staging: Path) -> None:
+        _write_tensors(self.live, staging / layout.DCP, self.group)
+        _write_text(staging / layout.rng_name(self.group.rank.number), rng.capture())
 
     def _make_staging(self, step: int) -> Path:
         name = f"{layout.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
@@ -94,7 +118,7 @@ class Saver:
         staging.mkdir(parents=True)
         return staging
 
-    def _commit(self, staging: Path, record: JobRecord) -> Path:
+    def _commit(self, staging: Path, record: JobRecord) -> tuple[Path, int]:
         layout.write_record(staging, record)
         self.add_files(staging)
         self.before_commit(staging)
@@ -109,7 +133,8 @@ class Saver:
         staging.rename(path)
         layout.sync_directory(self.output_dir)
         layout.write_latest(self.output_dir, path.name)
-        return path
+        self._delete_old(path)
+        return path, sum(file.stat().st_size for file in _files(path))
 
     def _delete_old(self, newest: Path) -> None:
         if self.keep_last is None:
@@ -137,7 +162,7 @@ def _write_tensors(live: Live, directory: Path, group: Group) -> None:
     try:
         dcp.save(live.tree(), storage_writer=writer, process_group=group.control)
     except CheckpointException as error:  # a BaseException: it must not pass as an interruption
-        raise SaveFailed(f"{directory}: {_causes(error)}") from error
+        raise SaveFailed(_causes(error)) from error
 
 
 def _causes(error: CheckpointException) -> str:

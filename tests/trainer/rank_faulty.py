@@ -1,6 +1,10 @@
-"""A rank of the trainer that is killed when its second checkpoint is written but not committed."""
+"""A rank of the trainer to which something happens when a checkpoint is about to be committed.
+
+The file `fault` in the run directory says what: `kill` at the second, or `full disk` at the first.
+"""
 
 import argparse
+import errno
 import os
 import runpy
 import signal
@@ -17,19 +21,23 @@ from zerotoolsd.trainer.settings import rank_from  # noqa: E402
 
 
 def main() -> None:
-    """Train the job of --run-dir until then."""
+    """Train the job of --run-dir."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
+    run_dir = parser.parse_args().run_dir
+    fault = (run_dir / "fault").read_text()
     seen: list[Path] = []
 
     def before_commit(staging: Path) -> None:
         seen.append(staging)
-        if len(seen) == 2:
+        if fault == "kill" and len(seen) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "full disk" and len(seen) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(staging))
 
     rank = rank_from()
     notifier = Notifier(os.environ["ZEROTOOLS_NOTIFY"], rank.number)
-    run(parser.parse_args().run_dir, rank, notifier, time.monotonic(), before_commit)
+    raise SystemExit(run(run_dir, rank, notifier, time.monotonic(), before_commit))
 
 
 if __name__ == "__main__":
