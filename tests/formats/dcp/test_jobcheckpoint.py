@@ -14,6 +14,7 @@ from zerotools.formats.dcp.jobrecord import (
     ModelRecord,
     OptimizerGroup,
     OptimizerRecord,
+    record_to_json,
 )
 from zerotools.io.manifest import write_manifest
 
@@ -183,3 +184,10 @@ def test_latest_is_a_hint_that_is_followed_only_to_what_exists(tmp_path: Path) -
     assert layout.latest(tmp_path) == directory
     (tmp_path / layout.LATEST).write_text("../elsewhere\n")
     assert layout.latest(tmp_path) is None
+
+
+def test_every_field_is_in_the_reference() -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "job-checkpoint.md"
+    text = page.read_text("utf-8")
+    missing = [name for name in json.loads(record_to_json(record())) if f"`{name}`" not in text]
+    assert missing == []

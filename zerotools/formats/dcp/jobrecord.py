@@ -2,7 +2,7 @@
 
 The record is plain JSON, so that reading it runs no code, and every value is checked once, here,
 where it enters. The trainer writes it; a reshard rewrites `world_size` and `rng` and keeps the
-rest; `docs/reference` describes the fields for people.
+rest; `docs/reference/job-checkpoint.md` describes the fields for people.
 """
 
 from __future__ import annotations
