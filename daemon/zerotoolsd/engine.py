@@ -69,6 +69,7 @@ class Engine:
         self._policy = config.retry.policy()
         self._watcher = Watcher(self._over)
         self._wake = asyncio.Event()
+        self._requests: dict[int, Request] = {}
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
 
     @property
@@ -128,13 +129,8 @@ class Engine:
         return waits
 
     async def _schedule(self, queued: list[JobRow]) -> float:
-        requests, jobs = [], {}
-        for job in queued:
-            try:
-                requests.append(request_of(job.id, job.spec))
-                jobs[job.id] = job
-            except ZerotoolsError as error:
-                self._give_up(job, str(error))
+        jobs = {job.id: job for job in queued}
+        requests = self._requests_of(queued)
         wants_gpus = any(request.gpus is not None for request in requests)
         snapshot = await self.machine.snapshot() if wants_gpus else None
         decisions = tick(
@@ -151,6 +147,16 @@ class Engine:
             if self.store.job(start.job_id).state == states.QUEUED:
                 self._launch(jobs[start.job_id], start)
         return POLL_SECONDS if wants_gpus and decisions.waits else IDLE_SECONDS
+
+    def _requests_of(self, queued: list[JobRow]) -> list[Request]:
+        """What each job needs, worked out once; a job that cannot be read any more is given up."""
+        known, self._requests = self._requests, {}
+        for job in queued:
+            try:
+                self._requests[job.id] = known.get(job.id) or request_of(job.id, job.spec)
+            except ZerotoolsError as error:
+                self._give_up(job, str(error))
+        return list(self._requests.values())
 
     def _cpu_ranks_used(self) -> int:
         specs = [job.spec for job in self.store.jobs(states.ACTIVE)]

@@ -169,6 +169,12 @@ def test_every_problem_is_listed_at_once() -> None:
     assert len(message.splitlines()) == 4
 
 
+def test_a_flood_of_unknown_keys_is_counted_not_listed() -> None:
+    message = refusal(**{f"key{n}": 1 for n in range(50_000)})
+    assert len(message.splitlines()) == 22
+    assert message.endswith("job: 49980 more unknown keys")
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [({"engine": "deepspeed"}, "engine"), ({"zero__stage": 1}, "zero.stage = 1")],

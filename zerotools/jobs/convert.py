@@ -10,12 +10,15 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from typing import Any, get_args, get_origin
 
 MAX_INT = 2**63 - 1
 MAX_DEPTH = 32
+MOST_UNKNOWN = 20
+"""Unknown keys of one table that are listed; a guess at each takes time."""
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
@@ -28,10 +31,13 @@ def build(kind: type[Any], tree: Mapping[str, Any], where: str, problems: list[s
 
     `where` is the dotted prefix of the keys ("" at the root, else "train.").
     """
-    hints = typing.get_type_hints(kind)
+    hints: dict[str, Any] = _hints(kind)
     known = {item.name: item for item in fields(kind)}
     before = len(problems)
-    problems += [_unknown(name, where, known) for name in tree if name not in known]
+    strange = [name for name in tree if name not in known]
+    problems += [_unknown(name, where, known) for name in strange[:MOST_UNKNOWN]]
+    if len(strange) > MOST_UNKNOWN:
+        problems.append(f"{where or 'job'}: {len(strange) - MOST_UNKNOWN} more unknown keys")
     values: dict[str, Any] = {}
     for name, item in known.items():
         if name in tree:
@@ -43,12 +49,17 @@ def build(kind: type[Any], tree: Mapping[str, Any], where: str, problems: list[s
     return kind(**values) if len(problems) == before else None
 
 
+@cache
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 
 
 def _unknown(name: object, where: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(str(name), known, n=1)
+    close = difflib.get_close_matches(str(name)[:64], known, n=1)
     hint = f"did you mean {where}{close[0]}?" if close else f"known keys: {', '.join(known)}"
     return f"{where}{show(name, bare=True)}: unknown key; {hint}"
 
@@ -72,7 +83,9 @@ def _check_rules(item: Field[Any], value: Any) -> None:
     rules = item.metadata
     allowed, least, most, above = (rules.get(k) for k in ("allowed", "least", "most", "above"))
     if allowed is not None and value not in allowed:
-        close = difflib.get_close_matches(str(value), [str(choice) for choice in allowed], n=1)
+        close = difflib.get_close_matches(
+            show(value, bare=True), [str(choice) for choice in allowed], n=1
+        )
         hint = f"; did you mean {show(close[0])}?" if close else ""
         raise Mismatch(f"must be one of {', '.join(show(choice) for choice in allowed)}{hint}")
     if value is None:
