@@ -10,15 +10,15 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import cache
 from typing import Any, get_args, get_origin
 
 MAX_INT = 2**63 - 1
 MAX_DEPTH = 32
 MOST_UNKNOWN = 20
 """Unknown keys of one table that are listed; a guess at each takes time."""
+_HINTS: dict[type[Any], dict[str, Any]] = {}
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
@@ -31,7 +31,7 @@ def build(kind: type[Any], tree: Mapping[str, Any], where: str, problems: list[s
 
     `where` is the dotted prefix of the keys ("" at the root, else "train.").
     """
-    hints: dict[str, Any] = _hints(kind)
+    hints = _hints(kind)
     known = {item.name: item for item in fields(kind)}
     before = len(problems)
     strange = [name for name in tree if name not in known]
@@ -49,9 +49,10 @@ def build(kind: type[Any], tree: Mapping[str, Any], where: str, problems: list[s
     return kind(**values) if len(problems) == before else None
 
 
-@cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def _required(item: Field[Any]) -> bool:
