@@ -117,7 +117,7 @@ class Watcher:
             log.error("%s: %s", run_dir / REQUEST, error.strerror)
         live = self._live.get(attempt.token)
         # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
-        if live is not None and (run_dir / RUN).exists():
+        if live is not None and ((run_dir / RUN).exists() or not run_dir.exists()):
             try:
                 signal.pidfd_send_signal(live.pidfd, signal.SIGTERM)
             except ProcessLookupError:

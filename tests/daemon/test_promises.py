@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,17 @@ def test_p5_cancel_ends_a_rank_that_ignores_every_request(daemon: Daemon) -> Non
     assert job["state"] == "cancelled"
     assert "did not stop within 0.05 s" in job["reason"]
     wait_for(lambda: not any(is_alive(pid) for pid in pids), "every process to end")
+
+
+def test_p5_cancel_works_though_the_run_directory_was_removed(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("release"))
+    wait_for_file(daemon.run_dir() / "waiting-0")
+    pids = daemon.pids()
+    shutil.rmtree(daemon.run_dir())
+    daemon.client.cancel(1)
+    assert daemon.wait_for_end(1)["state"] == "cancelled"
+    assert not any(is_alive(pid) for pid in pids)
 
 
 def test_p5_a_cancel_that_was_committed_is_carried_out_by_the_next_daemon(

@@ -98,6 +98,9 @@ def _write_exit(record: dict[str, Any]) -> None:
     for _ in range(600):
         try:
             write_json(Path(EXIT), record)
+        except FileNotFoundError:
+            print(f"{EXIT}: the run directory was removed", flush=True)
+            return
         except OSError as error:
             print(f"{EXIT}: {error}", flush=True)
             time.sleep(1)
