@@ -8,11 +8,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from tests.golden_files import JOB
-from tests.layouts import load
-from zerotools import formats
+from tests.ops import exports
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.io.arrays import Array, CastLosses
@@ -22,18 +20,11 @@ from zerotools.ops.execute import Budget, Report
 
 
 def export(destination: Path, **options: object) -> dict[str, Array]:
-    conversion = prepare(JOB, destination, Options(**options))  # type: ignore[arg-type]
-    perform(conversion, budget=Budget(), overwrite=False)
-    weights: dict[str, Array] = {}
-    for file in sorted(destination.glob("*.safetensors")):
-        weights |= load_file(file)
-    return weights
+    return exports.export(JOB, destination, **options)
 
 
 def masters() -> dict[str, Array]:
-    checkpoint = formats.read(JOB)
-    keys = [key for key in checkpoint.tensors if key.role == "param"]
-    return {key.name: load(checkpoint, key) for key in keys}
+    return exports.masters(JOB)
 
 
 def test_bf16_is_the_rounded_master(tmp_path: Path) -> None:
@@ -77,6 +68,26 @@ def test_names_are_chosen_by_globs(tmp_path: Path) -> None:
     ]
     with pytest.raises(BadRequest, match="no weights that match"):
         export(tmp_path / "none", include=("nothing",))
+
+
+def test_new_names_come_before_globs(tmp_path: Path) -> None:
+    options = {"strip_prefix": ("model.",), "rename": (r"layers\.(\d+)=h.\1",)}
+    exported = export(tmp_path / "out", include=("h.0.mlp.*", "norm.*"), **options)
+    assert "norm.weight" in exported
+    assert "h.0.mlp.up_proj.weight" in exported
+    assert all(name.startswith(("h.0.mlp.", "norm.")) for name in exported)
+
+
+def test_two_tensors_cannot_get_one_name(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"layernorm\.weight and \S+ would both become x\.w$"):
+        export(tmp_path / "out", rename=(r"^.*norm\..*=x.w",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_prefix_that_no_name_has_is_said(tmp_path: Path) -> None:
+    conversion = prepare(JOB, tmp_path / "out", Options(strip_prefix=("model.", "module.")))
+    assert any("no name begins with 'module.'" in note for note in conversion.notes)
+    assert not any("'model.'" in note for note in conversion.notes)
 
 
 def test_modes_follow_the_umask(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ import click
 
 from zerotools.cli.conversion import carry_out, conversion_options
 from zerotools.cli.quantities import ByteSize
-from zerotools.ops.consolidate import DTYPES, Options, prepare, refuse_overflow
+from zerotools.ops.consolidate import (
+    DTYPES,
+    SAFETENSORS,
+    TORCH,
+    Options,
+    prepare,
+    refuse_overflow,
+)
+from zerotools.ops.selection import MASTERS, WEIGHTS
 
 
 @click.command("consolidate")
@@ -29,8 +37,41 @@ from zerotools.ops.consolidate import DTYPES, Options, prepare, refuse_overflow
     show_default=True,
     help="Largest weights file.",
 )
-@click.option("--include", multiple=True, metavar="GLOB", help="Export only these names.")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these names out.")
+@click.option(
+    "--from",
+    "weights_from",
+    type=click.Choice([MASTERS, WEIGHTS]),
+    default=MASTERS,
+    show_default=True,
+    help="Take the fp32 masters where there are any, or the 16-bit weights.",
+)
+@click.option(
+    "--strip-prefix",
+    multiple=True,
+    metavar="PREFIX",
+    help="Take this off the names that begin with it.",
+)
+@click.option(
+    "--rename",
+    multiple=True,
+    metavar="REGEX=REPL",
+    help="Replace in every name, after --strip-prefix.",
+)
+@click.option("--include", multiple=True, metavar="GLOB", help="Export only these (new) names.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these (new) names out.")
+@click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Check against this model's names, shapes and types before anything is written.",
+)
+@click.option(
+    "--format",
+    type=click.Choice([SAFETENSORS, TORCH]),
+    default=SAFETENSORS,
+    show_default=True,
+    help="Files to write; torch is pytorch_model.bin.",
+)
 @click.option("--keep-aliases", is_flag=True, help="Write tied weights under each of their names.")
 @click.option("--allow-overflow", is_flag=True, help="Let weights become infinite in fp16.")
 @conversion_options
@@ -40,8 +81,13 @@ def command(
     tag: str | None,
     dtype: str,
     max_shard_size: int,
+    weights_from: str,
+    strip_prefix: tuple[str, ...],
+    rename: tuple[str, ...],
     include: tuple[str, ...],
     exclude: tuple[str, ...],
+    like: Path | None,
+    format: str,
     keep_aliases: bool,
     allow_overflow: bool,
     max_memory: int,
@@ -50,15 +96,20 @@ def command(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Merge the checkpoint at PATH into a Hugging Face safetensors model in the directory OUT.
+    """Merge the checkpoint at PATH into a Hugging Face model in the directory OUT.
 
     PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
     """
     options = Options(
         dtype=dtype,
         max_shard_bytes=max_shard_size,
+        weights_from=weights_from,
+        strip_prefix=strip_prefix,
+        rename=rename,
         include=include,
         exclude=exclude,
+        like=like,
+        format=format,
         keep_aliases=keep_aliases,
     )
     carry_out(

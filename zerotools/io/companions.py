@@ -20,3 +20,13 @@ def companions(directory: Path) -> dict[str, Path]:
         for path in sorted(directory.iterdir())
         if _NAME.fullmatch(path.name) and path.is_file()
     }
+
+
+def kind_of(name: str) -> str:
+    """What a companion belongs to, so that files of two models are never mixed within one kind:
+    `config`, `generation`, `processor`, or `tokenizer` for all the others."""
+    if name == CONFIG:
+        return "config"
+    if name == "generation_config.json":
+        return "generation"
+    return "processor" if "processor_config" in name else "tokenizer"

@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from zerotools import formats
 from zerotools.core import dtypes
-from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.formats.safetensors import lay_out
 from zerotools.ops.convert import Conversion
 from zerotools.ops.execute import Report
-from zerotools.ops.rewrite import describe, select
+from zerotools.ops.reference import Reference, check_against, read_reference, with_companions
+from zerotools.ops.renaming import namer, parse_rule
+from zerotools.ops.rewrite import describe, rename
+from zerotools.ops.selection import MASTERS, SIXTEEN_BIT, choose_names, matcher, weights_from
 
 DTYPES = {"fp16": dtypes.FLOAT16, "bf16": dtypes.BFLOAT16, "fp32": dtypes.FLOAT32}
-SIXTEEN_BIT = (dtypes.FLOAT16, dtypes.BFLOAT16)
-EXPORTED_ROLES = ("param", "buffer")
 DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
+SAFETENSORS, TORCH = "safetensors", "torch"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `zerotools consolidate` was asked for; `dtype` is a key of `DTYPES`, or "auto"."""
+    """What `zerotools consolidate` was asked for.
+
+    `dtype` is a key of `DTYPES`, or "auto". `weights_from` is "masters" or "weights"; `format` is
+    "safetensors" or "torch". `include`, `exclude` and the names of the model at `like` are compared
+    with the names that `strip_prefix` and `rename` (`REGEX=REPL`) make.
+    """
 
     dtype: str = "auto"
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    weights_from: str = MASTERS
+    strip_prefix: Sequence[str] = ()
+    rename: Sequence[str] = ()
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    like: Path | None = None
     keep_aliases: bool = False
+    format: str = SAFETENSORS
 
 
 def prepare(
@@ -42,30 +52,53 @@ def prepare(
     """Lay out the export of the checkpoint at `path`; nothing is written.
 
     Raises:
-        BadRequest: `path` does not exist, or no tensor is selected.
+        BadRequest: `path` does not exist, no tensor is selected, two would have one name, or the
+            export would not look like the model that it should be like.
         BadFile: it is no checkpoint, or its metadata is damaged.
     """
+    new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
+    wanted = matcher(options.include, options.exclude)
+    like = read_reference(options.like).only(wanted) if options.like is not None else None
     checkpoint = formats.read(path, tag=tag)
     notes = list(checkpoint.origin.notes)
     dtype, why = _choose_dtype(checkpoint, options.dtype)
-    if why:
+    if why and like is None:
         notes.append(why)
-    weights = select(checkpoint, lambda key: _is_wanted(key, options))
+    weights = rename(weights_from(checkpoint, options.weights_from), new_name)
+    notes += _useless_prefixes(checkpoint, options.strip_prefix)
+    weights = choose_names(weights, wanted)
     if not weights.tensors:
         raise BadRequest(f"{path} has no weights that match; nothing to export")
-    weights, said = _settle_aliases(weights, keep=options.keep_aliases)
+    if like is not None:
+        weights = replace(weights, companions=with_companions(weights, like))
+    weights, said = _settle_aliases(weights, keep=options.keep_aliases, like=like)
     notes += said
-    wanted = describe(weights, lambda _, tensor: _exported_dtype(tensor, dtype))
-    target = lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
+    types = like if options.dtype == "auto" else None
+    described = describe(weights, lambda key, tensor: _exported_dtype(key, tensor, dtype, types))
+    if like is not None:
+        check_against(described, like)
+    target = _lay_out(described, destination, options)
     return Conversion(weights, target, (*notes, *target.notes))
 
 
-def _is_wanted(key: Key, options: Options) -> bool:
-    if key.role not in EXPORTED_ROLES:
-        return False
-    if options.include and not any(fnmatchcase(key.name, glob) for glob in options.include):
-        return False
-    return not any(fnmatchcase(key.name, glob) for glob in options.exclude)
+def _lay_out(wanted: Checkpoint, destination: Path, options: Options) -> Target:
+    if options.format == TORCH:
+        from zerotools.formats import torchfile
+
+        return torchfile.lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
+    from zerotools.formats import safetensors
+
+    return safetensors.lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
+
+
+def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[str]:
+    names = {key.name for key in checkpoint.tensors}
+    notes = []
+    for prefix in prefixes:
+        if not any(name.startswith(prefix) for name in names):
+            notes.append(f"no name begins with {prefix!r}, which --strip-prefix takes off")
+        names = {name.removeprefix(prefix) for name in names}
+    return notes
 
 
 def _choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
@@ -86,24 +119,46 @@ def _choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None
     return dtypes.BFLOAT16, f"--dtype auto chose bf16: {reason}"
 
 
-def _exported_dtype(tensor: Tensor, dtype: DType) -> DType:
+def _exported_dtype(key: Key, tensor: Tensor, dtype: DType, like: Reference | None) -> DType:
     """Integers, booleans and 8-bit floats (which have scales of their own) keep their type."""
-    return dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
+    chosen = dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
+    return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
 
-def _settle_aliases(weights: Checkpoint, *, keep: bool) -> tuple[Checkpoint, list[str]]:
-    """Leave tied names out where the model's config ties them again, else write them out."""
-    if not weights.aliases:
-        return weights, []
-    listed = ", ".join(f"{alias} = {name}" for alias, name in weights.aliases.items())
-    if not keep and _config_ties(weights):
-        return weights, [f"tied weights are stored once, as config.json says: {listed}"]
-    why = "as asked" if keep else "no config.json says that they are tied"
+def _settle_aliases(
+    weights: Checkpoint, *, keep: bool, like: Reference | None
+) -> tuple[Checkpoint, list[str]]:
+    """Leave tied names out where the model's config ties them again, else write them out.
+
+    A reference model decides for itself: what it holds is written, what it lacks is not.
+    """
+    if like is not None and not keep:
+        written = {alias for alias in weights.aliases if alias in like.tensors}
+        why = f"as {like.path} does"
+    elif keep or not _config_ties(weights):
+        written = set(weights.aliases)
+        why = "as asked" if keep else "no config.json says that they are tied"
+    else:
+        written, why = set(), "as config.json says"
     tensors = dict(weights.tensors)
     for alias, name in weights.aliases.items():
-        tensors.setdefault(Key(alias, "param"), tensors[Key(name, "param")])
-    written = replace(weights, tensors=tensors, aliases={})
-    return written, [f"tied weights are written under each name, {why}: {listed}"]
+        if alias in written:
+            tensors.setdefault(Key(alias, "param"), tensors[Key(name, "param")])
+    notes = [
+        f"tied weights are {how}, {why}: {_listed(weights, chosen)}"
+        for how, chosen in (
+            ("stored once", weights.aliases.keys() - written),
+            ("written under each name", written),
+        )
+        if chosen
+    ]
+    dropped = {alias: name for alias, name in weights.aliases.items() if alias not in written}
+    return replace(weights, tensors=tensors, aliases=dropped), notes
+
+
+def _listed(weights: Checkpoint, chosen: Set[str]) -> str:
+    pairs = (f"{alias} = {name}" for alias, name in weights.aliases.items() if alias in chosen)
+    return ", ".join(pairs)
 
 
 def _config_ties(checkpoint: Checkpoint) -> bool:

@@ -115,7 +115,7 @@ def check_destination(source: Path, destination: Path, *, overwrite: bool) -> No
 
 
 # One of these lies in every output of `consolidate` and `reshard`.
-_SIGNS = ("*.safetensors", "MANIFEST.json", ".metadata")
+_SIGNS = ("*.safetensors", "pytorch_model*.bin", "MANIFEST.json", ".metadata")
 
 
 def _is_replaceable(path: Path) -> bool:

@@ -21,18 +21,25 @@ def select(checkpoint: Checkpoint, keep: Callable[[Key], bool]) -> Checkpoint:
 def rename(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint:
     """The same tensors and aliases under other names.
 
+    An alias that becomes the name it is tied to is one no more.
+
     Raises:
-        BadRequest: two names become one.
+        BadRequest: two different names become one.
     """
-    tensors: dict[Key, Tensor] = {}
-    old_names: dict[Key, str] = {}
-    for key, tensor in checkpoint.tensors.items():
-        renamed = Key(new_name(key.name), key.role)
-        if renamed in tensors:
-            raise BadRequest(f"{old_names[renamed]} and {key.name} would both become {renamed}")
-        tensors[renamed] = tensor
-        old_names[renamed] = key.name
-    aliases = {new_name(a): new_name(name) for a, name in checkpoint.aliases.items()}
+    old_names: dict[str, str] = {}
+
+    def renamed(name: str) -> str:
+        new = new_name(name)
+        if old_names.setdefault(new, name) != name:
+            raise BadRequest(f"{old_names[new]} and {name} would both become {new}")
+        return new
+
+    tensors = {Key(renamed(key.name), key.role): t for key, t in checkpoint.tensors.items()}
+    aliases = {
+        renamed(alias): new_name(name)
+        for alias, name in checkpoint.aliases.items()
+        if new_name(alias) != new_name(name)
+    }
     return replace(checkpoint, tensors=tensors, aliases=aliases)
 
 

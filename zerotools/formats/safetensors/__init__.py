@@ -3,7 +3,6 @@
 header    the JSON header of a file, checked as the reference implementation checks it
 read      file or directory -> Checkpoint
 lay_out   Checkpoint -> Target, which `from_pretrained` loads
-config    config.json with the type of the weights made true
 """
 
 from zerotools.formats.safetensors.lay_out import lay_out

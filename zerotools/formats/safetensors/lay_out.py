@@ -7,28 +7,17 @@ huggingface_hub shards: in key order, a file is full when the next tensor would 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import (
-    Carried,
-    Checkpoint,
-    Chunk,
-    FilePlan,
-    Key,
-    Literal,
-    Target,
-    Tensor,
-)
+from zerotools.core.checkpoint import Checkpoint, Chunk, FilePlan, Key, Literal, Target, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats.safetensors.config import adapted_config, weights_dtype
 from zerotools.formats.safetensors.header import LARGEST_HEADER, METADATA
-from zerotools.io.companions import CONFIG
+from zerotools.io.modelfiles import companion_plans, file_name, index_of, keys_by_name, shards_of
 
-ROLES = ("param", "buffer")
 INDEX = "model.safetensors.index.json"
 
 # Within a file the reference sorts by type, in the descending order of its enum, then by name.
@@ -62,14 +51,15 @@ def lay_out(
         BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
         Unsupported: an element type that safetensors lacks.
     """
-    if max_shard_bytes < 1:
-        raise BadRequest(f"a shard holds at least 1 byte, not {max_shard_bytes}")
-    keys = _keys_by_name(source)
-    shards = _shards({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
+    keys = keys_by_name(source, forbidden=(METADATA,))
+    for key, tensor in source.tensors.items():
+        if tensor.dtype.safetensors is None:
+            raise Unsupported(f"{key} is {tensor.dtype}, which safetensors does not hold")
+    shards = shards_of({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
     plans: dict[str, FilePlan] = {}
     tensors: dict[Key, Tensor] = {}
     for number, shard in enumerate(shards, 1):
-        file = _file_name(number, len(shards))
+        file = file_name("model", ".safetensors", number, len(shards))
         header, offsets = _header(shard, metadata or {"format": "pt"})
         size = len(header) + sum(tensor.nbytes for tensor in shard.values())
         plans[file] = FilePlan(size, [Literal(0, header)])
@@ -77,8 +67,8 @@ def lay_out(
             chunk = Chunk(Box.whole(tensor.shape), file, offsets[name])
             tensors[keys[name]] = Tensor(tensor.dtype, tensor.shape, (chunk,))
     if len(shards) > 1:
-        plans[INDEX] = _literal(_index(tensors))
-    plans |= _companions(source, tensors.values())
+        plans[INDEX] = index_of(tensors)
+    plans |= companion_plans(source, tensors.values())
     checkpoint = replace(
         source,
         root=destination,
@@ -91,45 +81,6 @@ def lay_out(
         problems=(),
     )
     return Target(checkpoint, plans)
-
-
-def _keys_by_name(source: Checkpoint) -> dict[str, Key]:
-    if not source.tensors:
-        raise BadRequest(f"{source.origin.path} has no weights to write")
-    keys: dict[str, Key] = {}
-    for key, tensor in source.tensors.items():
-        if key.role not in ROLES:
-            raise BadRequest(f"{key} is no weight, and safetensors holds only weights")
-        if key.name in keys or key.name == METADATA:
-            raise BadRequest(f"{key.name} cannot be written twice, nor a tensor called {METADATA}")
-        if tensor.dtype.safetensors is None:
-            raise Unsupported(f"{key} is {tensor.dtype}, which safetensors does not hold")
-        keys[key.name] = key
-    return keys
-
-
-def _shards(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
-    """Fill files in order; one that is larger than a file goes into its own, and does not end
-    the file that is being filled."""
-    shards: list[dict[str, Tensor]] = []
-    current: dict[str, Tensor] = {}
-    filled = 0
-    for name, tensor in tensors.items():
-        if tensor.nbytes > most:
-            shards.append({name: tensor})
-            continue
-        if filled + tensor.nbytes > most:
-            shards.append(current)
-            current, filled = {}, 0
-        current[name] = tensor
-        filled += tensor.nbytes
-    return [*shards, current] if current else shards
-
-
-def _file_name(number: int, count: int) -> str:
-    if count == 1:
-        return "model.safetensors"
-    return f"model-{number:05d}-of-{count:05d}.safetensors"
 
 
 def _header(
@@ -158,27 +109,3 @@ def _header(
     begin = 8 + len(text)
     header = len(text).to_bytes(8, "little") + text
     return header, {name: begin + offset for name, offset in relative.items()}
-
-
-def _index(tensors: Mapping[Key, Tensor]) -> bytes:
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    weight_map = {key.name: tensor.chunks[0].file for key, tensor in sorted(tensors.items())}
-    tree = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    return (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _companions(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
-    plans: dict[str, FilePlan] = {}
-    for name, path in source.companions.items():
-        text = adapted_config(path, weights_dtype(tensors)) if name == CONFIG else None
-        plans[name] = _carried(path) if text is None else _literal(text)
-    return plans
-
-
-def _carried(path: Path) -> FilePlan:
-    size = path.stat().st_size
-    return FilePlan(size, carried=[Carried(0, path, 0, size)])
-
-
-def _literal(data: bytes) -> FilePlan:
-    return FilePlan(len(data), [Literal(0, data)])

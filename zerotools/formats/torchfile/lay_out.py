@@ -1,0 +1,90 @@
+"""A Hugging Face model directory whose weights are torch.save files: `pytorch_model*.bin`.
+
+Each file is an OrderedDict of names to tensors, each tensor in a storage of its own, so that
+`torch.load(weights_only=True)` and `from_pretrained` read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.checkpoint import (
+    Checkpoint,
+    Checksum,
+    Chunk,
+    FilePlan,
+    Key,
+    Literal,
+    Target,
+    Tensor,
+)
+from zerotools.io.modelfiles import companion_plans, file_name, index_of, keys_by_name, shards_of
+from zerotools.io.torchzip import lay_out as archives
+from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.values import Ordered, Storage, StoredTensor
+
+INDEX = "pytorch_model.bin.index.json"
+
+
+def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> Target:
+    """Lay out the weights of `source` in `destination`, under their names and in their types.
+
+    Only the roles `param` and `buffer` may be there: selecting and casting come before. Aliases
+    are left out. A tensor larger than `max_shard_bytes` gets a file of its own.
+
+    Raises:
+        BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
+    """
+    keys = keys_by_name(source)
+    shards = shards_of({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
+    plans: dict[str, FilePlan] = {}
+    tensors: dict[Key, Tensor] = {}
+    for number, shard in enumerate(shards, 1):
+        file = file_name("pytorch_model", ".bin", number, len(shards))
+        plans[file], offsets = _archive(shard)
+        for name, tensor in shard.items():
+            chunk = Chunk(Box.whole(tensor.shape), file, offsets[name])
+            tensors[keys[name]] = Tensor(tensor.dtype, tensor.shape, (chunk,))
+    if len(shards) > 1:
+        plans[INDEX] = index_of(tensors)
+    plans |= companion_plans(source, tensors.values())
+    checkpoint = replace(
+        source,
+        root=destination,
+        tensors=tensors,
+        origin=replace(source.origin, format="torchfile", path=destination, notes=(), details={}),
+        aliases={},
+        state={},
+        files={name: plan.size for name, plan in plans.items()},
+        companions={},
+        problems=(),
+    )
+    return Target(checkpoint, plans)
+
+
+def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
+    """One file, and the offset of each tensor in it; an empty tensor's is 0."""
+    tree = Ordered(
+        {name: _stored(str(number), tensor) for number, (name, tensor) in enumerate(shard.items())}
+    )
+    layout = archives.lay_out(dumps(tree), [tensor.nbytes for tensor in shard.values()])
+    full = [name for name, tensor in shard.items() if tensor.nbytes]
+    offsets = dict.fromkeys(shard, 0)
+    offsets |= {name: at.offset for name, at in zip(full, layout.payloads, strict=True)}
+    plan = FilePlan(
+        layout.length,
+        literals=[Literal(at, data) for at, data in layout.literals],
+        checksums=[Checksum(at.offset, at.length, at.crc_at) for at in layout.payloads],
+    )
+    return plan, offsets
+
+
+def _stored(key: str, tensor: Tensor) -> StoredTensor:
+    """Types without a storage class of their own lie in an untyped storage."""
+    dtype = tensor.dtype
+    typed = dtype.torch_storage is not None
+    storage = Storage(key, dtype if typed else None, tensor.numel if typed else tensor.nbytes)
+    return StoredTensor(storage, dtype, 0, tensor.shape, row_major_strides(tensor.shape))

@@ -1,0 +1,86 @@
+"""A reference model: what an export should look like, from headers and config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
+from zerotools.formats.safetensors import read
+from zerotools.io.companions import kind_of
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The weights of a Hugging Face model by name, and its config and tokenizer files."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    companions: Mapping[str, Path]
+
+    def only(self, wanted: Callable[[str], bool]) -> Reference:
+        """The names that are wanted."""
+        tensors = {name: tensor for name, tensor in self.tensors.items() if wanted(name)}
+        return Reference(self.path, tensors, self.companions)
+
+    def dtype_for(self, name: str, stored: DType, otherwise: DType) -> DType:
+        """The reference's type for a tensor of `stored` type, where a cast to it is harmless."""
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            return otherwise
+        return tensor.dtype if _casts(stored, tensor.dtype) else stored
+
+
+def _casts(source: DType, target: DType) -> bool:
+    """Only between floats of at least 16 bits: narrower ones have scales of their own."""
+    return source.is_float and target.is_float and min(source.bits, target.bits) >= 16
+
+
+def read_reference(path: Path) -> Reference:
+    """The model at `path`; no weight is read.
+
+    Raises:
+        BadRequest: there is nothing at `path`.
+        BadFile: it has no safetensors files, or damaged ones.
+    """
+    checkpoint = read(path)
+    tensors = {key.name: tensor for key, tensor in checkpoint.tensors.items()}
+    return Reference(path, tensors, checkpoint.companions)
+
+
+def check_against(wanted: Checkpoint, reference: Reference) -> None:
+    """Refuse an export that differs from the reference in a name, a shape or a type.
+
+    Raises:
+        BadRequest: lists every mismatch, one to a line.
+    """
+    found = list(_mismatches({key.name: t for key, t in wanted.tensors.items()}, reference.tensors))
+    if found:
+        count = "1 mismatch" if len(found) == 1 else f"{len(found)} mismatches"
+        raise BadRequest(
+            f"the export of {wanted.origin.path} does not look like {reference.path}: {count}\n  "
+            + "\n  ".join(found)
+        )
+
+
+def _mismatches(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Iterator[str]:
+    for name in sorted(theirs.keys() - ours.keys()):
+        yield f"missing: {name}, {theirs[name].dtype} of shape {list(theirs[name].shape)}"
+    for name in sorted(ours.keys() - theirs.keys()):
+        yield f"extra: {name}, {ours[name].dtype} of shape {list(ours[name].shape)}"
+    for name in sorted(ours.keys() & theirs.keys()):
+        tensor, wanted = ours[name], theirs[name]
+        if tensor.shape != wanted.shape:
+            yield f"shape: {name} is {list(tensor.shape)}, not {list(wanted.shape)}"
+        if tensor.dtype != wanted.dtype:
+            yield f"dtype: {name} is {tensor.dtype}, not {wanted.dtype}"
+
+
+def with_companions(checkpoint: Checkpoint, reference: Reference) -> dict[str, Path]:
+    """The checkpoint's companions, and the reference's of every kind that it has none of."""
+    own = {kind_of(name) for name in checkpoint.companions}
+    more = {name: at for name, at in reference.companions.items() if kind_of(name) not in own}
+    return {**checkpoint.companions, **more}

@@ -1,0 +1,54 @@
+"""New names for tensors, as the user spells the rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zerotools.core.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Every match of `pattern` in a name becomes `replacement` (`\\1` is the first group)."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+
+
+def parse_rule(text: str) -> Rule:
+    """The rule that `REGEX=REPL` spells; the last `=` separates, so that `(?=...)` may be used.
+
+    Raises:
+        BadRequest: there is no `=`, or no such regular expression or group.
+    """
+    pattern, equals, replacement = text.rpartition("=")
+    if not equals or not pattern:
+        raise BadRequest(f"--rename {text!r} is not REGEX=REPL")
+    try:
+        compiled = re.compile(pattern)
+        compiled.sub(replacement, "")  # reads the replacement, match or not
+    except (re.error, IndexError) as error:
+        raise BadRequest(f"--rename {text!r}: {error}") from None
+    return Rule(compiled, replacement)
+
+
+def namer(prefixes: Sequence[str], rules: Sequence[Rule]) -> Callable[[str], str]:
+    """What makes a new name of an old one: each prefix is taken off once where the name begins with
+    it, in the order given, then each rule is applied.
+
+    The function raises BadRequest where nothing is left of a name.
+    """
+
+    def renamed(name: str) -> str:
+        new = name
+        for prefix in prefixes:
+            new = new.removeprefix(prefix)
+        for rule in rules:
+            new = rule.pattern.sub(rule.replacement, new)
+        if not new:
+            raise BadRequest(f"nothing would be left of the name {name}")
+        return new
+
+    return renamed
