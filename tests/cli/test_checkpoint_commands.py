@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.golden_files import JOB
+from tests.ops.exports import model, noise, weights_of
 
 
 def zerotools(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -106,6 +108,49 @@ def test_a_truncated_shard_leaves_nothing(damaged: Path, tmp_path: Path) -> None
     shard.write_bytes(shard.read_bytes()[:5_000])
     assert "__0_0.distcp" in refused(3, "consolidate", damaged, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003"]
+
+
+def test_what_is_not_finite_is_counted_and_kept(tmp_path: Path) -> None:
+    values = noise(40)
+    values[:6] = [np.nan, np.nan, np.inf, -np.inf, -np.inf, -np.nan]
+    source = model(tmp_path / "in", {"w": values, "fine": noise(3)})
+    for dtype in ("bf16", "fp32", "fp16"):
+        done = zerotools("consolidate", source, tmp_path / dtype, "--dtype", dtype)
+        assert "note: w holds 3 NaN and 3 infinite values\n" in done.stderr, done
+        assert "fine" not in done.stderr
+    done = zerotools("consolidate", source, tmp_path / "json", "--dtype", "bf16", "--json")
+    assert json.loads(done.stdout)["nonfinite"] == [
+        {"name": "w", "role": "param", "nans": 3, "infinities": 3}
+    ]
+    assert np.isnan(weights_of(tmp_path / "bf16")["w"].astype(np.float32)).sum() == 3
+
+
+def test_overflow_fails_unless_it_is_allowed(tmp_path: Path) -> None:
+    source = model(tmp_path / "in", {"w": noise(40) * 1e6})
+    said = refused(2, "consolidate", source, tmp_path / "out", "--dtype", "fp16")
+    assert "w: 39 values up to" in said
+    assert not (tmp_path / "out").exists()
+    allowed = ("--dtype", "fp16", "--allow-overflow", "--json")
+    done = zerotools("consolidate", source, tmp_path / "out", *allowed)
+    (lost,) = json.loads(done.stdout)["overflowed"]
+    assert (lost["name"], lost["values"]) == ("w", 39)
+
+
+def test_a_file_whose_size_disagrees_with_the_manifest(damaged: Path, tmp_path: Path) -> None:
+    with (damaged / "rank_00000.json").open("a") as file:
+        file.write(" ")
+    done = zerotools("consolidate", damaged, tmp_path / "out")
+    assert done.returncode == 0
+    assert "warning: " in done.stderr
+    assert "rank_00000.json" in done.stderr
+    with (damaged / "config.json").open("a") as file:
+        file.write(" ")
+    assert "config.json has" in refused(3, "consolidate", damaged, tmp_path / "second")
+    with (damaged / "dcp/__1_0.distcp").open("ab") as file:
+        file.write(b"more")
+    (damaged / "config.json").unlink()
+    assert "__1_0.distcp has" in refused(3, "consolidate", damaged, tmp_path / "second")
+    assert not (tmp_path / "second").exists()
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

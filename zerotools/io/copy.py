@@ -17,7 +17,7 @@ import numpy as np
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, Piece
 from zerotools.core.dtypes import DType
-from zerotools.io.arrays import NO_LOSSES, Array, CastLosses, cast_into, numpy_dtype
+from zerotools.io.arrays import NO_LOSSES, Array, CastLosses, cast_into, losses_of, numpy_dtype
 from zerotools.io.files import OpenFiles
 
 # One more read call costs about as much as copying this many bytes too many.
@@ -42,10 +42,13 @@ def gather(
     source_dtype: DType,
     target_dtype: DType,
     scratch: Scratch,
+    *,
+    counting: bool = False,
 ) -> tuple[memoryview, CastLosses]:
     """The bytes of `tile` in row-major order; `pieces` cover it and lie inside it.
 
-    The view is into `scratch` and valid until its next use.
+    The view is into `scratch` and valid until its next use. What is not finite is counted where
+    there is a cast, and with `counting` always.
     """
     nbytes = tile.numel * target_dtype.itemsize
     raw = scratch.tile[:nbytes]
@@ -57,7 +60,9 @@ def gather(
             files.read_into(piece.chunk.file, offset, raw.data)
             continue
         for block, values in _read_blocks(files, piece, source_dtype, scratch.read):
-            losses += cast_into(_view(out, block.relative_to(tile)), values, target_dtype)
+            losses += cast_into(_view(out, block.relative_to(tile)), values)
+    if counting and source_dtype == target_dtype:
+        losses = losses_of(out, out)
     return raw.data, losses
 
 

@@ -187,6 +187,6 @@ def refuse_overflow(report: Report) -> None:
     )
     more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""
     raise BadRequest(
-        f"{len(lost)} tensors do not fit in fp16 (largest 65504): {worst}{more}; use --dtype bf16, "
-        "or --allow-overflow to write infinities"
+        f"{len(lost)} tensors do not fit in their new type (the largest fp16 is 65504): {worst}"
+        f"{more}; use --dtype bf16 or fp32, or --allow-overflow to write infinities"
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Target
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.ops.execute import Budget, Report, execute
 from zerotools.ops.plan import plan
 
@@ -79,6 +79,7 @@ def perform(
         BadFile: the source is incomplete or damaged.
     """
     check_destination(conversion.source.origin.path, conversion.destination, overwrite=overwrite)
+    refuse_damaged(conversion)
     prove(conversion)
     check_space(conversion.destination, conversion.bytes_to_write)
     return execute(
@@ -90,6 +91,34 @@ def perform(
         on_bytes=on_bytes,
         check=check,
     )
+
+
+def refuse_damaged(conversion: Conversion) -> None:
+    """Refuse to read from a file that is not what the checkpoint says of it, such as one whose size
+    disagrees with a job's manifest, even where the bytes that are needed are there.
+
+    What is wrong with other files does not touch the output, and stays a warning.
+
+    Raises:
+        BadFile: a problem of the source names a file that tensors or companions come from.
+    """
+    problems = {p.file: p for p in conversion.source.problems if p.file is not None}
+    if not problems:
+        return
+    root = conversion.source.root
+    blamed = {root / file: problem for file, problem in problems.items()}
+    carried = (at for at in conversion.source.companions.values())
+    found = next((blamed[path] for path in carried if path in blamed), None)
+    if found is None:
+        files = (
+            chunk.file
+            for key in conversion.target.checkpoint.tensors
+            for chunk in conversion.source.tensors[key].chunks
+            if not chunk.box.is_empty
+        )
+        found = next((problems[file] for file in files if file in problems), None)
+    if found is not None:
+        raise BadFile(f"{found.message}; the output would be made from it: take another checkpoint")
 
 
 def check_destination(source: Path, destination: Path, *, overwrite: bool) -> None:

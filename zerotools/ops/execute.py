@@ -69,7 +69,8 @@ _BUFFERS_PER_WORKER = 3
 
 @dataclass
 class Report:
-    """What was written. `losses` has an entry per tensor that lost something in its cast."""
+    """What was written. `losses` has an entry per tensor that overflowed in its cast, and per
+    parameter with values that are not finite."""
 
     bytes_written: int = 0
     files: int = 0
@@ -240,6 +241,7 @@ class _Writer:
             copy.source_dtype,
             copy.target_dtype,
             self._scratch(),
+            counting=copy.key.role == "param",
         )
         file = copy.target.file
         crc = zlib.crc32(data) if self._target.files[file].checksums else 0
