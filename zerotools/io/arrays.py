@@ -76,8 +76,9 @@ def losses_of(destination: Array, source: Array) -> CastLosses:
     """What is not finite in `destination`, by what it was in `source`, of the same shape."""
     if not _may_be_nonfinite(destination):
         return NO_LOSSES
-    nonfinite = ~np.isfinite(destination)
-    before = source[nonfinite].astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        nonfinite = ~np.isfinite(destination)
+        before = source[nonfinite].astype(np.float64)
     lost = np.isfinite(before)
     return CastLosses(
         int(lost.sum()),
