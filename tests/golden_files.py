@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
 
 # A job of zerotools 0.1.0: a tied Llama of 7,088 parameters, ZeRO-3 on 2 ranks, bf16, step 3.
 JOB = GOLDEN / "zerotools-0.1.0" / "step-00000003"
+
+# One directory per case, with its truth: see golden/README.md.
+DEEPSPEED = GOLDEN / "deepspeed-0.19.8"
+TORCH = GOLDEN / "torch-2.13.0"
+
+
+def digests(path: Path) -> dict[str, tuple[str, tuple[int, ...], str]]:
+    """Name -> (dtype, shape, SHA-256 of the bytes) of a safetensors file."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", raw)
+    header = json.loads(raw[8 : 8 + length])
+    data = memoryview(raw)[8 + length :]
+    return {
+        name: (
+            entry["dtype"],
+            tuple(entry["shape"]),
+            hashlib.sha256(data[slice(*entry["data_offsets"])]).hexdigest(),
+        )
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }

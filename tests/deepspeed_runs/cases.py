@@ -1,0 +1,14 @@
+"""What is generated: one `Case` per committed directory under tests/golden/deepspeed-<version>."""
+
+from collections.abc import Mapping
+
+from .case import Case
+from .cases_layout import FROZEN, GROUPS, STAGES
+from .cases_parallel import PARALLEL
+from .cases_state import OFFLOAD, STATE
+from .cases_surroundings import SURROUNDINGS
+
+CASES: Mapping[str, Case] = {
+    case.name: case
+    for case in (*STAGES, *GROUPS, *FROZEN, *STATE, *OFFLOAD, *SURROUNDINGS, *PARALLEL)
+}

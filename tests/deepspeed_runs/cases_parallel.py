@@ -1,0 +1,62 @@
+"""Cases with a second kind of parallelism: several columns of `mp_rank`, layer and expert files."""
+
+from .case import Case
+
+TENSOR_PARALLEL = {"tensor_parallel": {"autotp_size": 2}}
+MICRO_BATCHES = {"gradient_accumulation_steps": 2}
+
+PARALLEL = (
+    Case(
+        "pipeline-z1-fp32-w4",
+        1,
+        4,
+        "two pipeline stages x two data ranks: layer files, a tied layer on both stages",
+        config=MICRO_BATCHES,
+        harness="pipeline",
+    ),
+    Case(
+        "pipeline-z0-bf16-w2",
+        0,
+        2,
+        "two pipeline stages without ZeRO: BF16_Optimizer, state stored twice",
+        "bf16",
+        config=MICRO_BATCHES,
+        harness="pipeline",
+    ),
+    Case(
+        "experts-z2-bf16-w2",
+        2,
+        2,
+        "four experts over two ranks: expert files, an expert group per rank",
+        "bf16",
+        harness="experts",
+    ),
+    Case(
+        "tensor-parallel-z1-bf16-w4",
+        1,
+        4,
+        "a Llama under AutoTP, two tensor x two data ranks: universal_checkpoint_info",
+        "bf16",
+        "llama",
+        config=TENSOR_PARALLEL,
+        harness="tensor",
+    ),
+    Case(
+        "tensor-parallel-z2-fp32-w2",
+        2,
+        2,
+        "a Llama under AutoTP, two tensor ranks, no data parallelism",
+        model="llama",
+        config=TENSOR_PARALLEL,
+        harness="tensor",
+    ),
+    Case(
+        "tensor-parallel-z1-fp32-w4-one-head",
+        1,
+        4,
+        "more tensor ranks than key-value heads: the second holds empty attention weights",
+        model="llama_one_head",
+        config=TENSOR_PARALLEL,
+        harness="tensor",
+    ),
+)

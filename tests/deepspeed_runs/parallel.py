@@ -1,0 +1,178 @@
+"""Runs with a second kind of parallelism: pipeline stages, tensor parallel, experts."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.moe.layer import MoE
+from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import Tensor, nn
+
+from . import truth
+from .case import Case, deepspeed_config
+from .models import Block, gradient, initial
+from .surroundings import Sentences, tiny_llama
+
+Ranks = Mapping[int, Tensor]
+
+EXPERT = re.compile(r"(?<=deepspeed_experts\.)\d+")
+
+
+class PipeLayer(Block):
+    """A block that passes a row on, with its own loss added."""
+
+    def forward(self, row: Tensor) -> Tensor:  # type: ignore[override]
+        return row + super().forward(1, 0).to(row.dtype)
+
+
+def rows() -> Iterator[tuple[Tensor, Tensor]]:
+    while True:
+        yield initial((1, 4), 3), torch.zeros(1)
+
+
+def run_pipeline(case: Case) -> Any:
+    """Two stages; a tied block in the first and the last layer. Returns the engine."""
+    model = PipelineModule(
+        layers=[
+            TiedLayerSpec("embed", PipeLayer, 1, weight=(11, 8)),
+            LayerSpec(PipeLayer, 2, weight=(13, 7), bias=(13,)),
+            LayerSpec(PipeLayer, 4, weight=(5, 3, 2)),
+            LayerSpec(PipeLayer, 5, weight=(17,)),
+            TiedLayerSpec("embed", PipeLayer, 1, weight=(11, 8)),
+        ],
+        num_stages=2,
+        partition_method="uniform",
+        loss_fn=lambda row, _: row.float().sum(),
+    )
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=[p for p in model.parameters() if p.requires_grad],
+        config=deepspeed_config(case),
+    )
+    data = rows()
+    for _ in range(case.steps):
+        engine.train_batch(data)
+    engine.save_checkpoint("checkpoint")
+    return engine
+
+
+class Experts(nn.Module):
+    """A dense layer, a mixture of four experts, a dense layer."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__()
+        self.before = nn.Linear(8, 8)
+        expert = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 8))
+        self.mixture = MoE(8, expert, num_experts=4, ep_size=ranks, k=1, min_capacity=0)
+        self.after = nn.Linear(8, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        mixed, auxiliary, _ = self.mixture(self.before(rows))
+        return self.after(mixed).float().sum() + auxiliary.float()
+
+
+def run_experts(case: Case) -> Any:
+    """Four experts over two ranks. Returns the engine."""
+    model = Experts(case.world_size)
+    with torch.no_grad():
+        for seed, parameter in enumerate(model.parameters()):
+            shift = dist.get_rank() if hasattr(parameter, "allreduce") else 0
+            parameter.copy_(initial(parameter.shape, seed + 40 * shift))
+    group = {"params": list(model.parameters()), "name": "all"}
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=split_params_into_different_moe_groups_for_optimizer(group),
+        config=deepspeed_config(case),
+    )
+    for step in range(case.steps):
+        batch = gradient((5, 8), step, dist.get_rank()).to(next(model.parameters()).dtype)
+        engine.backward(engine(batch))
+        engine.step()
+    engine.save_checkpoint("checkpoint")
+    return engine
+
+
+def uncut_llama(case: Case) -> nn.Module:
+    """With one key-value head, the second tensor rank gets no part of the attention."""
+    return tiny_llama(tied=False, key_value_heads=1 if case.model == "llama_one_head" else 2)
+
+
+def run_tensor_parallel(case: Case) -> Any:
+    """A Llama cut by AutoTP over two ranks. Returns the engine."""
+    model = uncut_llama(case)
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=list(model.parameters()), config=deepspeed_config(case)
+    )
+    ids = Sentences()[dist.get_rank() // 2]["input_ids"].unsqueeze(0)
+    for _ in range(case.steps):
+        engine.backward(engine(input_ids=ids, labels=ids).loss)
+        engine.step()
+    engine.save_checkpoint("checkpoint")
+    return engine
+
+
+def merge_equal(key: str, values: Ranks) -> Tensor:
+    """What several ranks hold must be the same."""
+    first, *others = values.values()
+    if any(not torch.equal(first, other) for other in others):
+        raise AssertionError(f"{key}: the ranks disagree")
+    return first
+
+
+def merge_tensor_parallel(key: str, values: Ranks, uncut: nn.Module) -> Tensor:
+    """Joins the shards of tensor ranks 0 and 1, which the data-parallel ranks repeat.
+
+    Where the cut goes is seen from the shape of the uncut model. A shard may be empty, and then
+    has no optimizer state.
+    """
+    whole = uncut.get_parameter(key.partition("|")[0]).shape
+    columns = [{r: v for r, v in values.items() if r % 2 == column} for column in range(2)]
+    shards = [merge_equal(key, column) for column in columns if column]
+    cuts = {
+        dimension
+        for shard in shards
+        for dimension, (part, full) in enumerate(zip(shard.shape, whole, strict=bool(shard.dim())))
+        if part != full
+    }
+    if not cuts:
+        return merge_equal(key, values)
+    joined = torch.cat(shards, dim=cuts.pop())
+    if cuts or joined.shape != whole:
+        raise AssertionError(f"{key}: shards give {joined.shape}, the model has {whole}")
+    return joined
+
+
+def global_experts(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Renames this rank's experts from local to global numbers (two on each rank)."""
+    first = 2 * dist.get_rank()
+    return {EXPERT.sub(lambda m: str(int(m[0]) + first), key): v for key, v in found.items()}
+
+
+def gather_all(
+    found: dict[str, Tensor], merge: Callable[[str, Ranks], Tensor]
+) -> dict[str, Tensor]:
+    """Joins what every rank found."""
+    ranks: list[Mapping[str, Tensor]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(ranks, found)
+    return {
+        key: merge(key, {r: held[key] for r, held in enumerate(ranks) if key in held}).contiguous()
+        for key in sorted({key for held in ranks for key in held})
+    }
+
+
+def run_parallel(case: Case) -> tuple[Any, dict[str, Tensor]]:
+    """Trains and saves; returns the engine and the truth of all ranks."""
+    if case.harness == "pipeline":
+        engine = run_pipeline(case)
+        return engine, gather_all(truth.gather_tensors(engine), merge_equal)
+    if case.harness == "experts":
+        engine = run_experts(case)
+        return engine, gather_all(global_experts(truth.gather_tensors(engine)), merge_equal)
+    engine = run_tensor_parallel(case)
+    merge = partial(merge_tensor_parallel, uncut=uncut_llama(case))
+    return engine, gather_all(truth.gather_tensors(engine), merge)
