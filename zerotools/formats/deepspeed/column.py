@@ -6,9 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from zerotools.core.checkpoint import Key, Problem, Tensor
+from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.flat import ChunksOnDemand, chunks_of, slice_segments, vector_of
+from zerotools.formats.deepspeed.flat import (
+    ChunksOnDemand,
+    Vector,
+    chunks_of,
+    slice_segments,
+    vector_of,
+)
 from zerotools.formats.deepspeed.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.model import ModelStates, Shapes, tied_in_module
 from zerotools.formats.deepspeed.shards import STAGE_3, Shard
@@ -27,16 +33,16 @@ class Column:
     tensors: Mapping[Key, Tensor]
     aliases: Mapping[str, str]
     frozen: frozenset[str]
-    problems: Sequence[Problem] = ()
 
 
 def read_column(
-    models: Sequence[ModelStates], shards: Sequence[Shard | None], more: Shapes | None = None
+    models: Sequence[ModelStates], shards: Sequence[Shard | None], whole: Mapping[str, Tensor]
 ) -> Column:
     """Put one column together.
 
     `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' where frozen
-    parameters make them necessary.
+    parameters make them necessary. `whole` are the tensors that lie in files uncut: those of
+    `module`, of layer files and of expert files.
 
     Raises:
         BadFile: the files disagree with one another.
@@ -45,32 +51,38 @@ def read_column(
     model = models[0]
     shapes = _group_shapes(model, shards)
     groups = flat_groups(shapes, shards) if shapes is not None else []
-    tensors: dict[Key, Tensor] = {}
+    tensors = dict(_partitioned(groups))
+    trained = {key.name for key in tensors if key.role == "param"}
+    aliases = _aliases(model, trained)
+    weights = {name: tensor for name, tensor in whole.items() if not _is_buffer(model, name)}
+    if any(shard is not None and shard.kind == STAGE_3 for shard in shards):
+        frozen = dict(_frozen_slices(models))
+    else:
+        rest = (name for name in weights if name not in trained and name not in aliases)
+        frozen = {name: weights[name] for name in rest}
+        for name, tensor in weights.items():
+            if name in trained and tensor.dtype.name in SIXTEEN_BIT:
+                tensors[Key(name, "param16")] = tensor
+    tensors |= {Key(name, "param"): tensor for name, tensor in frozen.items()}
+    tensors |= {Key(n, "buffer"): t for n, t in whole.items() if _is_buffer(model, n)}
+    return Column(model, shards, groups, tensors, aliases, frozenset(frozen))
+
+
+def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
+    """The tensors of `module`."""
+    stored = (model.module or {}).items()
+    return {name: model.file.tensor(tensor) for name, tensor in stored}
+
+
+def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
+    """Masters and optimizer state, from the flat vectors."""
     for group in groups:
         _check_swapped(group)
         for role in group.roles:
             for name, tensor in group.tensors(role):
-                tensors[Key(name, role)] = tensor
-    trained = {key.name for key in tensors if key.role == "param"}
-    aliases = _aliases(model, trained)
-    is_stage_3 = any(shard is not None and shard.kind == STAGE_3 for shard in shards)
-    if is_stage_3:
-        frozen = dict(_frozen_slices(models))
-    else:
-        frozen = {
-            name: tensor
-            for name, tensor in _whole(model)
-            if name not in trained and name not in aliases and not _is_buffer(model, name)
-        }
-        for name, tensor in _whole(model):
-            if name in trained and tensor.dtype.name in SIXTEEN_BIT:
-                tensors[Key(name, "param16")] = tensor
-    for name, tensor in frozen.items():
-        tensors[Key(name, "param")] = tensor
-    for name, tensor in _whole(model):
-        if _is_buffer(model, name):
-            tensors[Key(name, "buffer")] = tensor
-    return Column(model, shards, groups, tensors, aliases, frozenset(frozen))
+                yield Key(name, role), tensor
+        for name, role, tensor in group.scalars():
+            yield Key(name, role), tensor
 
 
 def _group_shapes(model: ModelStates, shards: Sequence[Shard | None]) -> list[Shapes] | None:
@@ -94,7 +106,7 @@ def _group_shapes(model: ModelStates, shards: Sequence[Shard | None]) -> list[Sh
 
 
 def _check_swapped(group: FlatGroup) -> None:
-    if not group.shapes or not any(prod(shape) for shape in group.shapes.values()):
+    if not any(prod(shape) for shape in group.shapes.values()):
         return
     masters = [vector for vector in group.vectors("param") if vector is not None]
     if group.partition is None and masters and all(vector.numel == 0 for vector in masters):
@@ -113,8 +125,8 @@ def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
             continue
         # The name that was trained holds the bytes, whichever comes first in the module.
         if alias in trained and name not in trained:
-            alias, name = name, alias
-        if alias not in trained:
+            aliases[name] = alias
+        elif alias not in trained:
             aliases[alias] = name
     return aliases
 
@@ -126,36 +138,23 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
     return tensor is not None and not tensor.dtype.is_float
 
 
-def _whole(model: ModelStates) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of `module`."""
-    for name, stored in (model.module or {}).items():
-        yield name, model.file.tensor(stored)
-
-
 def _frozen_slices(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]]:
     """Stage 3: each rank has a padded slice of every frozen parameter."""
     first, ranks = models[0], len(models)
     for name, shape in first.frozen_shapes.items():
-        numel = prod(shape)
-        width = -(-numel // ranks)
-        stored = [model.fragments.get(name) for model in models]
-        vectors = [
-            None if part is None else vector_of(model.file, part, f"the fragment of {name}")
-            for model, part in zip(models, stored, strict=True)
-        ]
-        if all(vector is None for vector in vectors):
+        vectors = [_fragment(model, name) for model in models]
+        present = [vector for vector in vectors if vector is not None]
+        if not present:
             raise BadFile(f"{first.file.path} lists the frozen parameter {name} without its values")
-        dtype = next(vector.dtype for vector in vectors if vector is not None)
-        kept = tuple(vectors)
-        yield (
-            name,
-            Tensor(
-                dtype,
-                shape,
-                ChunksOnDemand(
-                    lambda shape=shape, numel=numel, width=width, kept=kept: chunks_of(  # type: ignore[misc]
-                        shape, slice_segments(0, numel, width, kept)
-                    )
-                ),
-            ),
-        )
+        yield name, Tensor(present[0].dtype, shape, _sliced(shape, ranks, vectors))
+
+
+def _fragment(model: ModelStates, name: str) -> Vector | None:
+    part = model.fragments.get(name)
+    return None if part is None else vector_of(model.file, part, f"the fragment of {name}")
+
+
+def _sliced(shape: tuple[int, ...], ranks: int, vectors: Sequence[Vector | None]) -> ChunksOnDemand:
+    numel = prod(shape)
+    width = -(-numel // ranks)
+    return ChunksOnDemand(lambda: chunks_of(shape, slice_segments(0, numel, width, vectors)))

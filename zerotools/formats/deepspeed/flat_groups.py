@@ -15,13 +15,14 @@ Source: DeepSpeed `runtime/zero/stage_1_and_2.py` (`__init__`, `flatten_dense_te
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.flat import (
     ChunksOnDemand,
     Vector,
@@ -31,6 +32,7 @@ from zerotools.formats.deepspeed.flat import (
 )
 from zerotools.formats.deepspeed.model import Shapes
 from zerotools.formats.deepspeed.shards import STAGE_3, Shard
+from zerotools.io.torchzip.tensors import as_tensor
 
 ALIGNMENT_FACTORS = (2, 1)
 
@@ -89,6 +91,17 @@ class FlatGroup:
         for name, shape, offset in self.offsets():
             yield name, Tensor(dtype, shape, self._chunks(shape, offset, vectors))
 
+    def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
+        """(name, role, tensor) of 0-d state such as `step`: one for the group, equal on all ranks,
+        and so one for each of its parameters."""
+        shard = next((shard for shard in self.shards if shard is not None), None)
+        for role, value in (shard.scalars[self.number] if shard else {}).items():
+            stored = as_tensor(value)
+            if shard is not None and stored is not None and stored.shape == ():
+                tensor = shard.file.tensor(stored)
+                for name in self.shapes:
+                    yield name, role, tensor
+
     def _chunks(
         self, shape: tuple[int, ...], offset: int, vectors: Sequence[Vector | None]
     ) -> ChunksOnDemand:
@@ -136,12 +149,53 @@ def flat_groups(shapes: Sequence[Shapes], shards: Sequence[Shard | None]) -> lis
             f"{first.file.path} has {len(first.masters)} flat groups and param_shapes lists "
             f"{len(shapes)}"
         )
-    return [_group(number, group, shards, first) for number, group in enumerate(shapes)]
+    return [
+        part for number, group in enumerate(shapes) for part in _parts(number, group, shards, first)
+    ]
 
 
-def _group(number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard) -> FlatGroup:
-    paddings = (first.alignment_paddings or ())[number : number + 1]
+def _parts(
+    number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard
+) -> Iterator[FlatGroup]:
+    """One group; or, where each expert-parallel rank has experts of its own, one for each of them.
+
+    Data-parallel rank r holds partition r // k of the experts of expert-parallel rank r % k
+    (DeepSpeed `utils/groups.py`, the default placement). Files name experts by their local number.
+    """
     ranks = _ranks_of_group(number, shards, first)
+    if ranks == len(shards) or first.kind == STAGE_3:
+        yield _group(number, shapes, shards, first, ranks)
+        return
+    if len(shards) % ranks:
+        raise BadFile(
+            f"{first.file.path}: group {number} is shared by {ranks} ranks, which do not divide "
+            f"the {len(shards)} of the run"
+        )
+    size = len(shards) // ranks
+    local = 1 + max((int(m[1]) for name in shapes if (m := _EXPERT.search(name))), default=-1)
+    if local == 0:
+        raise Unsupported(
+            f"{first.file.path}: group {number} is shared by {ranks} of {len(shards)} ranks, and "
+            "its parameters are not DeepSpeed's experts"
+        )
+    for expert_rank in range(size):
+        renamed = {
+            _EXPERT.sub(
+                lambda m, base=expert_rank * local: f"{EXPERTS}{base + int(m[1])}.", name
+            ): shape
+            for name, shape in shapes.items()
+        }
+        yield _group(number, renamed, shards[expert_rank::size], first, ranks)
+
+
+EXPERTS = "deepspeed_experts."
+_EXPERT = re.compile(r"deepspeed_experts\.(\d+)\.")
+
+
+def _group(
+    number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard, ranks: int
+) -> FlatGroup:
+    paddings = (first.alignment_paddings or ())[number : number + 1]
     group = FlatGroup(number, shapes, paddings[0] if paddings else (), ranks, None, shards)
     if first.kind == STAGE_3:
         _check_slices(group)

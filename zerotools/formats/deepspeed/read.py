@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats.deepspeed.column import Column, read_column
+from zerotools.formats.deepspeed.column import Column, read_column, whole_tensors
 from zerotools.formats.deepspeed.files import Listing, list_files
 from zerotools.formats.deepspeed.find import Tag, find
 from zerotools.formats.deepspeed.model import ModelStates, parse_model
@@ -70,7 +70,7 @@ def _read_one(directory: Path, listing: Listing, problems: list[Problem]) -> Col
     models = [first]
     if any(shard is not None and shard.kind == STAGE_3 for shard in shards):
         models = _read_models(directory, listing, mp, first, len(shards), problems)
-    return read_column(models, shards)
+    return read_column(models, shards, whole_tensors(first))
 
 
 def _first_model(directory: Path, listing: Listing, mp: int) -> ModelStates:

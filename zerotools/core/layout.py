@@ -1,0 +1,129 @@
+"""How tensor-parallel ranks share a logical tensor: rules as data, and what they place where.
+
+A rule says, for one tensor, which block of each rank's shard is which block of the whole. Sources of
+rules are, in this order: what the checkpoint records, then what the user passes; a name is never
+guessed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.checkpoint import Chunk
+from zerotools.core.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Each rank has a slice along `dim`; the slices follow one another in rank order."""
+
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """Each rank has the whole tensor; the first rank's copy counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Several tensors joined along `dim`, each split on its own: a fused QKV, a gate with an up
+    projection. `sizes` are theirs along `dim` in the whole; each is a multiple of the ranks."""
+
+    dim: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The block `shard` of a rank's tensor is the block of the whole that starts at `start`."""
+
+    shard: Box
+    start: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Blocks given one by one, for each rank, in a whole of `shape`."""
+
+    shape: tuple[int, ...]
+    of_rank: tuple[tuple[Placed, ...], ...]
+
+
+Rule = Split | Replicated | Fused | Pieces
+
+
+def whole_shape(rule: Rule, shards: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Shape of the whole, from the shapes of the ranks' shards.
+
+    Raises:
+        ValueError: the shards do not fit the rule.
+    """
+    first = shards[0]
+    if isinstance(rule, Pieces):
+        return rule.shape
+    if isinstance(rule, Replicated):
+        if any(shape != first for shape in shards):
+            raise ValueError(f"replicas have different shapes, {first} and others")
+        return first
+    if not 0 <= rule.dim < len(first):
+        raise ValueError(f"a tensor of shape {first} has no dimension {rule.dim}")
+    others = {(*shape[: rule.dim], *shape[rule.dim + 1 :]) for shape in shards}
+    if len({len(shape) for shape in shards}) > 1 or len(others) > 1:
+        raise ValueError(f"shards of shapes {sorted(set(shards))} do not join along {rule.dim}")
+    total = sum(shape[rule.dim] for shape in shards)
+    if isinstance(rule, Fused):
+        _check_fused(rule, shards, total)
+    return (*first[: rule.dim], total, *first[rule.dim + 1 :])
+
+
+def _check_fused(rule: Fused, shards: Sequence[tuple[int, ...]], total: int) -> None:
+    ranks = len(shards)
+    if sum(rule.sizes) != total or any(size % ranks for size in rule.sizes):
+        raise ValueError(
+            f"parts of {rule.sizes} along dimension {rule.dim} do not make {total} over {ranks} "
+            "ranks"
+        )
+
+
+def placements(rule: Rule, shards: Sequence[tuple[int, ...]], rank: int) -> list[Placed]:
+    """Where the blocks of `rank`'s shard go; `shards` are all ranks' shapes."""
+    shape = shards[rank]
+    if isinstance(rule, Pieces):
+        return list(rule.of_rank[rank])
+    if isinstance(rule, Replicated):
+        return [Placed(Box.whole(shape), (0,) * len(shape))] if rank == 0 else []
+    if isinstance(rule, Split):
+        before = sum(other[rule.dim] for other in shards[:rank])
+        return [_along(shape, rule.dim, 0, shape[rule.dim], before)]
+    placed, in_shard, in_whole = [], 0, 0
+    for size in rule.sizes:
+        width = size // len(shards)
+        placed.append(_along(shape, rule.dim, in_shard, width, in_whole + rank * width))
+        in_shard += width
+        in_whole += size
+    return placed
+
+
+def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int) -> Placed:
+    """`count` slices of a shard from `first` on, at `start` in the whole, along one dimension."""
+    zeros = (0,) * len(shape)
+    box = Box((*zeros[:dim], first, *zeros[dim + 1 :]), (*shape[:dim], count, *shape[dim + 1 :]))
+    return Placed(box, (*zeros[:dim], start, *zeros[dim + 1 :]))
+
+
+def moved(chunk: Chunk, placed: Placed, dtype: DType) -> Chunk | None:
+    """The part of a shard's chunk that `placed` covers, in the whole's coordinates."""
+    common = chunk.box.intersect(placed.shard)
+    if common is None:
+        return None
+    inside = common.relative_to(chunk.box).start
+    strides = chunk.strides or row_major_strides(chunk.box.shape)
+    offset = chunk.offset + dtype.itemsize * sum(
+        i * s for i, s in zip(inside, strides, strict=True)
+    )
+    within = common.relative_to(placed.shard).start
+    start = tuple(a + b for a, b in zip(within, placed.start, strict=True))
+    return Chunk(Box(start, common.shape), chunk.file, offset, strides)
