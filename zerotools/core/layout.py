@@ -1,8 +1,7 @@
 """How tensor-parallel ranks share a logical tensor: rules as data, and what they place where.
 
-A rule says, for one tensor, which block of each rank's shard is which block of the whole. Sources of
-rules are, in this order: what the checkpoint records, then what the user passes; a name is never
-guessed from.
+A rule says, for one tensor, which block of each rank's shard is which block of the whole. Rules
+come from what the checkpoint records, else from the user; a name is never guessed from.
 """
 
 from __future__ import annotations

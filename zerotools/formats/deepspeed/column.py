@@ -17,7 +17,7 @@ from zerotools.formats.deepspeed.flat import (
 )
 from zerotools.formats.deepspeed.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.model import ModelStates, Shapes, tied_in_module
-from zerotools.formats.deepspeed.shards import STAGE_3, Shard
+from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER, STAGE_3, Shard
 
 SIXTEEN_BIT = ("float16", "bfloat16")
 
@@ -36,13 +36,18 @@ class Column:
 
 
 def read_column(
-    models: Sequence[ModelStates], shards: Sequence[Shard | None], whole: Mapping[str, Tensor]
+    models: Sequence[ModelStates],
+    shards: Sequence[Shard | None],
+    whole: Mapping[str, Tensor],
+    *,
+    sliced: bool = False,
 ) -> Column:
     """Put one column together.
 
     `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' where frozen
     parameters make them necessary. `whole` are the tensors that lie in files uncut: those of
-    `module`, of layer files and of expert files.
+    `module`, of layer files and of expert files. `sliced` says that there are no shards, and frozen
+    parameters are in slices all the same.
 
     Raises:
         BadFile: the files disagree with one another.
@@ -55,7 +60,7 @@ def read_column(
     trained = {key.name for key in tensors if key.role == "param"}
     aliases = _aliases(model, trained)
     weights = {name: tensor for name, tensor in whole.items() if not _is_buffer(model, name)}
-    if any(shard is not None and shard.kind == STAGE_3 for shard in shards):
+    if sliced or any(shard is not None and shard.kind == STAGE_3 for shard in shards):
         frozen = dict(_frozen_slices(models))
     else:
         rest = (name for name in weights if name not in trained and name not in aliases)
@@ -86,11 +91,16 @@ def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
 
 
 def _group_shapes(model: ModelStates, shards: Sequence[Shard | None]) -> list[Shapes] | None:
-    """`param_shapes`, from the model file or, before 0.6.0, from the optimizer file."""
+    """`param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
+
+    None without ZeRO, and where stage 0 used BF16_Optimizer, whose shards nothing explains.
+    """
     present = [shard for shard in shards if shard is not None]
     if not present:
         return None
     shapes = model.groups if model.groups is not None else present[0].groups
+    if shapes is None and present[0].kind == BF16_OPTIMIZER:
+        return None
     if shapes is None:
         raise Unsupported(
             f"{model.file.path} has no param_shapes, so nothing says which weights the flat "

@@ -44,7 +44,16 @@ class Listing:
 
     @property
     def mp_ranks(self) -> list[int]:
+        """Model-parallel ranks: pipeline stage * tensor ranks + tensor rank."""
         return sorted({mp for mp, _ in self.models})
+
+    @property
+    def tensor_ranks(self) -> int:
+        """Tensor-parallel ranks of a stage. A pipeline has layer files, which are named by them;
+        where there are none, all model-parallel ranks are tensor-parallel."""
+        if self.layers:
+            return 1 + max(rank for _, rank in self.layers)
+        return len(self.mp_ranks)
 
 
 def list_files(directory: Path) -> Listing:

@@ -179,13 +179,13 @@ def _parts(
             "its parameters are not DeepSpeed's experts"
         )
     for expert_rank in range(size):
-        renamed = {
-            _EXPERT.sub(
-                lambda m, base=expert_rank * local: f"{EXPERTS}{base + int(m[1])}.", name
-            ): shape
-            for name, shape in shapes.items()
-        }
+        renamed = {_global_name(name, expert_rank * local): shape for name, shape in shapes.items()}
         yield _group(number, renamed, shards[expert_rank::size], first, ranks)
+
+
+def _global_name(name: str, first: int) -> str:
+    """The name of a local expert, with the number that it has over all ranks."""
+    return _EXPERT.sub(lambda found: f"{EXPERTS}{first + int(found[1])}.", name)
 
 
 EXPERTS = "deepspeed_experts."

@@ -61,10 +61,18 @@ def read_legacy(window: Window) -> LegacyFile:
             if size == window.length or size >= LARGEST_PICKLE:
                 raise
             size = min(window.length, 4 * size, LARGEST_PICKLE)
-    storages = {
-        value.storage.key: value.storage for value in walk(tree) if isinstance(value, StoredTensor)
-    }
-    return LegacyFile(tree, _offsets(window, storages, keys, end))
+    return LegacyFile(tree, _offsets(window, _storages(tree), keys, end))
+
+
+def _storages(tree: Any) -> dict[str, Storage]:
+    """Every storage that the tree refers to, also from inside objects of unknown classes."""
+    found: dict[str, Storage] = {}
+    for value in walk(tree):
+        if isinstance(value, StoredTensor):
+            value = value.storage
+        if isinstance(value, Storage):
+            found[value.key] = value
+    return found
 
 
 def _pickles(window: Window, data: bytes) -> tuple[Any, list[str], int]:
