@@ -63,10 +63,8 @@ def _precision(column: Column) -> str:
     for name, stored in (column.model.module or {}).items():
         if name not in buffers and stored.dtype.is_float:
             return names.get(stored.dtype.name, "fp32")
-    for key, tensor in column.tensors.items():
-        if key.role == "param16":
-            return names[tensor.dtype.name]
-    return "fp32"
+    roles = {key.role: tensor.dtype.name for key, tensor in column.tensors.items()}
+    return names.get(roles.get("param16", roles.get("param", "")), "fp32")
 
 
 def state_of(columns: Sequence[Column]) -> dict[str, Any]:

@@ -68,12 +68,24 @@ def _columns(
             "optimizer state that does not name its parameters; train with ZeRO stage 1 or 2, or "
             "load it with DeepSpeed"
         )
-    columns = []
+    columns: list[Column] = []
     for mp in listing.mp_ranks:
         whole = layer_tensors(directory, listing, mp % tensor_ranks)
         whole |= expert_tensors(directory, listing, mp)
         columns.append(load_column(directory, listing, mp, whole, problems))
+    _check_complete(directory, listing, columns[0])
     return columns
+
+
+def _check_complete(directory: Path, listing: Listing, first: Column) -> None:
+    """A shard must never pass for the whole because its neighbours are gone."""
+    size = first.model.fields.maybe("mp_world_size", int) or 1
+    for mp in range(size):
+        if mp not in listing.mp_ranks:
+            raise BadFile(
+                f"{directory}: mp_rank_{mp:02d}_model_states.pt is missing; the run had {size} "
+                "model-parallel ranks"
+            )
 
 
 def _rules(columns: list[Column], layout: Path | None) -> Rules | None:

@@ -216,6 +216,8 @@ def _corner(
     if not isinstance(view, list | tuple) or len(view) != 2 or type(view[0]) is not int:
         raise BadFile(f"{path}: a piece of {name} has no offset and strides")
     offset, given = view
+    if 0 in block:
+        return (0,) * len(block)
     fits = len(given) == len(block) == len(shape) and all(
         n == 1 or a == b for n, a, b in zip(block, given, strides, strict=True)
     )
