@@ -40,8 +40,13 @@ def merge(columns: Sequence[Column], tensor_ranks: int, rules: Rules | None) -> 
         for key, tensor in _merge_stage(columns[first : first + tensor_ranks], rules):
             tensors.setdefault(key, tensor)
     aliases = {alias: name for column in columns for alias, name in column.aliases.items()}
-    frozen = frozenset().union(*(column.frozen for column in columns))
-    return Merged(tensors, aliases, frozen)
+    frozen = {
+        name
+        for column in columns
+        for name in column.frozen
+        if column.tensors[Key(name, "param")].numel or not tensors[Key(name, "param")].numel
+    }
+    return Merged(tensors, aliases, frozenset(frozen))
 
 
 def _merge_stage(stage: Sequence[Column], rules: Rules | None) -> Iterator[tuple[Key, Tensor]]:
@@ -53,18 +58,29 @@ def _merge_stage(stage: Sequence[Column], rules: Rules | None) -> Iterator[tuple
             f"{stage[0].model.file.path} is one of {len(stage)} tensor-parallel ranks, and the "
             "checkpoint does not say how they share the weights; pass --layout rules.toml"
         )
-    for key, first in stage[0].tensors.items():
-        shards = [column.tensors.get(key) for column in stage]
+    keys = dict.fromkeys(key for column in stage for key in column.tensors)
+    for key in keys:
+        shards = [_shard(column, key) for column in stage]
         present = [shard for shard in shards if shard is not None]
         if len(present) < len(shards):
             raise BadFile(
                 f"{stage[0].model.file.path}: {key} is in {len(present)} of {len(shards)} "
                 "tensor-parallel ranks"
             )
-        if not first.shape:
-            yield key, first
-            continue
-        yield key, _joined(key, present, stage, rules)
+        if present[0].shape:
+            yield key, _joined(key, present, stage, rules)
+        else:
+            yield key, next((shard for shard in present if shard.chunks), present[0])
+
+
+def _shard(column: Column, key: Key) -> Tensor | None:
+    """One rank's shard. Where heads are fewer than ranks, some have an empty one, which DeepSpeed
+    counts as frozen: it has no optimizer state to be missed."""
+    shard = column.tensors.get(key)
+    weight = column.tensors.get(Key(key.name, "param"))
+    if shard is None and weight is not None and not weight.numel:
+        return Tensor(weight.dtype, () if key.role == "step" else weight.shape, ())
+    return shard
 
 
 def _joined(key: Key, shards: Sequence[Tensor], stage: Sequence[Column], rules: Rules) -> Tensor:
@@ -77,7 +93,8 @@ def _joined(key: Key, shards: Sequence[Tensor], stage: Sequence[Column], rules: 
         placed = [placements(rule, shapes, rank) for rank in range(len(shards))]
     except ValueError as error:
         raise BadFile(f"{stage[0].model.file.path}: {key}: {error}") from None
-    return Tensor(shards[0].dtype, shape, ChunksOnDemand(lambda: _placed(shards, placed)))
+    dtype = next((shard.dtype for shard in shards if shard.numel), shards[0].dtype)
+    return Tensor(dtype, shape, ChunksOnDemand(lambda: _placed(shards, placed)))
 
 
 def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[Placed]]) -> list[Chunk]:
