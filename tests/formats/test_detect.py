@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerotools import formats
-from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import detect
 
 
@@ -80,8 +80,10 @@ def test_an_unfinished_newest_step_is_passed_over_and_named(tmp_path: Path) -> N
         ([".tmp-3-abc/dcp/.metadata"], "", BadFile, "only a checkpoint whose save was not"),
         (["step-00000003/dcp/__0_0.distcp"], "", BadFile, "step-00000003 was not finished"),
         (["zero_to_fp32.py", "latest"], "", BadFile, r"neither .* nor \*_model_states\.pt"),
-        (["pytorch_model.bin"], "", Unsupported, "not supported yet"),
-        (["a.pt"], "a.pt", Unsupported, "not supported yet"),
+        (["a.pt", "b.pth"], "", BadRequest, "name a.pt or b.pth"),
+        (["mp_rank_00_model_states.pt"], "mp_rank_00_model_states.pt", BadRequest, "its directory"),
+        (["pytorch_model_fsdp_0/__0_0.distcp"], "", BadFile, "was not finished"),
+        (["step-1/.metadata", "checkpoint-2/.metadata"], "", BadRequest, "of 2 kinds"),
         (["a.txt"], "a.txt", BadFile, "no checkpoint"),
         ([".metadata"], ".metadata", BadRequest, "name its directory"),
         (["a/.metadata", "b/.metadata"], "", BadRequest, "name a or b in it"),

@@ -31,6 +31,7 @@ FORMATS: Mapping[str, Format] = {
         "deepspeed", "DeepSpeed ZeRO", "zerotools.formats.deepspeed", has_tags=True
     ),
     "safetensors": Format("safetensors", "safetensors", "zerotools.formats.safetensors"),
+    "torchfile": Format("torchfile", "a torch file", "zerotools.formats.torchfile"),
 }
 
 

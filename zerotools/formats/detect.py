@@ -1,20 +1,35 @@
-"""Which format a path holds, told by names alone: no file is opened."""
+"""Which format a path holds, told by names alone: no file is opened.
+
+This is the one place that chooses: between formats that lie in one directory, and between the
+checkpoints of a run. What it chose it says in `Detected.notes`.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.layouts import (
+    DCP,
+    DCP_METADATA,
+    MANIFEST,
+    RECORD,
+    TORCH_FILE,
+    UNFINISHED,
+    WEIGHTS,
+    fsdp_models,
+    holds,
+    is_deepspeed_file,
+    names_in,
+)
 
-_DCP, _DCP_METADATA = "dcp", ".metadata"
-_RECORD, _MANIFEST = "job.json", "MANIFEST.json"
-_RANK_METADATA = re.compile(r"__\d+\.metadata")
-_STEP = re.compile(r"step-(\d+)")
-_UNFINISHED = re.compile(r"\.tmp-.*|.*\.partial")
-_DEEPSPEED = re.compile(r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt(-\d+\.\d+)?")
-_WEIGHTS = ".safetensors"
+# A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
+_NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
+# Where tools keep a run's checkpoints, or the one model of several that users mean.
+_FURTHER_IN = ("checkpoint", "checkpoints", "actor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,128 +43,159 @@ class Detected:
 
 
 def detect(path: Path) -> Detected:
-    """The format of `path`: a checkpoint, or a directory that holds `step-*` checkpoints, of which
-    the newest finished one is taken.
+    """The format of `path`: a checkpoint, or a run's directory, of whose numbered checkpoints the
+    newest finished one is taken.
 
     Raises:
         BadRequest: there is nothing at `path`, or several checkpoints to choose from.
         BadFile: it is no checkpoint, or one whose save was not finished.
-        Unsupported: it is in a format that is not read.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
     if not path.is_dir():
         return _detect_file(path)
-    names = _names(path)
+    names = names_in(path)
     found = _detect_here(path, names)
     if found is not None:
-        return found
-    _refuse_known(path, names)
+        return replace(found, notes=(*found.notes, *_also_below(found, names)))
+    _refuse_unfinished(path, names)
     return _detect_below(path, names)
 
 
-def _names(path: Path) -> set[str]:
-    try:
-        return {entry.name for entry in path.iterdir()}
-    except OSError as error:
-        raise BadRequest(f"{path} cannot be listed: {error.strerror}") from None
-
-
 def _detect_file(path: Path) -> Detected:
-    if path.name.endswith(_WEIGHTS):
+    if path.name.endswith(WEIGHTS):
         return Detected("safetensors", path)
-    if path.name.endswith(f"{_WEIGHTS}.index.json"):
+    if path.name.endswith(f"{WEIGHTS}.index.json"):
         return Detected("safetensors", path.parent)
-    if path.name == _DCP_METADATA or path.suffix == ".distcp":
+    if path.name.endswith(".bin.index.json"):
+        return Detected("torchfile", path.parent)
+    if path.name == DCP_METADATA or path.suffix == ".distcp":
         raise BadRequest(f"{path} is one file of a torch DCP checkpoint; name its directory")
-    if path.suffix in (".pt", ".pth", ".bin"):
-        raise Unsupported(f"{path} is a torch file, which is not supported yet")
-    raise BadFile(f"{path} is no checkpoint: neither a directory nor a {_WEIGHTS} file")
+    if is_deepspeed_file(path.name):
+        raise BadRequest(f"{path} is one file of a DeepSpeed checkpoint; name its directory")
+    if path.suffix in TORCH_FILE:
+        return Detected("torchfile", path)
+    raise BadFile(
+        f"{path} is no checkpoint: neither a directory nor a {', '.join((WEIGHTS, *TORCH_FILE))} "
+        "file"
+    )
 
 
 def _detect_here(path: Path, names: set[str]) -> Detected | None:
     """The checkpoint that `path` itself is, if it is one."""
-    if _UNFINISHED.fullmatch(path.name) and names:
+    if UNFINISHED.fullmatch(path.name) and names:
         raise BadFile(f"{path} is a checkpoint whose save was not finished; take an older one")
-    if _DCP_METADATA in names or any(map(_RANK_METADATA.fullmatch, names)):
-        return Detected("dcp", path)
-    if _RECORD in names and _MANIFEST not in names:
+    if RECORD in names and MANIFEST not in names and DCP_METADATA not in names:
         raise BadFile(
-            f"{path} has {_RECORD} and no {_MANIFEST}, which is written last: the save was not "
+            f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
             "finished; take an older checkpoint"
         )
-    if _DCP in names and (_RECORD in names or (path / _DCP / _DCP_METADATA).exists()):
-        return Detected("dcp", path)
-    if _is_deepspeed(path, names):
-        return Detected("deepspeed", path)
-    if any(name.endswith((_WEIGHTS, f"{_WEIGHTS}.index.json")) for name in names):
-        return Detected("safetensors", path)
-    return None
+    found = list(holds(path, names))
+    if not found:
+        return None
+    taken, *others = found
+    beside = [f"took the {taken.title} in {path}, not the {o.title} beside it" for o in others]
+    return Detected(taken.format, path, (*beside, *_other_models(path, names)))
 
 
-def _is_deepspeed(path: Path, names: set[str]) -> bool:
-    """A tag directory, or a save directory with one in it; its reader finds which tag is meant.
-
-    A save directory often holds exported weights too; the masters in its shards come first.
-    """
-    if any(map(_DEEPSPEED.fullmatch, names)):
-        return True
-    inside = (entry for entry in path.iterdir() if entry.is_dir())
-    return any(_DEEPSPEED.fullmatch(name) for entry in inside for name in _names_or_none(entry))
+def _other_models(path: Path, names: set[str]) -> Iterator[str]:
+    first, *others = fsdp_models(names) or [""]
+    if others:
+        yield f"took {first}; {path} holds {', '.join(others)} too, name it to read it"
 
 
-def _names_or_none(path: Path) -> set[str]:
-    """The names in a directory that need not be readable."""
-    try:
-        return _names(path)
-    except BadRequest:
-        return set()
+def _also_below(found: Detected, names: set[str]) -> Iterator[str]:
+    """A run's final weights lie beside its checkpoints."""
+    below = [name for name in names if _NUMBERED.fullmatch(name) and (found.path / name).is_dir()]
+    finished = sorted(name for name in below if found.format in ("safetensors", "torchfile"))
+    if finished and any(_finished(found.path / name) for name in finished):
+        yield f"took the weights in {found.path} itself; name {finished[0]} for what it holds"
 
 
-def _refuse_known(path: Path, names: set[str]) -> None:
-    inside = _names(path / _DCP) if (path / _DCP).is_dir() else set()
+def _refuse_unfinished(path: Path, names: set[str]) -> None:
+    inside = {name for model in (DCP, *fsdp_models(names)) for name in _names_of(path / model)}
     if any(name.endswith(".distcp") for name in names | inside):
         raise BadFile(
-            f"{path} has .distcp files and no {_DCP_METADATA}, which torch writes last: the save "
+            f"{path} has .distcp files and no {DCP_METADATA}, which torch writes last: the save "
             "was not finished; take an older checkpoint"
         )
-    if any(re.fullmatch(r"pytorch_model.*\.bin(\.index\.json)?", name) for name in names):
-        raise Unsupported(f"{path} holds pytorch_model .bin files, which are not supported yet")
+
+
+def _names_of(path: Path) -> set[str]:
+    return names_in(path) if path.is_dir() else set()
 
 
 def _detect_below(path: Path, names: set[str]) -> Detected:
     """One of the checkpoints in a run's or job's output directory."""
-    steps = sorted((int(match[1]), name) for name in names if (match := _STEP.fullmatch(name)))
-    unfinished: list[str] = []
-    for _, name in reversed(steps):
-        found = _finished(path / name)
-        if found is not None:
-            return Detected(found.format, found.path, _say(name, len(steps), unfinished))
-        unfinished.append(name)
-    if unfinished:
-        raise BadFile(f"{path / unfinished[0]} was not finished, and {path} has no other that was")
-    inside = [name for name in sorted(names) if _finished(path / name) is not None]
+    numbered = _numbered(path, names)
+    if numbered:
+        return _newest(path, numbered)
+    inside = [name for name in sorted(names) if _is_checkpoint(path / name)]
+    known = [name for name in _FURTHER_IN if name in inside or _has_numbered(path / name)]
+    if known:
+        found = detect(path / known[0])
+        others = [name for name in inside if name != known[0]]
+        note = (f"took {known[0]}; {path} holds {', '.join(others)} too",) if others else ()
+        return replace(found, notes=(*note, *found.notes))
     if inside:
         raise BadRequest(
             f"{path} is no checkpoint itself, but holds some: name {' or '.join(inside)} in it"
         )
-    if any(map(_UNFINISHED.fullmatch, names)):
+    if any(map(UNFINISHED.fullmatch, names)):
         raise BadFile(f"{path} holds only a checkpoint whose save was not finished")
+    files = sorted(name for name in names if name.endswith(TORCH_FILE))
+    if files:
+        raise BadRequest(f"{path} is no known layout of torch files: name {' or '.join(files[:9])}")
     raise BadFile(
-        f"{path} is no checkpoint: it has neither {_DCP_METADATA} (torch DCP), nor "
-        "*_model_states.pt (DeepSpeed), nor "
-        f"*{_WEIGHTS}, nor step-* directories that do"
+        f"{path} is no checkpoint: it has neither {DCP_METADATA} (torch DCP), nor "
+        f"*_model_states.pt (DeepSpeed), nor *{WEIGHTS}, nor pytorch_model.bin or one .pt per rank, "
+        "nor step-* or checkpoint-* directories that do"
     )
+
+
+def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
+    """The run's checkpoints by number, oldest first.
+
+    Raises:
+        BadRequest: there are two kinds of them, whose numbers do not compare.
+    """
+    kinds: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        if (match := _NUMBERED.fullmatch(name)) and (path / name).is_dir():
+            kinds.setdefault(match["kind"], []).append((int(match[2]), name))
+    if len(kinds) > 1:
+        some = " or ".join(max(steps)[1] for steps in kinds.values())
+        raise BadRequest(f"{path} holds checkpoints of {len(kinds)} kinds: name {some}")
+    return sorted(next(iter(kinds.values()), []))
+
+
+def _newest(path: Path, steps: list[tuple[int, str]]) -> Detected:
+    unfinished: list[str] = []
+    for _, name in reversed(steps):
+        found = _finished(path / name)
+        if found is not None:
+            notes = (*_say(name, len(steps), unfinished), *found.notes)
+            return Detected(found.format, found.path, notes)
+        unfinished.append(name)
+    raise BadFile(f"{path / unfinished[0]} was not finished, and {path} has no other that was")
 
 
 def _finished(path: Path) -> Detected | None:
     """The checkpoint at `path`, if it is a finished one; a job's is when it has its manifest."""
-    if not path.is_dir() or _UNFINISHED.fullmatch(path.name):
+    if not path.is_dir() or UNFINISHED.fullmatch(path.name):
         return None
-    names = _names(path)
-    if _RECORD in names and _MANIFEST not in names:
+    names = names_in(path)
+    if RECORD in names and MANIFEST not in names:
         return None
-    return _detect_here(path, names)
+    return _detect_here(path, names) or (_finished(path / "actor") if "actor" in names else None)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return _finished(path) is not None
+
+
+def _has_numbered(path: Path) -> bool:
+    return any(map(_NUMBERED.fullmatch, _names_of(path)))
 
 
 def _say(taken: str, count: int, unfinished: list[str]) -> tuple[str, ...]:

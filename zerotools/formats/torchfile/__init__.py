@@ -1,8 +1,20 @@
-"""torch.save files of weights, one or a Hugging Face directory of several with their index.
+"""Files of `torch.save`: a state dict in one file, in Hugging Face `.bin` shards, or one per rank.
 
-lay_out   Checkpoint -> Target, which `torch.load` and `from_pretrained` read
+names          which files of a directory belong together
+tree           what was saved, taken apart: weights, optimizer, the rest
+optimizer      whose state is number 3 of a torch optimizer
+values         a value as a tensor, or one rank's pieces of it
+dtensor        FSDP2's DTensor: pieces from mesh and placements
+shardedtensor  FSDP1's ShardedTensor: pieces from their own metadata
+merge          the same tensor in the files of all ranks
+single         one file -> Checkpoint
+shards         Hugging Face shards -> Checkpoint
+ranks          the files of all ranks -> Checkpoint
+read           which of these a path is
+lay_out        Checkpoint -> Target, which `torch.load` and `from_pretrained` read
 """
 
 from zerotools.formats.torchfile.lay_out import lay_out
+from zerotools.formats.torchfile.read import read
 
-__all__ = ["lay_out"]
+__all__ = ["lay_out", "read"]

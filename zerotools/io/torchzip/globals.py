@@ -169,6 +169,14 @@ def _counts(values: Any) -> tuple[int, ...]:
     return tuple(_count(value) for value in values)
 
 
+def _member(args: tuple[Any, ...]) -> Global | None:
+    """getattr(class, name): a class within a class, as protocols below 4 write it. It is a name
+    like any other."""
+    if len(args) == 2 and type(args[0]) is Global and type(args[1]) is str:
+        return Global(args[0].module, f"{args[0].name}.{args[1]}")
+    return None
+
+
 _Builder = Callable[[tuple[Any, ...]], Any]
 BUILDERS: dict[tuple[str, str], _Builder] = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor_v2,
@@ -176,6 +184,8 @@ BUILDERS: dict[tuple[str, str], _Builder] = {
     ("collections", "OrderedDict"): _ordered,
     ("torch", "Size"): _size,
     ("_codecs", "encode"): _encoded,
+    ("__builtin__", "getattr"): _member,
+    ("builtins", "getattr"): _member,
     ("__builtin__", "bytes"): _bytes,
     ("builtins", "bytes"): _bytes,
     ("__builtin__", "bytearray"): _bytearray,

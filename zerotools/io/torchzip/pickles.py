@@ -213,6 +213,12 @@ def _global(writer: _Writer, value: Global) -> None:
         return
     if "\n" in value.module + value.name:
         raise Unsupported(f"the name {value.name!r} of a class has a line break in it")
+    outer, dot, member = value.name.rpartition(".")
+    if dot:
+        _reduce(
+            writer, value, Global("__builtin__", "getattr"), (Global(value.module, outer), member)
+        )
+        return
     writer.named(value, f"c{value.module}\n{value.name}\n".encode())
 
 

@@ -1,0 +1,90 @@
+"""What each format looks like from outside: the names of files in a directory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from zerotools.core.errors import BadRequest
+
+DCP, DCP_METADATA = "dcp", ".metadata"
+RECORD, MANIFEST = "job.json", "MANIFEST.json"
+WEIGHTS = ".safetensors"
+TORCH_FILE = (".pt", ".pth", ".bin", ".ckpt")
+UNFINISHED = re.compile(r"\.tmp-.*|.*\.partial")
+_RANK_METADATA = re.compile(r"__\d+\.metadata")
+_DEEPSPEED_MODEL = re.compile(r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt(-\d+\.\d+)?")
+_FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
+_TORCH_MODEL = re.compile(
+    r"(pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
+    r"|pytorch_model-\d+-of-\d+\.bin|pytorch_model.*\.bin\.index\.json"
+    r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
+)
+
+
+class Held(NamedTuple):
+    """A format that lies in a directory, and how to call what lies there."""
+
+    format: str
+    title: str
+
+
+def holds(path: Path, names: set[str]) -> Iterator[Held]:
+    """The formats that lie in a directory, the one to take first: shards with optimizer state come
+    before weights that were exported from them."""
+    if _is_dcp(path, names):
+        yield Held("dcp", "torch DCP")
+    if _is_deepspeed(path, names):
+        yield Held("deepspeed", "DeepSpeed ZeRO")
+    if any(name.endswith((WEIGHTS, f"{WEIGHTS}.index.json")) for name in names):
+        yield Held("safetensors", "safetensors")
+    if any(map(_TORCH_MODEL.fullmatch, names)):
+        yield Held("torchfile", "torch files")
+
+
+def names_in(path: Path) -> set[str]:
+    """The names in a directory.
+
+    Raises:
+        BadRequest: it cannot be listed.
+    """
+    try:
+        return {entry.name for entry in path.iterdir()}
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be listed: {error.strerror}") from None
+
+
+def is_deepspeed_file(name: str) -> bool:
+    return re.search(r"(mp_rank|expert|layer)_\d+.*_(model|optim)_states\.pt", name) is not None
+
+
+def fsdp_models(names: set[str]) -> list[str]:
+    """accelerate's directories of one model each, by number."""
+    found = filter(_FSDP_MODEL.fullmatch, names)
+    return sorted(found, key=lambda name: int(name.rpartition("_")[2]))
+
+
+def _is_dcp(path: Path, names: set[str]) -> bool:
+    if DCP_METADATA in names or any(map(_RANK_METADATA.fullmatch, names)):
+        return True
+    if DCP in names and (RECORD in names or (path / DCP / DCP_METADATA).exists()):
+        return True
+    return any((path / name / DCP_METADATA).exists() for name in fsdp_models(names)[:1])
+
+
+def _is_deepspeed(path: Path, names: set[str]) -> bool:
+    """A tag directory, or a save directory with one in it; its reader finds which tag is meant."""
+    if any(map(_DEEPSPEED_MODEL.fullmatch, names)):
+        return True
+    inside = (entry for entry in path.iterdir() if entry.is_dir())
+    return any(_DEEPSPEED_MODEL.fullmatch(name) for entry in inside for name in _readable(entry))
+
+
+def _readable(path: Path) -> set[str]:
+    """The names in a directory that need not be readable."""
+    try:
+        return names_in(path)
+    except BadRequest:
+        return set()

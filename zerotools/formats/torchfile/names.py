@@ -1,0 +1,86 @@
+"""Which torch files of a directory belong together, by their names.
+
+pytorch_model.bin, adapter_model.bin, pytorch_model_fsdp.bin      one file
+pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin    Hugging Face shards
+model_world_size_4_rank_0.pt, optim_world_size_4_rank_0.pt        verl, one per rank
+pytorch_model_fsdp_0_rank0.bin, optimizer_0_rank0.bin             accelerate, one per rank
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+INDEX = re.compile(r"[^/]*\.bin\.index\.json")
+SINGLE = re.compile(r"(pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin")
+SHARD = re.compile(r"pytorch_model-(\d+)-of-(\d+)\.bin")
+_RANK = re.compile(
+    r"(?P<stem>.*?)_?(?:world_size_(?P<size>\d+)_)?rank_?(?P<rank>\d+)(?P<end>\.(?:pt|pth|bin))"
+)
+_OTHER = ("extra_state", "random", "rng", "scheduler", "sampler", "scaler", "dataloader")
+_TRAILING = re.compile(r"\d*$")
+
+
+@dataclass
+class RankGroup:
+    """The files of all ranks that hold parts of one thing. `size` is the number of ranks, where
+    the names say it."""
+
+    stem: str
+    size: int | None
+    files: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_optimizer(self) -> bool:
+        return self.stem.startswith("optim")
+
+    def name_of(self, rank: int) -> str:
+        """The name that the file of `rank` would have."""
+        known, name = next(iter(self.files.items()))
+        return re.sub(rf"{known}(?=\.\w+$)", str(rank), name)
+
+
+def is_rank_file(name: str) -> bool:
+    return _RANK.fullmatch(name) is not None
+
+
+def rank_groups(names: Iterable[str]) -> list[RankGroup]:
+    """The groups of files that may hold tensors of a model or an optimizer."""
+    groups: dict[tuple[str, int | None, str], RankGroup] = {}
+    for name in sorted(names):
+        match = _RANK.fullmatch(name)
+        if match is None or match["stem"].startswith(_OTHER):
+            continue
+        size = int(match["size"]) if match["size"] else None
+        key = (match["stem"], size, match["end"])
+        groups.setdefault(key, RankGroup(match["stem"], size)).files[int(match["rank"])] = name
+    return list(groups.values())
+
+
+def optimizer_of(model: RankGroup, groups: Iterable[RankGroup]) -> RankGroup | None:
+    """The optimizer that was saved with a model: of as many ranks, and of the same number where
+    there are several (`pytorch_model_fsdp_1`, `optimizer_1`)."""
+    found = [group for group in groups if group.is_optimizer and group.size == model.size]
+    number = _number(model)
+    same = [group for group in found if _number(group) == number]
+    if len(same) == 1:
+        return same[0]
+    return found[0] if len(found) == 1 else None
+
+
+def _number(group: RankGroup) -> str:
+    match = _TRAILING.search(group.stem)
+    return match[0] if match else ""
+
+
+def shards(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Hugging Face shards that are there and those that their numbers say are missing."""
+    found = {name: match for name in sorted(names) if (match := SHARD.fullmatch(name))}
+    counts: Mapping[str, int] = {match[2]: int(match[2]) for match in found.values()}
+    wanted = {
+        f"pytorch_model-{number:0{len(text)}d}-of-{text}.bin"
+        for text, count in counts.items()
+        for number in range(1, min(count, 100_000) + 1)
+    }
+    return list(found), sorted(wanted - set(found))

@@ -1,0 +1,145 @@
+"""One file per rank: the pieces of all ranks put together, by what the pickles say of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Origin, Problem
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.formats.torchfile.contents import FORMAT, Opened, keyed, open_file
+from zerotools.formats.torchfile.merge import aliases, merge
+from zerotools.formats.torchfile.names import RankGroup, optimizer_of
+from zerotools.formats.torchfile.optimizer import names_by_number
+from zerotools.formats.torchfile.pieces import SHARDED
+from zerotools.io.companions import companions
+
+_FLAT = "flat_param"
+_MOST_RANKS = 2**20
+_VERL_CONFIG, _VERL_MODEL = "fsdp_config.json", "huggingface"
+
+
+def choose(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
+    """The one group of a directory that holds a model.
+
+    Raises:
+        BadRequest: there are several.
+        BadFile: there is none.
+    """
+    models = [group for group in groups if not group.is_optimizer]
+    said = _said_size(path)
+    if len(models) > 1 and said is not None:
+        models = [group for group in models if group.size == said] or models
+    if len(models) > 1:
+        first = ", ".join(next(iter(group.files.values())) for group in models)
+        raise BadRequest(f"{path} has several models: name a file of one of them, as in {first}")
+    if not models:
+        raise BadFile(f"{path} has neither a pytorch_model.bin nor files of a model's ranks")
+    return models[0]
+
+
+def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Checkpoint:
+    """The model of `model`'s files, with the optimizer that was saved beside it.
+
+    A missing rank is a problem, and leaves holes.
+
+    Raises:
+        BadFile: files are damaged or disagree.
+        Unsupported: files that do not say which part of a tensor they hold.
+    """
+    parts = _open_all(path, model)
+    _refuse_unaddressed(path, model, parts)
+    beside = None if model.is_optimizer else optimizer_of(model, groups)
+    moments = parts if beside is None else [*parts, *_open_all(path, beside)]
+    weights = [(file, contents.weights) for file, contents in parts]
+    tied = aliases(weights)
+    names = {n: p for _, found in weights for n, p in found.items() if n not in tied}
+    numbered, said = names_by_number(
+        moments[-1].contents.groups, moments[-1].contents.moments, names
+    )
+    size = _world_size(model, parts)
+    problems = [p for group in (model, beside) if group for p in _problems(path, group, size)]
+    problems += _misplaced(parts, model)
+    return Checkpoint(
+        root=path,
+        tensors=keyed(
+            merge(weights),
+            merge([(file, contents.moments) for file, contents in moments]),
+            numbered,
+            tied,
+        ),
+        origin=Origin(FORMAT, path, world_size=size, notes=_notes(model, parts, said)),
+        aliases=tied,
+        state={**parts[0].contents.state, **moments[-1].contents.state},
+        files={file.name: file.size for file, _ in moments},
+        companions=companions(path)
+        | (companions(path / _VERL_MODEL) if (path / _VERL_MODEL).is_dir() else {}),
+        problems=problems,
+    )
+
+
+def _open_all(path: Path, group: RankGroup) -> list[Opened]:
+    return [open_file(path, group.files[rank]) for rank in sorted(group.files)]
+
+
+def _refuse_unaddressed(path: Path, model: RankGroup, parts: Sequence[Opened]) -> None:
+    for file, contents in parts:
+        for name, pieces in contents.weights.items():
+            if pieces.kind == SHARDED and name.rpartition(".")[2].endswith(_FLAT):
+                raise Unsupported(
+                    f"{file.path} holds FSDP's flat parameters (LOCAL_STATE_DICT): {name} has "
+                    f"{pieces.shape[0]} elements, and no file says which weights they are; load it "
+                    "in the run that saved it, and save with SHARDED_STATE_DICT"
+                )
+    if len(parts) > 1 and all(contents.is_whole for _, contents in parts):
+        raise Unsupported(
+            f"{path} has {len(parts)} files like {parts[0].file.name} of plain tensors, which do "
+            "not say whether each rank has a copy or a part of them; name one file to read it alone"
+        )
+
+
+def _world_size(model: RankGroup, parts: Sequence[Opened]) -> int:
+    """As the names say, else as the pickles do."""
+    if model.size is not None:
+        return model.size
+    said = {p.ranks for _, contents in parts for p in contents.all() if p.ranks is not None}
+    return max(said, default=max(model.files) + 1)
+
+
+def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
+    for rank in range(min(size, _MOST_RANKS)):
+        if rank not in group.files:
+            name = group.name_of(rank)
+            yield Problem(f"{path / name} is missing; the run had {size} ranks", name)
+    for rank in sorted(group.files):
+        if rank >= size:
+            name = group.files[rank]
+            yield Problem(f"{path / name} is left over from a run of more than {size} ranks", name)
+
+
+def _misplaced(parts: Sequence[Opened], model: RankGroup) -> Iterable[Problem]:
+    """Files whose tensors say that another rank saved them."""
+    ranks = {name: rank for rank, name in model.files.items()}
+    for file, contents in parts:
+        said = {pieces.rank for pieces in contents.all() if pieces.rank is not None}
+        if said and said != {ranks[file.name]}:
+            listed = ", ".join(map(str, sorted(said)))
+            yield Problem(f"{file.path} was saved by rank {listed}, as its tensors say", file.name)
+
+
+def _notes(model: RankGroup, parts: Sequence[Opened], said: str | None) -> tuple[str, ...]:
+    kinds = sorted({p.kind for _, contents in parts for p in contents.all() if p.kind})
+    notes = [f"{' and '.join(kinds)} of {len(model.files)} files, one per rank"] if kinds else []
+    return (*notes, *([said] if said else []))
+
+
+def _said_size(path: Path) -> int | None:
+    """The number of ranks that verl's fsdp_config.json says."""
+    try:
+        tree: Any = json.loads((path / _VERL_CONFIG).read_bytes()[:65536])
+    except (OSError, ValueError, RecursionError):
+        return None
+    size = tree.get("world_size") if isinstance(tree, dict) else None
+    return size if type(size) is int else None

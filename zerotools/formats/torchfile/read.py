@@ -1,0 +1,62 @@
+"""A torch file, Hugging Face `.bin` shards, or the files of all ranks, as a Checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.formats.torchfile.contents import open_file
+from zerotools.formats.torchfile.names import INDEX, SINGLE, rank_groups, shards
+from zerotools.formats.torchfile.ranks import choose, read_ranks
+from zerotools.formats.torchfile.shards import read_index, read_shards
+from zerotools.formats.torchfile.single import whole
+from zerotools.io.companions import companions
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint in `path`: one file, a directory of Hugging Face `.bin` files, or one with a
+    file per rank. Reads pickles, and no tensor data.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or several models to choose from.
+        BadFile: a file is damaged or missing, or the files disagree.
+        Unsupported: tensors that are not cut into blocks, or files that do not say how.
+    """
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist")
+    if path.is_file():
+        return _read_file(path)
+    listed = sorted(entry.name for entry in path.iterdir())
+    single = [name for name in listed if SINGLE.fullmatch(name)]
+    indexes = [name for name in listed if INDEX.fullmatch(name)]
+    if len(single or indexes) > 1:
+        raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
+    if single:
+        return replace(_read_file(path / single[0]), companions=companions(path))
+    if indexes:
+        weight_map = read_index(path / indexes[0])
+        return read_shards(path, sorted(set(weight_map.values())), weight_map)
+    found, missing = shards(listed)
+    if missing:
+        raise BadFile(f"{path / missing[0]} is missing, and its tensors are in no other file")
+    if found:
+        return read_shards(path, found, None)
+    groups = rank_groups(listed)
+    return read_ranks(path, choose(path, groups), groups)
+
+
+def _read_file(path: Path) -> Checkpoint:
+    """One file; where it is one rank's, those of all ranks."""
+    opened = open_file(path.parent, path.name)
+    if opened.contents.is_whole:
+        return whole(path, opened)
+    groups = rank_groups(entry.name for entry in path.parent.iterdir())
+    own = [group for group in groups if path.name in group.files.values()]
+    if not own:
+        raise Unsupported(
+            f"{path} holds one rank's pieces of sharded tensors, and its name does not say which "
+            "files hold the others; name them *_rank_0.pt, *_rank_1.pt, ..."
+        )
+    return read_ranks(path.parent, own[0], groups)

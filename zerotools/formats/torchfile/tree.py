@@ -1,0 +1,193 @@
+"""What was saved, taken apart: the weights, one torch optimizer, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Opaque, TensorRef
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.torchfile.pieces import WHOLE, Pieces
+from zerotools.formats.torchfile.values import pieces_of
+from zerotools.io.torchzip.values import StoredTensor, describe
+from zerotools.io.torchzip.walk import walk
+
+WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
+STATE_ROLE = "state"
+_DEEPEST = 32
+_MOST_STEPS = 2**23  # a pickle's parts can be shared: the tree may be far larger than the file
+
+
+@dataclass
+class Contents:
+    """One file's tensors. `weights` and `rest` are by dotted name, `moments` by the parameter's
+    name or number in the optimizer and the role. `wrapper` is where the weights were found."""
+
+    weights: dict[str, Pieces] = field(default_factory=dict)
+    moments: dict[tuple[str | int, str], Pieces] = field(default_factory=dict)
+    rest: dict[str, Pieces] = field(default_factory=dict)
+    groups: list[Any] = field(default_factory=list)
+    state: dict[str, Any] = field(default_factory=dict)
+    wrapper: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no tensor is one rank's part of a larger one."""
+        return all(pieces.kind == WHOLE for pieces in self.all())
+
+    def all(self) -> Iterator[Pieces]:
+        """Every tensor."""
+        yield from self.weights.values()
+        yield from self.moments.values()
+        yield from self.rest.values()
+
+
+def take_apart(tree: Any) -> Contents:
+    """Sort the tensors of a saved tree.
+
+    A dict is a state dict, nested ones with dotted names; one below a key such as "model" is taken
+    alone, and the tensors beside it are state. A torch optimizer is known by its two keys.
+
+    Raises:
+        BadFile: it is no tree of tensors, or a damaged one.
+        Unsupported: it is a pickled object, a placeholder, or holds an unknown kind of tensor.
+    """
+    _refuse(tree)
+    taken = _Taken()
+    if _is_optimizer(tree):
+        taken.optimizer(tree)
+        return taken.contents
+    optimizers = [key for key, value in tree.items() if _optimizer(value) is not None]
+    wrapper = taken.contents.wrapper = _wrapper(tree, taken)
+    for key, value in tree.items():
+        if optimizers == [key]:
+            taken.optimizer(_optimizer(value) or {})
+        elif key == wrapper:
+            taken.weights(value, ())
+        elif wrapper is None and key not in optimizers:
+            taken.weights(value, (key,))
+        else:
+            taken.others(value, (key,))
+    return taken.contents
+
+
+def _refuse(tree: Any) -> None:
+    if isinstance(tree, str | bytes):
+        raise Unsupported(
+            "it holds a text instead of tensors: a placeholder, as Azure's Nebula leaves; the "
+            "tensors lie in Nebula's own storage, so load them there and save them to files"
+        )
+    if isinstance(tree, Opaque):
+        raise Unsupported(
+            f"it holds a pickled {describe(tree)} and no state dict; save its state_dict() instead"
+        )
+    if not isinstance(tree, dict):
+        raise BadFile(f"it holds a {describe(tree)} and no state dict")
+
+
+def _is_optimizer(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("state"), dict)
+        and isinstance(value.get("param_groups"), list)
+    )
+
+
+def _optimizer(value: Any) -> dict[Any, Any] | None:
+    """A torch optimizer's state_dict, also as the only one of a list (Lightning)."""
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    return value if _is_optimizer(value) else None
+
+
+def _wrapper(tree: Mapping[Any, Any], taken: _Taken) -> str | None:
+    if any(pieces_of(value) is not None for value in tree.values()):
+        return None
+    for name in WRAPPERS:
+        if isinstance(tree.get(name), dict) and taken.holds_tensors(tree[name]):
+            return name
+    return None
+
+
+class _Taken:
+    """Fills `contents`; counts its steps, so that a small file cannot make it run for hours."""
+
+    def __init__(self) -> None:
+        self.contents = Contents()
+        self._steps = 0
+
+    def weights(self, value: Any, path: tuple[Any, ...]) -> None:
+        for at, leaf in self._leaves(value, path):
+            pieces = pieces_of(leaf)
+            if pieces is None:
+                _put(self.contents.state, at, leaf)
+            else:
+                _add(self.contents.weights, dotted(at), pieces)
+
+    def others(self, value: Any, path: tuple[Any, ...]) -> None:
+        for at, leaf in self._leaves(value, path):
+            pieces = pieces_of(leaf)
+            if pieces is None:
+                _put(self.contents.state, at, leaf)
+            else:
+                _add(self.contents.rest, dotted(at), pieces)
+                _put(self.contents.state, at, TensorRef(Key(dotted(at), STATE_ROLE)))
+
+    def optimizer(self, value: Mapping[Any, Any]) -> None:
+        self.contents.groups = value["param_groups"]
+        self.contents.state["param_groups"] = value["param_groups"]
+        for parameter, entry in value["state"].items():
+            name = parameter if type(parameter) is int else str(parameter)
+            for at, leaf in self._leaves(entry, ()):
+                pieces = pieces_of(leaf)
+                if pieces is None:
+                    _put(self.contents.state, ("optimizer", name, *at), leaf)
+                else:
+                    _add(self.contents.moments, (name, dotted(at) or STATE_ROLE), pieces)
+
+    def holds_tensors(self, value: Any) -> bool:
+        for part in walk(value):
+            self._step()
+            if isinstance(part, StoredTensor):
+                return True
+        return False
+
+    def _leaves(self, value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """What a tree holds, in order; a container without a tensor in it is one leaf."""
+        self._step()
+        is_table = isinstance(value, dict)
+        if not (is_table or isinstance(value, list | tuple)) or not self.holds_tensors(value):
+            yield path, value
+            return
+        if len(path) > _DEEPEST:
+            raise BadFile(f"it nests tensors more than {_DEEPEST} levels deep")
+        for key, part in value.items() if is_table else enumerate(value):
+            yield from self._leaves(part, (*path, key))
+
+    def _step(self) -> None:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise BadFile(f"its tree has more than {_MOST_STEPS} parts: it is no checkpoint")
+
+
+def dotted(path: tuple[Any, ...]) -> str:
+    """A path as one name."""
+    return ".".join(str(part)[:4096] for part in path)
+
+
+def _add(found: dict[Any, Pieces], key: Any, pieces: Pieces) -> None:
+    if key in found:
+        raise BadFile(f"it holds two tensors that are both called {key!s:.200}")
+    found[key] = pieces
+
+
+def _put(tree: dict[str, Any], path: tuple[Any, ...], leaf: Any) -> None:
+    """Set a value in a tree of dicts."""
+    *above, last = path or (STATE_ROLE,)
+    for part in above:
+        inner = tree.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise BadFile(f"it holds two values that are both called {dotted(path)}")
+        tree = inner
+    tree[str(last)] = leaf
