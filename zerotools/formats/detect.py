@@ -148,8 +148,8 @@ def _detect_below(path: Path, names: set[str]) -> Detected:
         raise BadRequest(f"{path} is no known layout of torch files: name {' or '.join(files[:9])}")
     raise BadFile(
         f"{path} is no checkpoint: it has neither {DCP_METADATA} (torch DCP), nor "
-        f"*_model_states.pt (DeepSpeed), nor *{WEIGHTS}, nor pytorch_model.bin or one .pt per rank, "
-        "nor step-* or checkpoint-* directories that do"
+        f"*_model_states.pt (DeepSpeed), nor *{WEIGHTS}, nor pytorch_model.bin, nor one "
+        ".pt per rank, nor step-* or checkpoint-* directories that do"
     )
 
 

@@ -16,7 +16,9 @@ from zerotools.io.torchzip.walk import walk
 WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
 STATE_ROLE = "state"
 _DEEPEST = 32
-_MOST_STEPS = 2**23  # a pickle's parts can be shared: the tree may be far larger than the file
+# A pickle's parts can be shared: as a tree it may be far larger than the file. A tree that shares
+# nothing takes each of its parts at most once per level.
+_STEPS_PER_PART = 2 * _DEEPEST
 
 
 @dataclass
@@ -54,7 +56,7 @@ def take_apart(tree: Any) -> Contents:
         Unsupported: it is a pickled object, a placeholder, or holds an unknown kind of tensor.
     """
     _refuse(tree)
-    taken = _Taken()
+    taken = _Taken(_STEPS_PER_PART * (1 + sum(1 for _ in walk(tree))))
     if _is_optimizer(tree):
         taken.optimizer(tree)
         return taken.contents
@@ -113,9 +115,9 @@ def _wrapper(tree: Mapping[Any, Any], taken: _Taken) -> str | None:
 class _Taken:
     """Fills `contents`; counts its steps, so that a small file cannot make it run for hours."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_steps: int) -> None:
         self.contents = Contents()
-        self._steps = 0
+        self._steps_left = most_steps
 
     def weights(self, value: Any, path: tuple[Any, ...]) -> None:
         for at, leaf in self._leaves(value, path):
@@ -166,9 +168,9 @@ class _Taken:
             yield from self._leaves(part, (*path, key))
 
     def _step(self) -> None:
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            raise BadFile(f"its tree has more than {_MOST_STEPS} parts: it is no checkpoint")
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise BadFile("its parts share one another without end: it is no checkpoint")
 
 
 def dotted(path: tuple[Any, ...]) -> str:
