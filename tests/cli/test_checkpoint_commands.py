@@ -69,6 +69,14 @@ def test_consolidate_and_reshard(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "three"]
 
 
+def test_verified_and_resumed_outputs_say_so(tmp_path: Path) -> None:
+    done = zerotools("consolidate", JOB, tmp_path / "out", "--verify", "--resume")
+    assert "; verified against the source" in done.stdout, done
+    done = zerotools("reshard", JOB, tmp_path / "three", "--world-size", 3, "--verify", "--json")
+    assert json.loads(done.stdout)["verified"] is True
+    assert json.loads(done.stdout)["resumed"] == []
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     done = zerotools("consolidate", JOB, tmp_path / "out", "--dry-run")
     assert done.returncode == 0

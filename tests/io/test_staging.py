@@ -74,3 +74,24 @@ def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(BadRequest, match="cannot be written"):
         write(tmp_path / "file/out", "x")
+
+
+def leave(destination: Path, error: BaseException, *, keep: bool, take_over: bool) -> None:
+    def fail_halfway() -> None:
+        with Staging(destination, keep=keep) as staging:
+            (staging.directory / "file").write_text("x")
+            if take_over:
+                staging.take_over()
+            raise error
+
+    with pytest.raises(type(error)):
+        fail_halfway()
+
+
+def test_an_interrupt_leaves_what_a_failure_removes(tmp_path: Path) -> None:
+    leave(tmp_path / "out", KeyboardInterrupt(), keep=False, take_over=True)
+    assert contents(tmp_path / "out.partial") == ["file"]
+    leave(tmp_path / "out", ZeroDivisionError(), keep=True, take_over=False)
+    assert contents(tmp_path / "out.partial") == ["file"]
+    leave(tmp_path / "out", ZeroDivisionError(), keep=True, take_over=True)
+    assert contents(tmp_path) == []

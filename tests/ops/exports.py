@@ -14,7 +14,7 @@ from zerotools.core import dtypes
 from zerotools.io.arrays import Array, numpy_dtype
 from zerotools.ops.consolidate import Options, prepare
 from zerotools.ops.convert import perform
-from zerotools.ops.execute import Budget
+from zerotools.ops.tiles import Budget
 
 
 def export(source: Path, destination: Path, **options: object) -> dict[str, Array]:

@@ -15,8 +15,9 @@ from tests.layouts import layouts, load, shapes, store, target
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
 from zerotools.io.arrays import Array, numpy_dtype
-from zerotools.ops.execute import MIN_TILE_BYTES, Budget, execute
+from zerotools.ops.execute import execute
 from zerotools.ops.plan import plan
+from zerotools.ops.tiles import MIN_TILE_BYTES, Budget
 
 TYPES = (dtypes.FLOAT32, dtypes.BFLOAT16, dtypes.INT64, dtypes.BOOL, dtypes.UINT8)
 SMALL = Budget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)

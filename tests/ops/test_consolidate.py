@@ -16,7 +16,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.arrays import Array, CastLosses
 from zerotools.ops.consolidate import Options, prepare, refuse_overflow
 from zerotools.ops.convert import perform
-from zerotools.ops.execute import Budget, Report
+from zerotools.ops.execute import Report
+from zerotools.ops.tiles import Budget
 
 
 def export(destination: Path, **options: object) -> dict[str, Array]:

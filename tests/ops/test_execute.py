@@ -24,8 +24,9 @@ from zerotools.core.checkpoint import (
 )
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.arrays import Array
-from zerotools.ops.execute import MIN_TILE_BYTES, Budget, execute
+from zerotools.ops.execute import execute
 from zerotools.ops.plan import plan
+from zerotools.ops.tiles import MIN_TILE_BYTES, Budget
 
 KEY = Key("w", "param")
 

@@ -12,8 +12,8 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.io.manifest import verify_manifest
 from zerotools.ops.convert import Conversion, perform
-from zerotools.ops.execute import Budget
 from zerotools.ops.reshard import Unchanged, prepare
+from zerotools.ops.tiles import Budget
 
 
 def reshard(path: Path, destination: Path, world_size: int) -> Checkpoint:

@@ -93,6 +93,8 @@ def command(
     max_memory: int,
     workers: int | None,
     dry_run: bool,
+    verify: bool,
+    resume: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -118,6 +120,8 @@ def command(
         max_memory=max_memory,
         workers=workers,
         dry_run=dry_run,
+        verify=verify,
+        resume=resume,
         overwrite=overwrite,
         as_json=as_json,
         check=(lambda _: None) if allow_overflow else refuse_overflow,

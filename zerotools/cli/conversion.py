@@ -12,8 +12,10 @@ import click
 
 from zerotools.cli.quantities import ByteSize
 from zerotools.cli.render import clean, duration, print_json, size
+from zerotools.io.staging import partial_of
 from zerotools.ops.convert import Conversion, perform, prove
-from zerotools.ops.execute import Budget, Report
+from zerotools.ops.execute import Report
+from zerotools.ops.tiles import Budget
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -32,6 +34,10 @@ def conversion_options(command: Command) -> Command:
             "--workers", type=int, default=None, help="Threads. Default: one per core, at most 8."
         ),
         click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing."),
+        click.option(
+            "--verify", is_flag=True, help="Read the output back, and compare it with the source."
+        ),
+        click.option("--resume", is_flag=True, help="Go on with an interrupted run of the same."),
         click.option("--overwrite", is_flag=True, help="Replace an existing output."),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
@@ -51,6 +57,8 @@ def carry_out(
     max_memory: int,
     workers: int | None,
     dry_run: bool,
+    verify: bool,
+    resume: bool,
     overwrite: bool,
     as_json: bool,
     check: Callable[[Report], None] = lambda _: None,
@@ -61,13 +69,26 @@ def carry_out(
         _show_plan(conversion, limits, as_json=as_json)
         return
     began = time.monotonic()
-    with _progress(conversion.bytes_of_tensors, verb) as on_bytes:
+    to_handle = conversion.bytes_of_tensors * (2 if verify else 1)
+    with _progress(to_handle, verb) as on_bytes, _hint_at_resuming(conversion):
         report = perform(
-            conversion, budget=limits, overwrite=overwrite, on_bytes=on_bytes, check=check
+            conversion,
+            budget=limits,
+            overwrite=overwrite,
+            verify=verify,
+            resume=resume,
+            on_bytes=on_bytes,
+            check=check,
         )
     seconds = time.monotonic() - began
     if as_json:
-        done = {"dry_run": False, "seconds": round(seconds, 3), **_losses_json(report)}
+        done = {
+            "dry_run": False,
+            "seconds": round(seconds, 3),
+            "resumed": list(report.resumed),
+            "verified": verify,
+            **_losses_json(report),
+        }
         print_json({**_plan_json(conversion), **done})
         return
     _print_notes(conversion)
@@ -77,6 +98,8 @@ def carry_out(
     click.echo(
         f"wrote {conversion.destination}: {len(conversion.target.checkpoint.tensors)} tensors, "
         f"{size(conversion.bytes_to_write)} in {files}, {took}"
+        + (f"; {len(report.resumed)} of them were complete before" if report.resumed else "")
+        + ("; verified against the source" if verify else "")
     )
 
 
@@ -148,6 +171,17 @@ def _print_losses(report: Report) -> None:
         click.echo(f"note: {clean(line)}", err=True)
     if len(lines) > MOST_LOSSES:
         click.echo(f"note: and {len(lines) - MOST_LOSSES} more (--json lists all)", err=True)
+
+
+@contextmanager
+def _hint_at_resuming(conversion: Conversion) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        partial = partial_of(conversion.destination)
+        if partial.exists():
+            click.echo(f"{partial} is kept; the same command with --resume goes on", err=True)
+        raise
 
 
 @contextmanager

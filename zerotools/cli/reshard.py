@@ -27,6 +27,8 @@ def command(
     max_memory: int,
     workers: int | None,
     dry_run: bool,
+    verify: bool,
+    resume: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -44,6 +46,8 @@ def command(
         max_memory=max_memory,
         workers=workers,
         dry_run=dry_run,
+        verify=verify,
+        resume=resume,
         overwrite=overwrite,
         as_json=as_json,
     )

@@ -117,6 +117,11 @@ class OpenFiles:
                         f"{self._root / file} cannot be written: {error.strerror}"
                     ) from error
 
+    def forget(self, file: str) -> None:
+        """Ask the system to drop its copy of the file, so that reads come from the disk."""
+        with self._descriptor(file) as descriptor:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def sync(self, file: str) -> None:
         """Flush the file to the disk."""
         with self._descriptor(file) as descriptor:

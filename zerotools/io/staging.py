@@ -1,8 +1,9 @@
 """Output that is there whole, or not at all.
 
 Everything is written below `<destination>.partial`, flushed, and renamed when it is complete. The
-partial directory is locked while it is written, so that two runs never share one, and a run that
-was killed leaves only that directory, which the next run clears.
+partial directory is locked while it is written, so that two runs never share one. A run that was
+killed or interrupted leaves only that directory, which the next run resumes or clears; one that
+failed leaves nothing, because what failed once fails again, and a full disk needs its room back.
 """
 
 from __future__ import annotations
@@ -22,19 +23,28 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
+def partial_of(destination: Path) -> Path:
+    """The directory in which `destination` is made."""
+    whole = destination.absolute()
+    return whole.with_name(whole.name + ".partial")
+
+
 class Staging:
     """A directory in the making. Use as a context; call `commit` inside it."""
 
-    def __init__(self, destination: Path, *, overwrite: bool = False) -> None:
+    def __init__(self, destination: Path, *, overwrite: bool = False, keep: bool = False) -> None:
         """`destination` must not exist, unless `overwrite` is set: then it is replaced whole.
+        With `keep`, the directory begins with what an earlier run left in it, which stays there
+        until `take_over` says that it is ours.
 
         Raises:
             BadRequest: the destination exists, its parent is no directory or is not writable, or
                 another run is writing it.
         """
         self.destination = destination.absolute()
-        self.directory = self.destination.with_name(self.destination.name + ".partial")
+        self.directory = partial_of(self.destination)
         self._overwrite = overwrite
+        self._keep = keep
         self._lock = -1
         self._committed = False
 
@@ -50,8 +60,12 @@ class Staging:
             ) from error
         return self
 
+    def take_over(self) -> None:
+        """What an earlier run left is used from now on, and removed where this run fails."""
+        self._keep = False
+
     def _take_lock(self) -> None:
-        """Own an empty partial directory, whatever an earlier run left there."""
+        """Own the partial directory, empty unless it is kept."""
         while True:
             self.directory.mkdir(exist_ok=True)
             self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -66,7 +80,7 @@ class Staging:
             if self._is_still_there():
                 break
             os.close(self._lock)
-        for entry in self.directory.iterdir():
+        for entry in [] if self._keep else self.directory.iterdir():
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
@@ -100,7 +114,8 @@ class Staging:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._committed:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if not (self._committed or self._keep or interrupted):
             shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self._lock)
 

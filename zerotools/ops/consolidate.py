@@ -78,7 +78,7 @@ def prepare(
     if like is not None:
         check_against(described, like)
     target = _lay_out(described, destination, options)
-    return Conversion(weights, target, (*notes, *target.notes))
+    return Conversion(weights, target, (*notes, *target.notes), repr(options))
 
 
 def _lay_out(wanted: Checkpoint, destination: Path, options: Options) -> Target:

@@ -13,17 +13,22 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.ops.execute import Budget, Report, execute
+from zerotools.io.staging import partial_of
+from zerotools.ops.execute import Report, execute
 from zerotools.ops.plan import plan
+from zerotools.ops.resuming import identity_of
+from zerotools.ops.tiles import Budget
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """`source` holds exactly what `target` needs, under the target's names."""
+    """`source` holds exactly what `target` needs, under the target's names. `request` is what was
+    asked for, as text: a run is resumed only with the same."""
 
     source: Checkpoint
     target: Target
     notes: tuple[str, ...] = ()
+    request: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -69,27 +74,38 @@ def perform(
     *,
     budget: Budget,
     overwrite: bool,
+    verify: bool = False,
+    resume: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[Report], None] = lambda _: None,
 ) -> Report:
     """Write the target. The output is there whole afterwards, or not at all.
 
+    With `verify` it is read back and compared with the source before it gets its name. With
+    `resume`, files that an interrupted run completed are kept; interrupting leaves them for that.
+
     Raises:
-        BadRequest: the output exists, lies inside the source, or does not fit on the disk.
-        BadFile: the source is incomplete or damaged.
+        BadRequest: the output exists, lies inside the source, or does not fit on the disk; or an
+            interrupted run was another one.
+        BadFile: the source is incomplete or damaged, or the output is not what was written.
     """
-    check_destination(conversion.source.origin.path, conversion.destination, overwrite=overwrite)
+    source, target = conversion.source, conversion.target
+    check_destination(source.origin.path, conversion.destination, overwrite=overwrite)
     refuse_damaged(conversion)
     prove(conversion)
-    check_space(conversion.destination, conversion.bytes_to_write)
+    there = allocated(partial_of(conversion.destination)) if resume else 0
+    check_space(conversion.destination, conversion.bytes_to_write - there)
     return execute(
-        plan(conversion.source, conversion.target.checkpoint),
-        conversion.source.root,
-        conversion.target,
+        plan(source, target.checkpoint),
+        source.root,
+        target,
         budget=budget,
         overwrite=overwrite,
         on_bytes=on_bytes,
         check=check,
+        again=plan(source, target.checkpoint) if verify else None,
+        identity=identity_of(source, target, conversion.request),
+        resume=resume,
     )
 
 
@@ -168,3 +184,12 @@ def check_space(destination: Path, needed: int) -> None:
             f"{destination} needs {needed} bytes and {existing} has {free} free; make room, or "
             "choose another output"
         )
+
+
+def allocated(directory: Path) -> int:
+    """Bytes of disk that the files below `directory` take; 0 where it does not exist."""
+    return sum(
+        512 * Path(folder, name).lstat().st_blocks
+        for folder, _, names in os.walk(directory)
+        for name in names
+    )

@@ -1,100 +1,43 @@
-"""Write a target: tiles in parallel, within a byte budget, staged and renamed.
-
-Each copy is cut into tiles that are contiguous in their target file. A tile is the unit of work:
-one worker gathers it in its own buffers, casts, checksums and writes it. The budget is divided by
-the number of workers, so peak memory depends on neither the model nor its largest tensor. Tiles
-stay small even under a large budget, because they are fastest when they fit in a core's cache.
-"""
+"""Write a target: tiles in parallel, within a byte budget, staged, journaled and renamed."""
 
 from __future__ import annotations
 
 import os
-import threading
-import zlib
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from zerotools.core.boxes import Box, BoxIndex, contiguous_pieces
-from zerotools.core.checkpoint import Checksum, FilePlan, Key, Piece, Target
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.checkpoint import FilePlan, Key, Target
+from zerotools.core.errors import BadFile
 from zerotools.io.arrays import NO_LOSSES, CastLosses
-from zerotools.io.copy import Scratch, gather
-from zerotools.io.crc32 import combine
-from zerotools.io.files import OpenFiles
+from zerotools.io.files import OpenFiles, sync_directory
+from zerotools.io.journal import NAME as JOURNAL
+from zerotools.io.journal import Journal
 from zerotools.io.staging import Staging
 from zerotools.ops.plan import Copy
-
-MAX_TILE_BYTES = 4 * 1024 * 1024
-MIN_TILE_BYTES = 64 * 1024
-DEFAULT_MAX_MEMORY = 1024**3
-TASKS_PER_WORKER = 4
-WIDEST_ITEM_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """`max_memory` bytes of buffers in all, over `workers` threads."""
-
-    max_memory: int = DEFAULT_MAX_MEMORY
-    workers: int = field(default_factory=lambda: min(8, len(os.sched_getaffinity(0))))
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise BadRequest(f"--workers is {self.workers}; at least 1 is needed")
-        if self.tile_bytes < MIN_TILE_BYTES:
-            least = MIN_TILE_BYTES * _BUFFERS_PER_WORKER * self.workers
-            raise BadRequest(
-                f"--max-memory is {self.max_memory} bytes; {self.workers} workers need at least "
-                f"{least}"
-            )
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of one buffer of one worker."""
-        share = self.max_memory // (self.workers * _BUFFERS_PER_WORKER)
-        return min(MAX_TILE_BYTES, share) // WIDEST_ITEM_BYTES * WIDEST_ITEM_BYTES
-
-    @property
-    def most_memory(self) -> int:
-        """Bytes of all buffers together, which is at most `max_memory`."""
-        return self.tile_bytes * _BUFFERS_PER_WORKER * self.workers
-
-
-# A worker holds a tile, what it read for it, and what numpy makes while it casts.
-_BUFFERS_PER_WORKER = 3
+from zerotools.ops.reread import compare_bytes, compare_layout
+from zerotools.ops.tiles import MAX_TILE_BYTES, Budget, Workers
+from zerotools.ops.write import Writer
 
 
 @dataclass
 class Report:
-    """What was written. `losses` has an entry per tensor that overflowed in its cast, and per
-    parameter with values that are not finite."""
+    """What was written.
+
+    `losses` has an entry per tensor that overflowed in its cast, and per parameter with values that
+    are not finite. `resumed` are the files that an earlier run had completed.
+    """
 
     bytes_written: int = 0
     files: int = 0
     losses: dict[Key, CastLosses] = field(default_factory=dict)
+    resumed: tuple[str, ...] = ()
+    bytes_verified: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """A box of a target chunk, its offset in the file, and the pieces that fill it."""
-
-    copy: Copy
-    box: Box
-    offset: int
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    key: Key
-    file: str
-    offset: int
-    length: int
-    crc: int
-    losses: CastLosses
+    def add_losses(self, key: Key, losses: CastLosses) -> None:
+        if losses != NO_LOSSES:
+            self.losses[key] = self.losses.get(key, NO_LOSSES) + losses
 
 
 def execute(
@@ -106,29 +49,113 @@ def execute(
     overwrite: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[Report], None] = lambda _: None,
+    again: Iterable[Copy] | None = None,
+    identity: Mapping[str, str] | None = None,
+    resume: bool = False,
 ) -> Report:
     """Write `target` from `copies`, whose source files lie below `source_root`.
 
-    `on_bytes` is told the size of each tile as it is written. `check` may raise before the output
-    gets its name. The destination is there whole when this returns, and untouched when it raises.
+    `on_bytes` is told the size of each tile as it is written or verified. `check` may raise before
+    the output gets its name. `again` are the same copies once more: where they are given, the
+    output is read back and compared with the source. `identity` is what the output is made of: with
+    `resume`, files that an interrupted run of the same identity completed are kept as they are.
+
+    The destination is there whole when this returns, and untouched when it raises.
 
     Raises:
-        BadRequest: the destination exists or cannot be written.
-        BadFile: a source file is missing, truncated or unreadable.
+        BadRequest: the destination exists or cannot be written, or what is to be resumed is of
+            another identity.
+        BadFile: a source file is missing, truncated or unreadable; or what was written is not what
+            was read back.
     """
     budget = budget or Budget()
-    with Staging(target.checkpoint.root, overwrite=overwrite) as staging:
-        for file, file_plan in target.files.items():
-            _create(staging.directory / file, file_plan)
-        with (
-            OpenFiles(source_root) as reads,
-            OpenFiles(staging.directory, os.O_RDWR) as writes,
-        ):
-            report = _Writer(target, reads, writes, budget, on_bytes).run(copies)
-        target.seal(staging.directory)
-        check(report)
+    with Staging(target.checkpoint.root, overwrite=overwrite, keep=resume) as staging:
+        directory = staging.directory
+        journal = Journal(directory, identity or {}, resume=resume)
+        staging.take_over()
+        try:
+            report = _write(copies, source_root, target, directory, journal, budget, on_bytes)
+            if again is not None:
+                report.bytes_verified = compare_bytes(
+                    again, source_root, target, directory, budget, on_bytes
+                )
+            check(report)
+        finally:
+            journal.close()
+        journal.remove()
+        target.seal(directory)
+        if again is not None:
+            compare_layout(target, directory)
         staging.commit()
     return report
+
+
+def _write(
+    copies: Iterable[Copy],
+    source_root: Path,
+    target: Target,
+    directory: Path,
+    journal: Journal,
+    budget: Budget,
+    on_bytes: Callable[[int], None],
+) -> Report:
+    """Complete every file that is not complete yet."""
+    complete = _complete(directory, target, journal)
+    _clear(directory, {*complete, JOURNAL})
+    for file, file_plan in target.files.items():
+        if file not in complete:
+            _create(directory / file, file_plan)
+    for folder, _, _ in os.walk(directory):
+        sync_directory(Path(folder))
+    needed = {**dict.fromkeys(target.files, 0), **_tensor_bytes(target)}
+    report = Report(files=len(target.files), resumed=tuple(complete))
+    for file, noted in complete.items():
+        for name, role, *counts in noted:
+            report.add_losses(Key(name, role), CastLosses(*counts))
+        on_bytes(needed.pop(file))
+    with (
+        OpenFiles(source_root) as reads,
+        OpenFiles(directory, os.O_RDWR) as writes,
+        Workers(budget) as workers,
+    ):
+        writer = Writer(target, reads, writes, workers, journal, needed)
+        for key, written, losses in writer.run(copies):
+            report.bytes_written += written
+            report.add_losses(key, losses)
+            on_bytes(written)
+    return report
+
+
+def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, Any]:
+    """What the journal notes of the files that are complete, and still there."""
+    return {
+        file: noted
+        for file, noted in journal.done.items()
+        if file in target.files and _size(directory / file) == target.files[file].size
+    }
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() and not path.is_symlink() else None
+
+
+def _clear(directory: Path, keep: set[str]) -> None:
+    """Remove every file below `directory` but those to keep."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name)
+            if path.relative_to(directory).as_posix() not in keep:
+                path.unlink()
+
+
+def _tensor_bytes(target: Target) -> dict[str, int]:
+    """Bytes of tensors in each file."""
+    sizes: dict[str, int] = {}
+    for tensor in target.checkpoint.tensors.values():
+        for chunk in tensor.chunks:
+            nbytes = chunk.box.numel * tensor.dtype.itemsize
+            sizes[chunk.file] = sizes.get(chunk.file, 0) + nbytes
+    return sizes
 
 
 def _create(path: Path, file_plan: FilePlan) -> None:
@@ -165,108 +192,3 @@ def _copy_range(
             )
         os.pwrite(output, data, offset + done)
         done += len(data)
-
-
-class _Writer:
-    def __init__(
-        self,
-        target: Target,
-        reads: OpenFiles,
-        writes: OpenFiles,
-        budget: Budget,
-        on_bytes: Callable[[int], None],
-    ) -> None:
-        self._target = target
-        self._reads = reads
-        self._writes = writes
-        self._budget = budget
-        self._on_bytes = on_bytes
-        self._local = threading.local()
-        self._report = Report()
-        self._crcs: dict[str, list[_Written]] = {}
-
-    def run(self, copies: Iterable[Copy]) -> Report:
-        pool = ThreadPoolExecutor(self._budget.workers, thread_name_prefix="tile")
-        try:
-            self._write_tiles(pool, copies)
-            for file, file_plan in self._target.files.items():
-                self._write_checksums(file, file_plan.checksums)
-            for _ in pool.map(self._writes.sync, self._target.files):
-                pass
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-        self._report.files = len(self._target.files)
-        return self._report
-
-    def _write_tiles(self, pool: ThreadPoolExecutor, copies: Iterable[Copy]) -> None:
-        pending: set[Future[_Written]] = set()
-        for tile in self._tiles(copies):
-            pending.add(pool.submit(self._write_tile, tile))
-            if len(pending) >= self._budget.workers * TASKS_PER_WORKER:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                self._account(done)
-        done, _ = wait(pending)
-        self._account(done)
-
-    def _account(self, done: Iterable[Future[_Written]]) -> None:
-        for future in done:
-            written = future.result()
-            self._report.bytes_written += written.length
-            if written.losses != NO_LOSSES:
-                before = self._report.losses.get(written.key, NO_LOSSES)
-                self._report.losses[written.key] = before + written.losses
-            if self._target.files[written.file].checksums:
-                self._crcs.setdefault(written.file, []).append(written)
-            self._on_bytes(written.length)
-
-    def _tiles(self, copies: Iterable[Copy]) -> Iterator[_Tile]:
-        for copy in copies:
-            widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
-            index = BoxIndex([piece.box for piece in copy.pieces])
-            offset = copy.target.offset
-            for box in contiguous_pieces(copy.target.box, self._budget.tile_bytes // widest):
-                pieces = tuple(
-                    Piece(copy.pieces[position].chunk, common)
-                    for position, common in index.meeting(box)
-                )
-                yield _Tile(copy, box, offset, pieces)
-                offset += box.numel * copy.target_dtype.itemsize
-
-    def _write_tile(self, tile: _Tile) -> _Written:
-        copy = tile.copy
-        data, losses = gather(
-            self._reads,
-            tile.pieces,
-            tile.box,
-            copy.source_dtype,
-            copy.target_dtype,
-            self._scratch(),
-            counting=copy.key.role == "param",
-        )
-        file = copy.target.file
-        crc = zlib.crc32(data) if self._target.files[file].checksums else 0
-        self._writes.write_at(file, tile.offset, data)
-        return _Written(copy.key, file, tile.offset, len(data), crc, losses)
-
-    def _scratch(self) -> Scratch:
-        scratch: Scratch | None = getattr(self._local, "scratch", None)
-        if scratch is None:
-            scratch = Scratch(self._budget.tile_bytes, self._budget.tile_bytes)
-            self._local.scratch = scratch
-        return scratch
-
-    def _write_checksums(self, file: str, checksums: Sequence[Checksum]) -> None:
-        """Combine the CRCs of each record's tiles, and write the whole's where it belongs."""
-        parts = sorted(self._crcs.get(file, ()), key=lambda written: written.offset)
-        offsets = [part.offset for part in parts]
-        for checksum in checksums:
-            crc, end = 0, checksum.start
-            stop = checksum.start + checksum.length
-            first = bisect_left(offsets, checksum.start)
-            for part in parts[first : bisect_left(offsets, stop, lo=first)]:
-                assert part.offset == end, f"{file}: a checksum covers bytes that no chunk wrote"
-                crc = combine(crc, part.crc, part.length)
-                end += part.length
-            assert end == stop, f"{file}: a checksum is not covered"
-            for offset in checksum.at:
-                self._writes.write_at(file, offset, crc.to_bytes(4, "little"))

@@ -35,7 +35,8 @@ def prepare(
     if checkpoint.origin.world_size == world_size and not force:
         return Unchanged(checkpoint, world_size)
     target = _lay_out(checkpoint, destination, world_size)
-    return Conversion(checkpoint, target, (*checkpoint.origin.notes, *target.notes))
+    notes = (*checkpoint.origin.notes, *target.notes)
+    return Conversion(checkpoint, target, notes, f"world_size={world_size}")
 
 
 def _lay_out(checkpoint: Checkpoint, destination: Path, world_size: int) -> Target:

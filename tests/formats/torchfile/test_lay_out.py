@@ -11,7 +11,7 @@ from tests.ops.exports import model, noise
 from zerotools.io.arrays import Array
 from zerotools.ops.consolidate import Options, prepare
 from zerotools.ops.convert import perform
-from zerotools.ops.execute import Budget
+from zerotools.ops.tiles import Budget
 
 TENSORS: dict[str, Array] = {
     "a.weight": noise(300, 7),

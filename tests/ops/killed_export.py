@@ -1,0 +1,33 @@
+"""Export argv[1] to argv[2] in small shards, and die of SIGKILL when argv[3] files are complete."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from zerotools.io.journal import NAME
+from zerotools.io.staging import partial_of
+from zerotools.ops.consolidate import Options, prepare
+from zerotools.ops.convert import perform
+from zerotools.ops.tiles import Budget
+
+SHARD_BYTES = 2**18
+SMALLEST = Budget(max_memory=3 * 2**16, workers=1)
+
+
+def main() -> None:
+    source, out, complete = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    journal = partial_of(out) / NAME
+
+    def on_bytes(_: int) -> None:
+        if journal.read_bytes().count(b"\n") > complete:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    conversion = prepare(source, out, Options(max_shard_bytes=SHARD_BYTES))
+    perform(conversion, budget=SMALLEST, overwrite=False, on_bytes=on_bytes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Read an output back, and prove it equal to the cast of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from zerotools import formats
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Target, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.io.copy import Scratch, gather
+from zerotools.io.files import OpenFiles
+from zerotools.ops.plan import Copy
+from zerotools.ops.tiles import Budget, Tile, Workers
+
+
+def compare_bytes(
+    copies: Iterable[Copy],
+    source_root: Path,
+    target: Target,
+    directory: Path,
+    budget: Budget,
+    on_bytes: Callable[[int], None],
+) -> int:
+    """Make every tile again from the source, and compare it with what the files in `directory`
+    hold, read from the disk where the system allows it; returns the bytes that are equal.
+
+    Raises:
+        BadFile: the first difference, by tensor, file and byte offset.
+    """
+
+    def compare(tile: Tile, scratch: Scratch) -> int:
+        copy = tile.copy
+        data, _ = gather(
+            reads, tile.pieces, tile.box, copy.source_dtype, copy.target_dtype, scratch
+        )
+        found = scratch.read[: len(data)]
+        outputs.read_into(copy.target.file, tile.offset, found.data)
+        wanted = np.frombuffer(data, np.uint8)
+        if not np.array_equal(found, wanted):
+            at = int(np.argmax(found != wanted))
+            raise BadFile(
+                f"{target.checkpoint.root / copy.target.file} does not hold what was written: "
+                f"byte {tile.offset + at}, in {copy.key}, is {found[at]:#04x} and the source gives "
+                f"{wanted[at]:#04x}; nothing was kept: check the disk, and try again"
+            )
+        return len(data)
+
+    total = 0
+    with (
+        OpenFiles(source_root) as reads,
+        OpenFiles(directory) as outputs,
+        Workers(budget) as workers,
+    ):
+        for file in target.files:
+            outputs.forget(file)
+        for count in workers.each(copies, compare):
+            total += count
+            on_bytes(count)
+    return total
+
+
+def compare_layout(target: Target, directory: Path) -> None:
+    """Read the output's own metadata, and compare it with the plan: names, types, shapes, places.
+
+    Raises:
+        BadFile: the format's reader finds something else than was laid out.
+    """
+    form = formats.FORMATS.get(target.checkpoint.origin.format)
+    if form is None:
+        return
+    found = import_module(form.module).read(directory).tensors
+    wanted = target.checkpoint.tensors
+    places = {_weight(key): _places(tensor) for key, tensor in found.items()}
+    planned = {_weight(key): _places(tensor) for key, tensor in wanted.items()}
+    if places != planned:
+        differing = sorted(
+            str(key)
+            for key in places.keys() | planned.keys()
+            if places.get(key) != planned.get(key)
+        )
+        raise BadFile(
+            f"{target.checkpoint.root} does not read back as it was laid out: {differing[0]} "
+            f"differs, and {len(differing) - 1} others; nothing was kept"
+        )
+
+
+def _weight(key: tuple[str, str]) -> tuple[str, str]:
+    """Formats for weights do not tell parameters from buffers."""
+    name, role = key
+    return name, "param" if role == "buffer" else role
+
+
+def _places(tensor: Tensor) -> Mapping[tuple[str, int, Box], tuple[object, ...]]:
+    facts = (tensor.dtype, tensor.shape)
+    chunks = (chunk for chunk in tensor.chunks if not chunk.box.is_empty)
+    return {(chunk.file, chunk.offset, chunk.box): facts for chunk in chunks} or {
+        ("", 0, Box.whole(tensor.shape)): facts
+    }
