@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from zerotools import formats
 from zerotools.cli import render
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.inspect import Inspection, inspect, to_json
+from zerotools.ops.training import ParamGroup, Training
 
 
 @click.command("inspect")
@@ -32,6 +34,8 @@ def command(path: Path, tag: str | None, tensors: bool, as_json: bool) -> int:
 
 def _lines(inspection: Inspection, *, tensors: bool) -> list[str]:
     lines = [*_facts(inspection), "", *_roles(inspection)]
+    if inspection.training.param_groups:
+        lines += ["", *_groups(inspection.training.param_groups)]
     if inspection.checkpoint.aliases:
         tied = (f"{alias} = {name}" for alias, name in inspection.checkpoint.aliases.items())
         lines += ["", f"tied: {', '.join(tied)}"]
@@ -59,7 +63,11 @@ def _facts(inspection: Inspection) -> list[str]:
             ("step", known(origin.step)),
             ("ZeRO stage", known(origin.stage)),
             ("world size", known(origin.world_size)),
-            ("parameters", f"{inspection.parameters:,}"),
+            ("parameters", _parameters(inspection)),
+            ("types", _types(inspection.training)),
+            ("optimizer", _optimizer(inspection.training)),
+            ("loss scaler", _scaler(inspection.training)),
+            ("skipped steps", known(inspection.training.skipped_steps or None)),
             (
                 "size",
                 f"{render.size(inspection.file_bytes)} in {_counted(inspection)}, of which "
@@ -67,6 +75,56 @@ def _facts(inspection: Inspection) -> list[str]:
             ),
         ]
     )
+
+
+def _parameters(inspection: Inspection) -> str:
+    training = inspection.training
+    parts = []
+    if training.trainable is not None:
+        parts.append(f"{training.trainable:,} trainable")
+    if training.frozen:
+        parts.append(f"{training.frozen:,} frozen")
+    if training.shared:
+        parts.append(f"{training.shared:,} more under tied names")
+    return f"{inspection.parameters:,}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _types(training: Training) -> str:
+    if training.masters_dtype and training.masters_dtype != training.weights_dtype:
+        return f"{training.weights_dtype}, masters {training.masters_dtype}"
+    return training.weights_dtype or ""
+
+
+def _optimizer(training: Training) -> str:
+    optimizer = training.optimizer
+    if optimizer is None:
+        return ""
+    names = " in ".join(name for name in (optimizer.name, optimizer.wrapper) if name)
+    states = ", ".join(optimizer.states) or "no state"
+    return f"{names}: {states}" if names else states
+
+
+def _scaler(training: Training) -> str:
+    """A scaler that does not scale is not shown."""
+    scaler = training.loss_scaler or {}
+    scale, dynamic = scaler.get("cur_scale"), scaler.get("dynamic")
+    if scale is None or (scale == 1 and not dynamic):
+        return ""
+    return f"{scale:g}, {'dynamic' if dynamic else 'static'}"
+
+
+SHOWN_HYPERPARAMETERS = ("lr", "weight_decay", "betas", "eps", "momentum")
+
+
+def _groups(groups: Sequence[ParamGroup]) -> list[str]:
+    rows = []
+    for number, group in enumerate(groups):
+        values = group.hyperparameters
+        shown = (f"{k} {values[k]}" for k in SHOWN_HYPERPARAMETERS if k in values)
+        elements = "-" if group.elements is None else f"{group.elements:,}"
+        rows.append((str(number), str(len(group.params)), elements, ", ".join(shown)))
+    headers = ("GROUP", "TENSORS", "ELEMENTS", "HYPER-PARAMETERS")
+    return render.table(headers, rows, right=("GROUP", "TENSORS", "ELEMENTS"))
 
 
 def _counted(inspection: Inspection) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.ops.plan import distinct_chunks
+from zerotools.ops.training import Training, parameters_of, training_of
 
 SCHEMA = "zerotools.inspect/1"
 
@@ -33,6 +34,7 @@ class Inspection:
     roles: tuple[RoleSummary, ...]
     problems: tuple[Problem, ...]
     claimed_bytes: int
+    training: Training
 
     @property
     def file_bytes(self) -> int:
@@ -42,12 +44,12 @@ class Inspection:
     @property
     def unclaimed_bytes(self) -> int:
         """Bytes of those files that are in no tensor: headers, pickles and padding."""
-        return self.file_bytes - self.claimed_bytes
+        return max(0, self.file_bytes - self.claimed_bytes)
 
     @property
     def parameters(self) -> int:
         """Elements of all weights, tied ones counted once."""
-        return next((role.elements for role in self.roles if role.role == "param"), 0)
+        return sum(tensor.numel for tensor in parameters_of(self.checkpoint).values())
 
 
 def inspect(checkpoint: Checkpoint) -> Inspection:
@@ -60,7 +62,8 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
         except BadFile as error:
             problems.append(Problem(str(error), tensor=key.name))
         claimed += sum(chunk.box.numel for chunk in tensor.chunks) * tensor.dtype.itemsize
-    return Inspection(checkpoint, tuple(_roles(checkpoint)), tuple(problems), claimed)
+    roles = tuple(_roles(checkpoint))
+    return Inspection(checkpoint, roles, tuple(problems), claimed, training_of(checkpoint))
 
 
 def _roles(checkpoint: Checkpoint) -> Iterator[RoleSummary]:
@@ -93,6 +96,7 @@ def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
         "other_tags": list(origin.other_tags),
         "step": origin.step,
         "parameters": inspection.parameters,
+        **_training_json(inspection.training),
         "roles": [
             {
                 "role": role.role,
@@ -114,6 +118,36 @@ def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
             {"message": problem.message, "file": problem.file, "tensor": problem.tensor}
             for problem in inspection.problems
         ],
+    }
+
+
+def _training_json(training: Training) -> dict[str, Any]:
+    optimizer, groups = training.optimizer, training.param_groups
+    return {
+        "trainable_parameters": training.trainable,
+        "frozen_parameters": training.frozen,
+        "shared_parameters": training.shared,
+        "weights_dtype": training.weights_dtype,
+        "masters_dtype": training.masters_dtype,
+        "optimizer": None
+        if optimizer is None
+        else {
+            "name": optimizer.name,
+            "class": optimizer.wrapper,
+            "states": list(optimizer.states),
+        },
+        "param_groups": None
+        if groups is None
+        else [
+            {
+                "params": list(group.params),
+                "elements": group.elements,
+                "hyperparameters": dict(group.hyperparameters),
+            }
+            for group in groups
+        ],
+        "loss_scaler": training.loss_scaler,
+        "skipped_steps": training.skipped_steps,
     }
 
 
