@@ -29,6 +29,14 @@ JOB = ("dcp/.metadata", "dcp/__0_0.distcp", "job.json", "MANIFEST.json")
         (["dcp/.metadata"], "dcp"),
         (["model.safetensors", "config.json"], "safetensors"),
         (["model.safetensors.index.json"], "safetensors"),
+        (["pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata", "scheduler.bin"], "dcp"),
+        (["latest", "global_step3/mp_rank_00_model_states.pt"], "deepspeed"),
+        (["latest", "checkpoint/mp_rank_00_model_states.pt"], "deepspeed"),
+        (["pytorch_model.bin", "training_args.bin"], "torchfile"),
+        (["pytorch_model-00001-of-00002.bin"], "torchfile"),
+        (["pytorch_model_fsdp.bin", "optimizer.bin"], "torchfile"),
+        (["pytorch_model_fsdp_0_rank0.bin", "optimizer_0_rank0.bin"], "torchfile"),
+        (["model_world_size_1_rank_0.pt", "extra_state_world_size_1_rank_0.pt"], "torchfile"),
     ],
 )
 def test_a_checkpoint_itself(tmp_path: Path, names: list[str], format_name: str) -> None:
@@ -41,6 +49,66 @@ def test_a_file_and_an_index(tmp_path: Path) -> None:
     _touch(tmp_path, "a.safetensors", "model.safetensors.index.json")
     assert detect(tmp_path / "a.safetensors").path == tmp_path / "a.safetensors"
     assert detect(tmp_path / "model.safetensors.index.json").path == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "taken", "notes"),
+    [
+        (["checkpoint-9/.metadata", "checkpoint-10/.metadata"], "checkpoint-10", "newest of 2"),
+        (["checkpoint/step-9/.metadata", "checkpoint/step-10/.metadata"], "step-10", "newest of 2"),
+        (["checkpoints/checkpoint_0/pytorch_model_fsdp_0/.metadata"], "checkpoint_0", ""),
+        (["checkpoint-5/model.safetensors", "checkpoint-5/trainer_state.json"], "checkpoint-5", ""),
+        (
+            ["checkpoint-5/latest", "checkpoint-5/global_step5/mp_rank_00_model_states.pt"],
+            "checkpoint-5",
+            "",
+        ),
+        (
+            ["global_step_7/actor/model_world_size_1_rank_0.pt", "global_step_7/data.pt"],
+            "actor",
+            "",
+        ),
+        (["actor/model_rank0.pt", "critic/model_rank0.pt"], "actor", "holds critic too"),
+        (
+            ["checkpoint-5/pytorch_model_fsdp_0/__0_0.distcp", "checkpoint-4/.metadata"],
+            "checkpoint-4",
+            "checkpoint-5 was not finished",
+        ),
+    ],
+)
+def test_a_run_of_another_trainer(tmp_path: Path, names: list[str], taken: str, notes: str) -> None:
+    found = detect(_touch(tmp_path, *names))
+    assert found.path.name == taken
+    assert notes in " ".join(found.notes)
+    assert bool(notes) == bool(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("names", "format_name", "said"),
+    [
+        (
+            ["global_step3/mp_rank_00_model_states.pt", "pytorch_model.bin"],
+            "deepspeed",
+            "took the DeepSpeed ZeRO in {}, not the torch files beside it",
+        ),
+        (
+            [".metadata", "model.safetensors"],
+            "dcp",
+            "took the torch DCP in {}, not the safetensors beside it",
+        ),
+        (
+            ["model.safetensors", "checkpoint-5/model.safetensors", "checkpoint-6/empty"],
+            "safetensors",
+            "took the weights in {} itself; name checkpoint-5 for what it holds",
+        ),
+    ],
+)
+def test_of_several_formats_it_says_which_it_took(
+    tmp_path: Path, names: list[str], format_name: str, said: str
+) -> None:
+    found = detect(_touch(tmp_path, *names))
+    assert (found.format, found.path) == (format_name, tmp_path)
+    assert found.notes == (said.format(tmp_path),)
 
 
 def _steps(root: Path, *numbers: int) -> Path:

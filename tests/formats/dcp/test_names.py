@@ -43,3 +43,10 @@ def test_two_flat_keys_never_become_one() -> None:
     known = {"a.w": ("a.w",), "model.a.w": ("model", "a.w")}
     found = keys_of(known, Names.of(known, known))
     assert len(set(found.values())) == 2
+
+
+def test_an_optimizer_below_optim_is_known_by_its_groups() -> None:
+    keys = {"optim.state.a.w.step": ("optim", "state.a.w.step")}
+    assert Names.of(keys, keys).key_of("optim.state.a.w.step") == Key("state.a.w", "step")
+    keys["optim.param_groups.a.w.lr"] = ("optim", "param_groups.a.w.lr")
+    assert Names.of(keys, keys).key_of("optim.state.a.w.step") == Key("a.w", "step")

@@ -56,15 +56,6 @@ def test_an_unknown_tag_lists_the_known(tmp_path: Path) -> None:
         find(tmp_path, "z")
 
 
-def test_the_newest_checkpoint_of_a_run_by_number(tmp_path: Path) -> None:
-    for number in (2, 10, 9):
-        tag(tmp_path / f"checkpoint-{number}" / f"global_step{number}")
-    answer = find(tmp_path)
-    assert answer is not None
-    assert answer.name == "global_step10"
-    assert "took checkpoint-10, the newest of 3" in answer.notes[0]
-
-
 def test_nothing_of_deepspeed(tmp_path: Path) -> None:
     assert find(tmp_path) is None
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tests.golden_files import GOLDEN
 from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.formats.deepspeed import read
+from zerotools.formats import read
 from zerotools.io.arrays import Array
 from zerotools.ops.inspect import inspect
 

@@ -1,6 +1,7 @@
 """torch.distributed.checkpoint (DCP): what FSDP and `torch.distributed.checkpoint.save` write.
 
 metadata       `.metadata`, a pickle, as checked values
+directories    which DCP directories are one checkpoint
 items          the stretches of `.distcp` files: where a tensor's bytes lie in each
 names          DCP's flat keys and ours
 read           directory -> Checkpoint

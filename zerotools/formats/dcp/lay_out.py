@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from zerotools.core.boxes import Box, row_major_strides
@@ -27,6 +27,7 @@ from zerotools.core.checkpoint import (
 )
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
+from zerotools.formats.dcp.directories import DIRECTORIES, METADATA, lay_out_each
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord
 from zerotools.formats.dcp.jobrecord import record_to_json
 from zerotools.formats.dcp.metadata import Item
@@ -38,8 +39,6 @@ from zerotools.io.torchzip.lay_out import lay_out as lay_out_archive
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.values import Storage, StoredTensor
 
-METADATA = ".metadata"
-
 
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
     """Lay `source` out for `world_size` ranks in `destination`.
@@ -47,13 +46,15 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
     Only the shapes and types of its tensors, its flat keys and the other values of its files are
     looked at, so the source's chunks may lie in any way. A source that is a job's checkpoint makes
     one: `dcp/`, job.json with the new world size and random numbers to be seeded afresh, its
-    companions, and a manifest.
+    companions, and a manifest; one of several directories makes as many.
 
     Raises:
         BadRequest: `world_size` is less than 1.
     """
     if world_size < 1:
         raise BadRequest(f"a checkpoint is laid out for at least 1 rank, not {world_size}")
+    if DIRECTORIES in source.origin.details:
+        return lay_out_each(source, destination, partial(lay_out, world_size=world_size))
     job = source.origin.details.get("job")
     prefix = f"{DCP}/" if isinstance(job, JobRecord) else ""
     flat = _flat_keys(source)

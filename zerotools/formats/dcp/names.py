@@ -3,6 +3,7 @@
     model.<fqn>                         (fqn, param)
     optim.<fqn>.<state>                 (fqn, state)      a zerotools job
     optimizer.state.<fqn>.<state>       (fqn, state)      accelerate, torchtitan
+    optim.state.<fqn>.<state>           (fqn, state)      same, beside optim.param_groups
     <fqn>                               (fqn, param)      torchtitan, a bare state dict
 
 Names contain dots, so the path that planner_data records is used where it splits the key.
@@ -23,17 +24,21 @@ STATE_ROLE = "state"
 @dataclass(frozen=True)
 class Names:
     """How the keys of one checkpoint are read. `sectioned` says whether a flat `model.` is a
-    section of the checkpoint; otherwise it is part of the name."""
+    section of the checkpoint; otherwise it is part of the name. `whole` are the sections that hold
+    an optimizer's whole state_dict: `state` and `param_groups`."""
 
     paths: Mapping[str, tuple[str | int, ...]]
     sectioned: bool
+    whole: frozenset[str] = frozenset({"optimizer"})
 
     @classmethod
     def of(cls, keys: Iterable[str], paths: Mapping[str, tuple[str | int, ...]] | None) -> Names:
-        known = paths or {}
+        keys, known = list(keys), paths or {}
         flat = [key for key in keys if len(known.get(key, ())) <= 1]
         sections = {key.partition(".")[0] for key in flat}
-        return cls(known, bool(sections & {"optim", "optimizer"}) or sections == {"model"})
+        sectioned = bool(sections & {"optim", "optimizer"}) or sections == {"model"}
+        groups = any(key.startswith("optim.param_groups.") for key in keys)
+        return cls(known, sectioned, frozenset({"optim", "optimizer"} if groups else {"optimizer"}))
 
     def key_of(self, flat: str) -> Key:
         """The name and role that a flat key stands for."""
@@ -49,7 +54,7 @@ class Names:
             return Key(flat, STATE_ROLE)
         if section not in _SECTIONS:
             return Key(flat, "param") if not nested else Key(flat, STATE_ROLE)
-        if section == "optimizer":
+        if section in self.whole:
             if not rest.startswith("state."):
                 return Key(flat, STATE_ROLE)
             rest = rest.removeprefix("state.")

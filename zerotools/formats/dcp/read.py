@@ -1,4 +1,4 @@
-"""A DCP directory, or a job's checkpoint that holds one, as a Checkpoint."""
+"""A DCP directory, or a checkpoint that holds one or two of them, as a Checkpoint."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.dcp.directories import DIRECTORIES, METADATA, prefixes
 from zerotools.formats.dcp.items import BlobTrees, ItemChunks, Items, refuse_safetensors
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord, read_record, rng_name
 from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor, read_metadata
@@ -17,14 +18,14 @@ from zerotools.formats.dcp.names import Names, keys_of
 from zerotools.io.companions import companions
 from zerotools.io.manifest import verify_manifest
 
-METADATA = ".metadata"
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 _DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
 _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json")
 
 
 def read(path: Path) -> Checkpoint:
-    """The checkpoint in `path`: a directory with `.metadata`, or a job's `step-N`.
+    """The checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or a model and its
+    optimizer as accelerate saves them.
 
     Reads `.metadata` (or the union of `__R.metadata` where there is no global one) and the sizes of
     the files that it names; items are opened when a tensor's chunks are asked for.
@@ -37,11 +38,13 @@ def read(path: Path) -> Checkpoint:
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")
     record = read_record(path) if (path / RECORD).exists() else None
-    prefix = f"{DCP}/" if record is not None or _is_wrapped(path) else ""
-    directory = path / DCP if prefix else path
-    metadata = _within(prefix, _load(directory))
+    found, unfinished = prefixes(path)
+    parts = {prefix: _within(prefix, _load(path / prefix)) for prefix in found}
+    metadata = _union(list(parts.values()), path)
     files, problems = _files(path, metadata)
-    files |= _sizes(path, (f"{prefix}{name}" for name in _metadata_names(directory)))
+    problems += unfinished
+    for prefix in found:
+        files |= _sizes(path, (f"{prefix}{name}" for name in _metadata_names(path / prefix)))
     if record is not None:
         problems += _whole(path, record, {problem.file for problem in problems})
     keys = keys_of(metadata.tensors, _names(metadata, record))
@@ -52,17 +55,13 @@ def read(path: Path) -> Checkpoint:
             key: _tensor(items, path, flat, metadata.tensors[flat], files)
             for flat, key in keys.items()
         },
-        origin=_origin(path, metadata, record, keys),
+        origin=_origin(path, metadata, record, keys, parts),
         aliases=dict(record.aliases) if record else {},
         state=BlobTrees(path, metadata.blobs),
         files=files,
         companions=_companions(path) if record else companions(path),
         problems=problems,
     )
-
-
-def _is_wrapped(path: Path) -> bool:
-    return not (path / METADATA).exists() and (path / DCP / METADATA).exists()
 
 
 def _load(directory: Path) -> Metadata:
@@ -85,6 +84,8 @@ def _metadata_names(directory: Path) -> list[str]:
 
 
 def _union(parts: list[Metadata], directory: Path) -> Metadata:
+    if len(parts) == 1:
+        return parts[0]
     tensors: dict[str, SavedTensor] = {}
     blobs: dict[str, Item] = {}
     paths: dict[str, tuple[str | int, ...]] = {}
@@ -92,7 +93,7 @@ def _union(parts: list[Metadata], directory: Path) -> Metadata:
         for key, saved in part.tensors.items():
             known = tensors.get(key, saved)
             if (known.dtype, known.shape) != (saved.dtype, saved.shape):
-                raise BadFile(f"{directory}: ranks disagree on the type or shape of {key}")
+                raise BadFile(f"{directory}: its metadata disagree on the type or shape of {key}")
             more = saved.parts if key in tensors else ()
             tensors[key] = replace(known, parts=(*known.parts, *more))
         blobs |= {key: item for key, item in part.blobs.items() if key not in blobs}
@@ -167,7 +168,11 @@ def _tensor(
 
 
 def _origin(
-    path: Path, metadata: Metadata, record: JobRecord | None, keys: Mapping[str, Key]
+    path: Path,
+    metadata: Metadata,
+    record: JobRecord | None,
+    keys: Mapping[str, Key],
+    parts: Mapping[str, Metadata],
 ) -> Origin:
     details: dict[str, Any] = {
         "dcp_keys": {key: flat for flat, key in keys.items()},
@@ -176,6 +181,10 @@ def _origin(
         "blobs": metadata.blobs,
         "dcp_version": metadata.version,
     }
+    if any(prefix not in ("", f"{DCP}/") for prefix in parts):
+        details[DIRECTORIES] = {
+            prefix: frozenset((*part.tensors, *part.blobs)) for prefix, part in parts.items()
+        }
     if record is not None:
         details |= {
             "job": record,

@@ -1,8 +1,7 @@
-"""Which tag directory a path means: the tag itself, a save directory, or a run of checkpoints."""
+"""Which tag directory a path means: the tag itself, or one of a save directory."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from zerotools.formats.deepspeed.files import is_tag_directory
 
 LATEST = ("latest", "latest_universal")
 _LARGEST_LATEST = 4096
-_CHECKPOINT = re.compile(r"(?:checkpoint|step)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ def find(path: Path, tag: str | None = None) -> Tag | None:
     """The tag directory that `path` means, or None where nothing of DeepSpeed lies there.
 
     In this order: `tag` of a save directory, the directory itself, what `latest` says, the only
-    tag directory in it, the newest `checkpoint-N` in it.
+    tag directory in it.
 
     Raises:
         BadRequest: there is no such tag, or several and nothing says which.
@@ -44,17 +42,7 @@ def find(path: Path, tag: str | None = None) -> Tag | None:
     tags = _tags(path)
     if tags:
         return _choose(path, tags)
-    numbered = {
-        int(match[1]): entry
-        for entry in path.iterdir()
-        if (match := _CHECKPOINT.fullmatch(entry.name)) and entry.is_dir() and _tags(entry)
-    }
-    if not numbered:
-        return None
-    newest = numbered[max(numbered)]
-    chosen = _choose(newest, _tags(newest))
-    note = f"took {newest.name}, the newest of {len(numbered)} checkpoints in {path}"
-    return Tag(chosen.directory, chosen.others, (note, *chosen.notes) if len(numbered) > 1 else ())
+    return None
 
 
 def _tags(path: Path) -> list[str]:

@@ -1,0 +1,93 @@
+"""Checkpoints of several DCP directories, and those of other trainers: golden runs of torch."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.formats.copying import write
+from tests.formats.elements import assert_true
+from tests.golden_files import TORCH
+from zerotools import formats
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadFile
+from zerotools.formats import dcp
+from zerotools.ops.inspect import inspect
+
+PAIRS = ("fsdp1-dcp-w2", "fsdp1-dcp-w3-flat", "fsdp2-dcp-w3")
+
+
+@pytest.mark.parametrize("name", [*PAIRS, "fsdp2-tp-dcp-w4", "fsdp2-torchtitan-w2"])
+def test_goldens(name: str) -> None:
+    checkpoint = formats.read(TORCH / name / "checkpoint")
+    assert_true(checkpoint, TORCH / name / "truth.safetensors")
+    assert inspect(checkpoint).problems == ()
+
+
+@pytest.mark.parametrize("ranks", [1, 5])
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_reshard_makes_the_same_directories(tmp_path: Path, name: str, ranks: int) -> None:
+    source = formats.read(TORCH / name / "checkpoint")
+    out = write(source, dcp.lay_out(source, tmp_path / "out", world_size=ranks))
+    again = formats.read(out)
+    assert_true(again, TORCH / name / "truth.safetensors")
+    assert (again.origin.world_size, set(again.tensors)) == (ranks, set(source.tensors))
+    assert {key: again.state[key] for key in again.state} == {
+        key: source.state[key] for key in source.state
+    }
+    for part in ("pytorch_model_fsdp_0", "optimizer_0"):
+        ours = dcp.read(out / part)
+        theirs = dcp.read(source.root / part)
+        assert ours.origin.details["planner_data"] == theirs.origin.details["planner_data"]
+        assert set(ours.origin.details["order"]) == set(theirs.origin.details["order"])
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(TORCH / "fsdp2-dcp-w3" / "checkpoint", tmp_path / "checkpoint-7"))
+
+
+def test_files_are_named_from_the_root(pair: Path) -> None:
+    (pair / "config.json").write_text("{}")
+    found = formats.read(pair)
+    assert {name.partition("/")[0] for name in found.files} == {
+        "pytorch_model_fsdp_0",
+        "optimizer_0",
+    }
+    assert set(found.companions) == {"config.json"}
+    assert formats.read(pair.parent).tensors.keys() == found.tensors.keys()
+
+
+def test_a_model_without_its_optimizer(pair: Path) -> None:
+    shutil.rmtree(pair / "optimizer_0")
+    found = formats.read(pair)
+    assert {key.role for key in found.tensors} == {"param"}
+    assert inspect(found).problems == ()
+    assert Key("layer.weight", "param") in found.tensors
+
+
+def test_an_unfinished_optimizer_is_a_problem(pair: Path) -> None:
+    (pair / "optimizer_0" / ".metadata").unlink()
+    (problem,) = inspect(formats.read(pair)).problems
+    assert "the save of the optimizer was not finished" in problem.message
+
+
+def test_an_unfinished_model_is_refused(pair: Path) -> None:
+    (pair / "pytorch_model_fsdp_0" / ".metadata").unlink()
+    with pytest.raises(BadFile, match="was not finished"):
+        formats.read(pair)
+
+
+def test_a_lost_file_of_the_optimizer_is_named(pair: Path) -> None:
+    (pair / "optimizer_0" / "__1_0.distcp").unlink()
+    said = [problem.message for problem in inspect(formats.read(pair)).problems]
+    assert "optimizer_0/__1_0.distcp is missing" in said[0]
+
+
+def test_several_models_are_said(pair: Path) -> None:
+    shutil.copytree(pair / "pytorch_model_fsdp_0", pair / "pytorch_model_fsdp_1")
+    notes = formats.read(pair).origin.notes
+    assert notes[0].startswith("took pytorch_model_fsdp_0; ")
+    assert "holds pytorch_model_fsdp_1 too" in notes[0]

@@ -1,0 +1,95 @@
+"""Where the DCP directories of one checkpoint are.
+
+<path>/.metadata                                  DCP itself: FSDP, torchtitan's step-N
+<path>/dcp/.metadata                              a zerotools job
+<path>/pytorch_model_fsdp_0/.metadata             accelerate's save_state, the HF Trainer:
+       optimizer_0/.metadata                      a model and its optimizer, one checkpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, FilePlan, Problem, Target, Tensor
+from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD
+from zerotools.formats.layouts import fsdp_models, names_in
+
+METADATA = ".metadata"
+DIRECTORIES = "directories"
+
+
+def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
+    """What stands before the file names of each DCP directory of the checkpoint at `path`, and
+    what is missing of them."""
+    if (path / RECORD).exists() or _is_wrapped(path):
+        return [f"{DCP}/"], []
+    models = [] if (path / METADATA).exists() else fsdp_models(names_in(path))
+    if not models:
+        return [""], []
+    optimizer = f"optimizer_{models[0].rpartition('_')[2]}"
+    if (path / optimizer / METADATA).exists():
+        return [f"{models[0]}/", f"{optimizer}/"], []
+    if not (path / optimizer).is_dir():
+        return [f"{models[0]}/"], []
+    message = (
+        f"{path / optimizer} has no {METADATA}, which torch writes last: the save of the "
+        "optimizer was not finished; the weights are read without it"
+    )
+    return [f"{models[0]}/"], [Problem(message, f"{optimizer}/{METADATA}")]
+
+
+def _is_wrapped(path: Path) -> bool:
+    return not (path / METADATA).exists() and (path / DCP / METADATA).exists()
+
+
+def lay_out_each(
+    source: Checkpoint, destination: Path, lay_out: Callable[[Checkpoint, Path], Target]
+) -> Target:
+    """A checkpoint of several directories, each laid out by itself below `destination`."""
+    plans: dict[str, FilePlan] = {}
+    tensors: dict[Any, Tensor] = {}
+    notes: tuple[str, ...] = ()
+    made = source
+    for prefix, keys in source.origin.details[DIRECTORIES].items():
+        target = lay_out(_part(source, keys), destination / prefix)
+        plans |= {prefix + name: plan for name, plan in target.files.items()}
+        tensors |= {
+            key: replace(tensor, chunks=[replace(c, file=prefix + c.file) for c in tensor.chunks])
+            for key, tensor in target.checkpoint.tensors.items()
+        }
+        notes += target.notes
+        made = target.checkpoint
+    checkpoint = replace(
+        made,
+        root=destination,
+        tensors={key: tensors[key] for key in source.tensors},
+        origin=replace(made.origin, path=destination),
+        files={name: plan.size for name, plan in plans.items()},
+    )
+    return Target(checkpoint, plans, notes=notes)
+
+
+def _part(source: Checkpoint, keys: frozenset[str]) -> Checkpoint:
+    """The tensors and values whose flat key is in `keys`."""
+    details = source.origin.details
+
+    def of(table: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {key: value for key, value in (table or {}).items() if key in keys}
+
+    flat = {key: name for key, name in details["dcp_keys"].items() if name in keys}
+    own = {
+        **details,
+        "dcp_keys": flat,
+        "planner_data": of(details["planner_data"]) or None,
+        "order": tuple(key for key in details["order"] if key in keys),
+        "blobs": of(details["blobs"]),
+    }
+    del own[DIRECTORIES]
+    return replace(
+        source,
+        tensors={key: tensor for key, tensor in source.tensors.items() if key in flat},
+        origin=replace(source.origin, details=own),
+    )
