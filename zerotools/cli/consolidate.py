@@ -24,6 +24,12 @@ from zerotools.ops.selection import MASTERS, WEIGHTS
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
 @click.option(
+    "--layout",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rules on how tensor-parallel ranks share the weights (TOML).",
+)
+@click.option(
     "--dtype",
     type=click.Choice(["auto", *DTYPES]),
     default="auto",
@@ -79,6 +85,7 @@ def command(
     path: Path,
     out: Path,
     tag: str | None,
+    layout: Path | None,
     dtype: str,
     max_shard_size: int,
     weights_from: str,
@@ -115,7 +122,7 @@ def command(
         keep_aliases=keep_aliases,
     )
     carry_out(
-        prepare(path, out, options, tag=tag),
+        prepare(path, out, options, tag=tag, layout=layout),
         verb="consolidate",
         max_memory=max_memory,
         workers=workers,

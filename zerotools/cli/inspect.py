@@ -17,14 +17,20 @@ from zerotools.ops.training import ParamGroup, Training
 @click.command("inspect")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
+@click.option(
+    "--layout",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rules on how tensor-parallel ranks share the weights (TOML).",
+)
 @click.option("--tensors", is_flag=True, help="List every tensor, with its chunks and files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
-def command(path: Path, tag: str | None, tensors: bool, as_json: bool) -> int:
+def command(path: Path, tag: str | None, layout: Path | None, tensors: bool, as_json: bool) -> int:
     """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
 
     No tensor data is read. Exit status 1 means that the checkpoint has problems.
     """
-    inspection = inspect(formats.read(path, tag=tag))
+    inspection = inspect(formats.read(path, tag=tag, layout=layout))
     if as_json:
         render.print_json(to_json(inspection, chunks=tensors))
     else:

@@ -17,7 +17,8 @@ from zerotools.formats.detect import Detected, detect
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format by its module, which has `read(path) -> Checkpoint`; with `tag=` if it has tags."""
+    """A format by its module, which has `read(path) -> Checkpoint`; with `tag=` and
+    `layout=` if it is one of DeepSpeed's, which has tags."""
 
     name: str
     title: str
@@ -35,8 +36,11 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
-def read(path: Path, *, tag: str | None = None) -> Checkpoint:
-    """The checkpoint at `path`, in whichever format it is; `tag` chooses one of a save directory.
+def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> Checkpoint:
+    """The checkpoint at `path`, in whichever format it is.
+
+    `tag` chooses one of a DeepSpeed save directory; `layout` is a file of rules on how its
+    tensor-parallel ranks share the weights, for checkpoints that do not say it themselves.
 
     Raises:
         BadRequest: there is nothing at `path`, or it has no such tag.
@@ -45,9 +49,14 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     """
     found = detect(path)
     form = FORMATS[found.format]
-    if tag is not None and not form.has_tags:
-        raise BadRequest(f"{found.path} is {form.title}, which has no tags; leave --tag out")
-    options = {} if tag is None else {"tag": tag}
+    options = {
+        name: value for name, value in (("tag", tag), ("layout", layout)) if value is not None
+    }
+    if options and not form.has_tags:
+        given = " and ".join(f"--{name}" for name in options)
+        raise BadRequest(
+            f"{found.path} is {form.title}, which has no use for {given}; leave it out"
+        )
     checkpoint: Checkpoint = import_module(form.module).read(found.path, **options)
     if not found.notes:
         return checkpoint

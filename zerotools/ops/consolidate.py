@@ -47,7 +47,12 @@ class Options:
 
 
 def prepare(
-    path: Path, destination: Path, options: Options, *, tag: str | None = None
+    path: Path,
+    destination: Path,
+    options: Options,
+    *,
+    tag: str | None = None,
+    layout: Path | None = None,
 ) -> Conversion:
     """Lay out the export of the checkpoint at `path`; nothing is written.
 
@@ -59,7 +64,7 @@ def prepare(
     new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
-    checkpoint = formats.read(path, tag=tag)
+    checkpoint = formats.read(path, tag=tag, layout=layout)
     notes = list(checkpoint.origin.notes)
     dtype, why = _choose_dtype(checkpoint, options.dtype)
     if why and like is None:

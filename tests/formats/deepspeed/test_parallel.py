@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from tests.formats.deepspeed.test_golden import ROOT, truth
 from tests.formats.deepspeed.test_versions import rewrite
 from tests.layouts import load
+from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.deepspeed import read
 
@@ -55,6 +58,18 @@ def test_rules_of_the_user(unexplained: Path, tmp_path: Path) -> None:
     checkpoint = read(unexplained, layout=rules)
     for key, values in truth(CASE):
         assert load(checkpoint, key).tobytes() == values.tobytes(), key
+
+
+def test_rules_are_passed_to_the_commands(unexplained: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(LAYOUT)
+    command = [sys.executable, "-m", "zerotools", "consolidate", str(unexplained)]
+    refused = subprocess.run([*command, str(tmp_path / "a")], capture_output=True, check=False)
+    assert refused.returncode == 4
+    made = subprocess.run([*command, str(tmp_path / "b"), "--layout", str(rules)], check=False)
+    assert made.returncode == 0
+    with pytest.raises(BadRequest, match="safetensors, which has no use for --layout"):
+        formats.read(tmp_path / "b", layout=rules)
 
 
 def test_a_name_that_no_rule_matches(unexplained: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Opaque
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed import read
 from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.torchfile import TorchFile
 
 MODEL = "mp_rank_00_model_states.pt"
@@ -148,3 +150,29 @@ def test_shapes_that_the_vectors_cannot_hold(directory: Path) -> None:
     in_model(directory, change)
     with pytest.raises(BadFile, match=r"should give each \d+, and the ranks have"):
         read(directory)
+
+
+def test_placeholders_of_nebula_are_refused_by_name(directory: Path) -> None:
+    path = directory / MODEL
+    with zipfile.ZipFile(path) as old:
+        records = {info.filename: old.read(info) for info in old.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
+        for name, data in records.items():
+            new.writestr(name, dumps("") if name.endswith("/data.pkl") else data)
+    with pytest.raises(Unsupported, match=r"mp_rank_00_model_states\.pt is a placeholder .*Nebula"):
+        read(directory)
+
+
+def test_masters_that_were_swapped_to_nvme_are_refused_by_name(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "z3-fp32-w2" / "checkpoint", tmp_path / "checkpoint")
+
+    def change(tree: dict[str, Any]) -> None:
+        groups = tree["optimizer_state_dict"]["fp32_flat_groups"]
+        tensor = as_tensor(groups[0])
+        assert tensor is not None
+        groups[0] = replace(tensor, shape=(0,), strides=(1,))
+
+    for path in (tmp_path / "checkpoint").glob("*/*optim_states.pt"):
+        rewrite(path, change)
+    with pytest.raises(Unsupported, match=r"optim_states\.pt.*swapped to NVMe"):
+        read(tmp_path / "checkpoint")

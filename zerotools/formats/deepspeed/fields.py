@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zerotools.core.checkpoint import Opaque
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, Unsupported
 
 Kind = TypeVar("Kind")
 
@@ -16,6 +16,11 @@ class Fields:
     """A dict from the file at `path`; `where` says which, for messages."""
 
     def __init__(self, path: Path, tree: Any, where: str = "its top level") -> None:
+        if tree == "":
+            raise Unsupported(
+                f"{path} is a placeholder that DeepSpeed's Nebula engine left; the data is in its "
+                "own store: load it with Nebula, and save it with the default engine"
+            )
         if not isinstance(tree, dict):
             raise BadFile(f"{path}: {where} is a {type(tree).__name__}, not a dict")
         self.path = path
