@@ -6,11 +6,13 @@ import sys
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 PROMPT = "def "
 
 
 def main(directory: str) -> None:
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
     print(
         f"from_pretrained: {sum(p.numel() for p in model.parameters()):,} parameters, {model.dtype}"

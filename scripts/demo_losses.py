@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SHOWN = 5
+SHOWN = 10
 
 
 def steps(job: str) -> list[dict[str, Any]]:
