@@ -1,3 +1,44 @@
-"""Tools for sharded training checkpoints, and the client of the training daemon."""
+"""Tools for sharded training checkpoints, and the client of the training daemon.
+
+`open` and `load_state_dict` read any checkpoint that the command line reads. They are imported when
+they are first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zerotools.public import (
+        BadFile,
+        BadRequest,
+        Entry,
+        Reader,
+        Unsupported,
+        ZerotoolsError,
+        load_state_dict,
+        open,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BadFile",
+    "BadRequest",
+    "Entry",
+    "Reader",
+    "Unsupported",
+    "ZerotoolsError",
+    "__version__",
+    "load_state_dict",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("zerotools.public"), name)
+    raise AttributeError(f"module 'zerotools' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -59,16 +60,22 @@ def check_castable(source: DType, target: DType) -> None:
         raise Unsupported(f"a cast from {source} to {target} would change what the numbers mean")
 
 
-def cast_into(destination: Array, source: Array) -> CastLosses:
-    """Write `source` into `destination`, rounding to nearest even where the types differ.
+# Writes its second argument into the first, of the same shape, rounding to nearest even.
+Cast = Callable[[Array, Array], None]
 
-    Equal bit for bit to torch's cast for every value that is not NaN.
-    """
+
+def numpy_cast(destination: Array, source: Array) -> None:
+    """Equal bit for bit to torch's cast for every value that is not NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(destination, source, casting="unsafe")
+
+
+def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> CastLosses:
+    """Write `source` into `destination`, with `cast` where the types differ."""
     if source.dtype == destination.dtype:
         np.copyto(destination, source)
         return NO_LOSSES
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.copyto(destination, source, casting="unsafe")
+    cast(destination, source)
     return losses_of(destination, source)
 
 

@@ -17,7 +17,16 @@ import numpy as np
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, Piece
 from zerotools.core.dtypes import DType
-from zerotools.io.arrays import NO_LOSSES, Array, CastLosses, cast_into, losses_of, numpy_dtype
+from zerotools.io.arrays import (
+    NO_LOSSES,
+    Array,
+    Cast,
+    CastLosses,
+    cast_into,
+    losses_of,
+    numpy_cast,
+    numpy_dtype,
+)
 from zerotools.io.files import OpenFiles
 
 # One more read call costs about as much as copying this many bytes too many.
@@ -44,6 +53,7 @@ def gather(
     scratch: Scratch,
     *,
     counting: bool = False,
+    cast: Cast = numpy_cast,
 ) -> tuple[memoryview, CastLosses]:
     """The bytes of `tile` in row-major order; `pieces` cover it and lie inside it.
 
@@ -60,7 +70,7 @@ def gather(
             files.read_into(piece.chunk.file, offset, raw.data)
             continue
         for block, values in _read_blocks(files, piece, source_dtype, scratch.read):
-            losses += cast_into(_view(out, block.relative_to(tile)), values)
+            losses += cast_into(_view(out, block.relative_to(tile)), values, cast)
     if counting and source_dtype == target_dtype:
         losses = losses_of(out, out)
     return raw.data, losses

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.cast_torch import cast_for
 from zerotools.io.staging import partial_of
 from zerotools.ops.execute import Report, execute
 from zerotools.ops.plan import plan
@@ -106,6 +108,16 @@ def perform(
         again=plan(source, target.checkpoint) if verify else None,
         identity=identity_of(source, target, conversion.request),
         resume=resume,
+        cast=cast_for(_cast_to_fp16(conversion), budget.workers),
+    )
+
+
+def _cast_to_fp16(conversion: Conversion) -> int:
+    """Elements that are fp32 in the source and fp16 in the target."""
+    return sum(
+        tensor.numel
+        for key, tensor in conversion.target.checkpoint.tensors.items()
+        if tensor.dtype == FLOAT16 and conversion.source.tensors[key].dtype == FLOAT32
     )
 
 

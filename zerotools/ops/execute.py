@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import FilePlan, Key, Target
 from zerotools.core.errors import BadFile
-from zerotools.io.arrays import NO_LOSSES, CastLosses
+from zerotools.io.arrays import NO_LOSSES, Cast, CastLosses, numpy_cast
 from zerotools.io.files import OpenFiles, sync_directory
 from zerotools.io.journal import NAME as JOURNAL
 from zerotools.io.journal import Journal
@@ -52,6 +52,7 @@ def execute(
     again: Iterable[Copy] | None = None,
     identity: Mapping[str, str] | None = None,
     resume: bool = False,
+    cast: Cast = numpy_cast,
 ) -> Report:
     """Write `target` from `copies`, whose source files lie below `source_root`.
 
@@ -74,10 +75,10 @@ def execute(
         journal = Journal(directory, identity or {}, resume=resume)
         staging.take_over()
         try:
-            report = _write(copies, source_root, target, directory, journal, budget, on_bytes)
+            report = _write(copies, source_root, target, directory, journal, budget, on_bytes, cast)
             if again is not None:
                 report.bytes_verified = compare_bytes(
-                    again, source_root, target, directory, budget, on_bytes
+                    again, source_root, target, directory, budget, on_bytes, cast
                 )
             check(report)
         finally:
@@ -98,6 +99,7 @@ def _write(
     journal: Journal,
     budget: Budget,
     on_bytes: Callable[[int], None],
+    cast: Cast,
 ) -> Report:
     """Complete every file that is not complete yet."""
     complete = _complete(directory, target, journal)
@@ -118,7 +120,7 @@ def _write(
         OpenFiles(directory, os.O_RDWR) as writes,
         Workers(budget) as workers,
     ):
-        writer = Writer(target, reads, writes, workers, journal, needed)
+        writer = Writer(target, reads, writes, workers, journal, needed, cast)
         for key, written, losses in writer.run(copies):
             report.bytes_written += written
             report.add_losses(key, losses)

@@ -12,6 +12,7 @@ from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Target, Tensor
 from zerotools.core.errors import BadFile
+from zerotools.io.arrays import Cast
 from zerotools.io.copy import Scratch, gather
 from zerotools.io.files import OpenFiles
 from zerotools.ops.plan import Copy
@@ -25,6 +26,7 @@ def compare_bytes(
     directory: Path,
     budget: Budget,
     on_bytes: Callable[[int], None],
+    cast: Cast,
 ) -> int:
     """Make every tile again from the source, and compare it with what the files in `directory`
     hold, read from the disk where the system allows it; returns the bytes that are equal.
@@ -36,7 +38,13 @@ def compare_bytes(
     def compare(tile: Tile, scratch: Scratch) -> int:
         copy = tile.copy
         data, _ = gather(
-            reads, tile.pieces, tile.box, copy.source_dtype, copy.target_dtype, scratch
+            reads,
+            tile.pieces,
+            tile.box,
+            copy.source_dtype,
+            copy.target_dtype,
+            scratch,
+            cast=cast,
         )
         found = scratch.read[: len(data)]
         outputs.read_into(copy.target.file, tile.offset, found.data)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.checkpoint import Checksum, Key, Target
-from zerotools.io.arrays import NO_LOSSES, CastLosses
+from zerotools.io.arrays import NO_LOSSES, Cast, CastLosses
 from zerotools.io.copy import Scratch, gather
 from zerotools.io.crc32 import combine
 from zerotools.io.files import OpenFiles
@@ -41,6 +41,7 @@ class Writer:
         workers: Workers,
         journal: Journal,
         missing: Mapping[str, int],
+        cast: Cast,
     ) -> None:
         self._target = target
         self._reads = reads
@@ -48,6 +49,7 @@ class Writer:
         self._workers = workers
         self._journal = journal
         self._missing = dict(missing)
+        self._cast = cast
         self._crcs: dict[str, list[_Written]] = {}
         self._losses: dict[str, dict[Key, CastLosses]] = {}
         self._finishing: list[Future[None]] = []
@@ -74,6 +76,7 @@ class Writer:
             copy.target_dtype,
             scratch,
             counting=copy.key.role == "param",
+            cast=self._cast,
         )
         file = copy.target.file
         crc = zlib.crc32(data) if self._target.files[file].checksums else 0

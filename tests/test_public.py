@@ -1,0 +1,137 @@
+"""The Python interface: `import zerotools`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import zerotools
+from tests.golden_files import GOLDEN, JOB
+from tests.ops.exports import masters, model, noise
+from zerotools import public
+
+ZERO2 = GOLDEN / "deepspeed-0.19.8/z2-bf16-w3"
+
+
+def test_all_is_what_there_is() -> None:
+    assert set(zerotools.__all__) == {*public.__all__, "__version__"}
+    for name in public.__all__:
+        assert getattr(zerotools, name) is getattr(public, name)
+        assert name in dir(zerotools)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        zerotools.__getattr__("nothing")
+
+
+def modules_after(script: str) -> set[str]:
+    command = [
+        sys.executable,
+        "-c",
+        f"{script}; import json, sys; print(json.dumps([*sys.modules]))",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_importing_and_opening_are_light() -> None:
+    assert not modules_after("import zerotools") & {"zerotools.public", "zerotools.core.errors"}
+    opening = f"import zerotools; r = zerotools.open({str(JOB)!r}); entry = [*r.values()][0]"
+    opened = modules_after(opening)
+    assert not opened & {"numpy", "ml_dtypes", "torch"}
+    read = modules_after(
+        f"import zerotools; r = zerotools.open({str(JOB)!r}); r[next(iter(r))].numpy()"
+    )
+    assert "torch" not in read
+
+
+def test_a_job_s_tensors() -> None:
+    reader = zerotools.open(JOB)
+    truth = masters(JOB)
+    assert set(reader) == {*truth, "lm_head.weight"}
+    assert len(reader) == len(truth) + 1
+    for name, values in truth.items():
+        entry = reader[name]
+        assert (entry.shape, str(entry.dtype)) == (values.shape, "float32")
+        assert entry.numpy().tobytes() == values.tobytes()
+    norm = truth["model.norm.weight"]
+    assert (
+        reader["model.norm.weight"].numpy("bf16").tobytes()
+        == norm.astype(ml_dtypes.bfloat16).tobytes()
+    )
+    assert reader["lm_head.weight"].key.name == "model.embed_tokens.weight"
+    assert reader["lm_head.weight", "exp_avg"].shape == truth["model.embed_tokens.weight"].shape
+    roles = {"param", "step", "exp_avg", "exp_avg_sq"}
+    assert set(reader.roles("model.norm.weight")) == roles
+    assert "dcp" in repr(reader)
+
+
+def test_deepspeed_against_the_live_run() -> None:
+    reader = zerotools.open(ZERO2 / "checkpoint")
+    truth = load_file(ZERO2 / "truth.safetensors")
+    for key, values in truth.items():
+        name, role = key.rsplit("|", 1)
+        found = reader[name, role].numpy()
+        assert found.shape == values.shape
+        assert found.tobytes() == values.tobytes(), key
+    roles = dict(key.rsplit("|", 1) for key in truth if key.endswith(("|param", "|buffer")))
+    assert all(reader[name].key.role == role for name, role in roles.items())
+
+
+def test_names_that_are_not_there() -> None:
+    reader = zerotools.open(JOB)
+    assert "nothing" not in reader
+    for wanted in ("nothing", ("model.norm.weight", "nothing")):
+        with pytest.raises(KeyError):
+            reader[wanted]  # type: ignore[index]
+
+
+def test_a_state_dict_of_arrays(tmp_path: Path) -> None:
+    tensors = {"w": noise(5, 3), "count": np.arange(4), "half": noise(2).astype(np.float16)}
+    path = model(tmp_path / "in", tensors)
+    stored = zerotools.load_state_dict(path, framework="numpy")
+    assert {n: (v.dtype, v.tobytes()) for n, v in stored.items()} == {
+        n: (v.dtype, v.tobytes()) for n, v in tensors.items()
+    }
+    cast = zerotools.load_state_dict(path, framework="numpy", dtype="bfloat16")
+    assert {str(v.dtype) for v in cast.values()} == {"bfloat16", "int64"}
+    moments = zerotools.load_state_dict(JOB, framework="numpy", role="exp_avg")
+    assert set(moments) == set(masters(JOB))
+    with pytest.raises(zerotools.BadRequest, match="no tensors of role momentum"):
+        zerotools.load_state_dict(JOB, framework="numpy", role="momentum")
+
+
+def test_what_cannot_be_cast_or_is_damaged(tmp_path: Path) -> None:
+    path = model(tmp_path / "in", {"count": np.arange(4)})
+    with pytest.raises(zerotools.Unsupported, match="a cast from int64 to float32"):
+        zerotools.open(path)["count"].numpy(np.float32)
+    with pytest.raises(zerotools.Unsupported, match="element type 'fp3'"):
+        zerotools.open(path)["count"].numpy("fp3")
+    damaged = tmp_path / "step-00000003"
+    shutil.copytree(JOB, damaged)
+    (damaged / "dcp/__1_0.distcp").unlink()
+    reader = zerotools.open(damaged)
+    with pytest.raises(zerotools.BadFile, match="is incomplete"):
+        reader["model.embed_tokens.weight"].numpy()
+
+
+@pytest.mark.torch
+def test_torch_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    truth = masters(JOB)
+    state = zerotools.load_state_dict(JOB, dtype=torch.bfloat16)
+    assert set(state) == {*truth, "lm_head.weight"}
+    assert state["lm_head.weight"] is state["model.embed_tokens.weight"]
+    for name, values in truth.items():
+        assert state[name].dtype is torch.bfloat16
+        assert torch.equal(state[name], torch.from_numpy(values).to(torch.bfloat16))
+    step = zerotools.open(JOB)["model.norm.weight", "step"].torch()
+    assert (step.shape, step.item()) == ((), 3.0)
+    buffers = zerotools.load_state_dict(ZERO2 / "checkpoint")
+    assert {str(tensor.dtype) for tensor in buffers.values()} >= {"torch.float32", "torch.int64"}

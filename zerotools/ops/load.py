@@ -1,0 +1,53 @@
+"""Tensors of a checkpoint as arrays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.io.arrays import Array, check_castable, numpy_dtype
+from zerotools.io.copy import Scratch, gather
+from zerotools.io.files import OpenFiles
+from zerotools.ops.plan import plan
+from zerotools.ops.tiles import Budget, Tile, Workers
+
+_MEMORY = Path("memory")
+
+
+def load(
+    source: Checkpoint, wanted: Mapping[Key, DType], budget: Budget | None = None
+) -> dict[Key, Array]:
+    """The tensors of `wanted`, each in the type that it names, cast to nearest even.
+
+    Beside the arrays, buffers of `budget` are used.
+
+    Raises:
+        BadRequest: the checkpoint lacks one of them.
+        BadFile: one is incomplete, or its file damaged.
+        Unsupported: a cast that is not between floating-point types.
+    """
+    tensors: dict[Key, Tensor] = {}
+    for key, dtype in wanted.items():
+        check_castable(source.tensors[key].dtype, dtype)
+        shape = source.tensors[key].shape
+        tensors[key] = Tensor(dtype, shape, (Chunk(Box.whole(shape), "", 0),))
+    arrays = {key: np.empty(t.shape, numpy_dtype(t.dtype)) for key, t in tensors.items()}
+    raw = {key: array.reshape(-1).view(np.uint8) for key, array in arrays.items()}
+
+    def fill(tile: Tile, scratch: Scratch) -> None:
+        copy = tile.copy
+        data, _ = gather(
+            reads, tile.pieces, tile.box, copy.source_dtype, copy.target_dtype, scratch
+        )
+        raw[copy.key][tile.offset : tile.offset + len(data)] = np.frombuffer(data, np.uint8)
+
+    target = Checkpoint(_MEMORY, tensors, Origin("memory", _MEMORY))
+    with OpenFiles(source.root) as reads, Workers(budget or Budget()) as workers:
+        for _ in workers.each(plan(source, target), fill):
+            pass
+    return arrays

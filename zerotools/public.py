@@ -1,0 +1,191 @@
+"""The Python interface: a thin lazy reader around a checkpoint. `import zerotools` is enough.
+
+Nothing is read but metadata until a tensor's values are asked for. torch is imported only by
+`Entry.torch` and by a `load_state_dict` that returns its tensors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from zerotools import formats
+from zerotools.core import dtypes
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
+
+if TYPE_CHECKING:
+    from zerotools.io.arrays import Array
+
+__all__ = [
+    "BadFile",
+    "BadRequest",
+    "Entry",
+    "Reader",
+    "Unsupported",
+    "ZerotoolsError",
+    "load_state_dict",
+    "open",
+]
+
+# Which role a bare name means: the first that the checkpoint has.
+_BARE = ("param", "buffer", "param16")
+_SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of a checkpoint, not read yet. `dtype` prints as torch's name for it."""
+
+    key: Key
+    _tensor: Tensor
+    _checkpoint: Checkpoint
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._tensor.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self._tensor.nbytes
+
+    def numpy(self, dtype: object = None) -> Array:
+        """The values, as `dtype` if one is given; bfloat16 and float8 are types of ml_dtypes.
+
+        Raises:
+            BadFile: the tensor is incomplete, or its file damaged.
+            Unsupported: no such type, or a cast that is not between floating-point types.
+        """
+        from zerotools.ops.load import load
+
+        return load(self._checkpoint, {self.key: _named(dtype) or self.dtype})[self.key]
+
+    def torch(self, dtype: object = None) -> Any:
+        """The values as a torch.Tensor on the CPU; raises like `numpy`."""
+        chosen = _named(dtype) or self.dtype
+        return _as_torch(self.numpy(chosen), chosen)
+
+
+class Reader(Mapping[str | tuple[str, str], Entry]):
+    """The tensors of a checkpoint by name.
+
+    Names are those of the model's parameters and buffers, tied names included. `reader[name]` is
+    the parameter (of a ZeRO run the fp32 master), else the buffer; `reader[name, role]` any other
+    tensor, such as the role `exp_avg`.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        tensors = checkpoint.tensors
+        names = dict.fromkeys(key.name for key in tensors if key.role in _BARE)
+        known = {a: None for a, name in checkpoint.aliases.items() if name in names}
+        self._names = {**names, **known}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, wanted: str | tuple[str, str]) -> Entry:
+        name, roles = (wanted, _BARE) if isinstance(wanted, str) else (wanted[0], wanted[1:])
+        holder = self.checkpoint.aliases.get(name, name)
+        for candidate in (name, holder):
+            for role in roles:
+                key = Key(candidate, role)
+                tensor = self.checkpoint.tensors.get(key)
+                if tensor is not None:
+                    return Entry(key, tensor, self.checkpoint)
+        raise KeyError(wanted)
+
+    def roles(self, name: str) -> list[str]:
+        """The roles that there are for a name, such as `param` and `exp_avg`."""
+        holder = self.checkpoint.aliases.get(name, name)
+        return [key.role for key in self.checkpoint.tensors if key.name in (name, holder)]
+
+    def __repr__(self) -> str:
+        origin = self.checkpoint.origin
+        return f"<zerotools.Reader of {origin.path}: {origin.format}, {len(self)} names>"
+
+
+def open(path: str | os.PathLike[str], *, tag: str | None = None) -> Reader:
+    """Read the metadata of the checkpoint at `path`, in any format; `tag` as for `inspect`.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or it has no such tag.
+        BadFile: it is no checkpoint, or a damaged or unfinished one.
+        Unsupported: it is in a format that is not read.
+    """
+    return Reader(formats.read(Path(path), tag=tag))
+
+
+def load_state_dict(
+    path: str | os.PathLike[str],
+    *,
+    dtype: object = None,
+    role: str = "param",
+    tag: str | None = None,
+    framework: Literal["torch", "numpy"] = "torch",
+) -> dict[str, Any]:
+    """All tensors of a role by name, in memory: what `model.load_state_dict` takes.
+
+    `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more; the
+    others keep their type. Tied names share one tensor. `framework` says whether torch tensors or
+    numpy arrays are returned.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or no tensor of that role.
+        BadFile: it is no checkpoint, or not wholly one.
+        Unsupported: a format or a type that zerotools does not handle.
+    """
+    from zerotools.ops.load import load
+
+    reader = open(path, tag=tag)
+    names = {name: reader[name] for name in reader} if role == "param" else _of_role(reader, role)
+    if not names:
+        raise BadRequest(f"{path} has no tensors of role {role}")
+    chosen = _named(dtype)
+    wanted = {
+        entry.key: chosen if chosen is not None and _is_retyped(entry.dtype) else entry.dtype
+        for entry in names.values()
+    }
+    values: Mapping[Key, Any] = load(reader.checkpoint, wanted)
+    if framework == "torch":
+        values = {key: _as_torch(array, wanted[key]) for key, array in values.items()}
+    return {name: values[entry.key] for name, entry in names.items()}
+
+
+def _of_role(reader: Reader, role: str) -> dict[str, Entry]:
+    keys = (key for key in reader.checkpoint.tensors if key.role == role)
+    return {key.name: reader[key.name, role] for key in keys}
+
+
+def _is_retyped(dtype: DType) -> bool:
+    return dtype.is_float and dtype.bits >= 16
+
+
+def _named(dtype: object) -> DType | None:
+    """A type by `bf16`, `bfloat16`, torch.bfloat16, a numpy type or None."""
+    if dtype is None or isinstance(dtype, DType):
+        return dtype
+    name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype)
+    text = str(name).removeprefix("torch.")
+    return dtypes.named(_SHORT.get(text, text))
+
+
+def _as_torch(array: Array, dtype: DType) -> Any:
+    """A tensor over the memory of `array`; torch does not know the types of ml_dtypes."""
+    import torch
+
+    element = getattr(torch, dtype.name)
+    if array.size == 0:
+        return torch.empty(array.shape, dtype=element)
+    return torch.from_numpy(array.reshape(-1).view("u1")).view(element).reshape(array.shape)
