@@ -135,3 +135,11 @@ def test_a_tensor_rank_that_is_missing(mapped: Path) -> None:
         path.unlink()
     with pytest.raises(BadFile, match=r"mp_rank_01.* is missing; the run had 2 model-parallel"):
         read(mapped)
+
+
+@pytest.mark.parametrize("case", ["tensor-parallel-z1-bf16-w4", "pipeline-z1-fp32-w4"])
+def test_param_groups_are_those_of_the_run(case: str) -> None:
+    checkpoint = read(ROOT / case / "checkpoint")
+    (group,) = checkpoint.state["param_groups"]
+    trained = {key.name for key in checkpoint.tensors if key.role == "exp_avg"}
+    assert sorted(group["params"]) == sorted(trained)

@@ -79,13 +79,23 @@ def state_of(columns: Sequence[Column]) -> dict[str, Any]:
         "client_state": model.client_state,
     }
     if shards:
-        state["param_groups"] = [
-            group
-            for column in columns
-            for group in _param_groups(column, next(s for s in column.shards if s is not None))
-        ]
+        state["param_groups"] = _joined_groups(columns)
         state["loss_scaler"] = _plain(shards[0].fields.tree.get("loss_scaler"))
     return state
+
+
+def _joined_groups(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """The run's param groups: each model-parallel rank has its own parameters of every group."""
+    joined: list[dict[str, Any]] = []
+    for column in columns:
+        shard = next((shard for shard in column.shards if shard is not None), None)
+        for number, group in enumerate(_param_groups(column, shard) if shard else ()):
+            if number == len(joined):
+                joined.append(group)
+            else:
+                known = joined[number]["params"]
+                joined[number]["params"] = list(dict.fromkeys([*known, *group["params"]]))
+    return joined
 
 
 def _param_groups(column: Column, shard: Shard) -> list[dict[str, Any]]:
