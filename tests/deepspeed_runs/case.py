@@ -44,7 +44,6 @@ class Case:
     config: Mapping[str, Any] = field(default_factory=dict)
     first_world_size: int | None = None
     universal: bool = False
-    keep_scripts: bool = False
     builds: bool = False
     harness: Harness = "engine"
 

@@ -22,7 +22,7 @@ STAGES = (
         saves=(Save(4),),
         overflow_steps=(2,),
     ),
-    Case("z1-fp32-w1", 1, 1, "one rank only", model="zoo", keep_scripts=True),
+    Case("z1-fp32-w1", 1, 1, "one rank only", model="zoo"),
     Case("z1-fp32-w3", 1, 3, "frozen weights at stage 1: only in `module`", model="zoo"),
     Case("z1-bf16-w4", 1, 4, "bf16 at stage 1 (no BF16_Optimizer)", "bf16", "zoo"),
     Case("z2-fp32-w2", 2, 2, "weights only: nothing special", model="plain"),

@@ -44,9 +44,8 @@ def generate(case: Case, root: Path) -> Path:
         launch("tests.deepspeed_runs.rank", [case.name], world_size, directory)
     if case.universal:
         convert_to_universal(directory)
-    if not case.keep_scripts:
-        for script in (f for name in SCRIPTS for f in directory.rglob(name)):
-            script.unlink()
+    for script in (f for name in SCRIPTS for f in directory.rglob(name)):
+        script.unlink()
     return directory
 
 
