@@ -72,8 +72,19 @@ def test_what_is_not_supported_is_named(tmp_path: Path) -> None:
     path.write_bytes(file_bytes({"a": entry("F4", [2], 0, 1)}, b"1"))
     with pytest.raises(Unsupported, match=r"'a': element type 'F4'"):
         read_header(path)
-    path.write_bytes(file_bytes({"__metadata__": {"DCP_SHARDING_INFO": "{}"}}))
-    with pytest.raises(Unsupported, match="one rank's share"):
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        "{", "[]", "{}", '{"a": 1}', "[" * 100_000,
+        *(f'{{"a": {{"saved_offsets": [{at}]}}}}' for at in ("0, 0", "-1", "true", "1.5", "1e99")),
+    ],
+)  # fmt: skip
+def test_blocks_without_a_place(tmp_path: Path, info: str) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(file_bytes({"__metadata__": {"DCP_SHARDING_INFO": info}, "a": U8}, b"1234"))
+    with pytest.raises(BadFile, match="DCP_SHARDING_INFO"):
         read_header(path)
 
 

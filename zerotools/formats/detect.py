@@ -29,7 +29,7 @@ from zerotools.formats.layouts import (
 # A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
 # Where tools keep a run's checkpoints, or the one model of several that users mean.
-_FURTHER_IN = ("checkpoint", "checkpoints", "actor")
+_FURTHER_IN = ("checkpoint", "checkpoints", "actor", "model", "sharded")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A whole, checked header, in the file's order."""
+    """A whole, checked header, in the file's order. `starts` says where each tensor begins in a
+    larger one, None where every tensor is whole."""
 
     entries: Mapping[str, Entry]
     metadata: Mapping[str, str]
     file_size: int
+    starts: Mapping[str, tuple[int, ...]] | None = None
 
 
 def read_header(path: Path) -> Header:
@@ -50,7 +52,7 @@ def read_header(path: Path) -> Header:
 
     Raises:
         BadFile: the file is no safetensors file, is cut short, or its header is inconsistent.
-        Unsupported: an element type that zerotools cannot move, or one rank's share of a model.
+        Unsupported: an element type that zerotools cannot move.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -64,14 +66,9 @@ def read_header(path: Path) -> Header:
         data = file.read(length)
     tree = _parse(path, data)
     metadata = _metadata(path, tree.pop(METADATA, {}))
-    if SHARDING_INFO in metadata:
-        raise Unsupported(
-            f"{path} is one rank's share of a sharded model (HuggingFaceStorageWriter), which is "
-            "not supported yet"
-        )
     entries = {name: _entry(path, name, value, 8 + length) for name, value in tree.items()}
     _check_cover(path, entries, 8 + length, size)
-    return Header(entries, metadata, size)
+    return Header(entries, metadata, size, _starts(path, metadata, entries))
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
@@ -119,6 +116,29 @@ def _entry(path: Path, name: str, value: Any, data_begin: int) -> Entry:
             f"data_offsets span {end - begin}"
         )
     return Entry(kind, tuple(shape), data_begin + begin, data_begin + end)
+
+
+def _starts(
+    path: Path, metadata: Mapping[str, str], entries: Mapping[str, Entry]
+) -> dict[str, tuple[int, ...]] | None:
+    """Where torch's HuggingFaceStorageWriter says that one rank's blocks begin."""
+    if SHARDING_INFO not in metadata:
+        return None
+    try:
+        tree: Any = json.loads(metadata[SHARDING_INFO])
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path}: {SHARDING_INFO} is not JSON: {error!s:.200}") from None
+    starts = {}
+    for name, entry in entries.items():
+        about = tree.get(name) if isinstance(tree, dict) else None
+        start = about.get("saved_offsets") if isinstance(about, dict) else None
+        if not _are_counts(start) or len(start) != len(entry.shape):
+            raise BadFile(
+                f"{path}: {SHARDING_INFO} has no offsets in {len(entry.shape)} dimensions for "
+                f"{name!r}"
+            )
+        starts[name] = tuple(start)
+    return starts
 
 
 def _are_counts(values: Any) -> TypeGuard[list[int]]:

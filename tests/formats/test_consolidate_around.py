@@ -1,0 +1,82 @@
+"""The commands on what other trainers leave: inspected without a problem, exported bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (safetensors finds bfloat16 only where it is imported)
+import pytest
+from safetensors.numpy import load_file
+
+from tests.golden_files import TORCH
+from zerotools.cli.main import build, run
+from zerotools.core.errors import EXIT_DONE, BadFile
+
+WEIGHTS = ("param", "buffer")
+CASES: Mapping[str, str] = {
+    "fsdp1-dcp-w2": "",
+    "fsdp1-dcp-w3-flat": "",
+    "fsdp1-sharded-bin-w2": "",
+    "fsdp2-dcp-w3": "",
+    "fsdp2-hf-sharded-w2": "",
+    "fsdp2-torchtitan-w2": "",
+    "fsdp2-tp-dcp-w4": "",
+    "fsdp2-verl-w3": "",
+    "training-file": "checkpoint.pt",
+}
+
+
+def command(*arguments: object) -> int:
+    return run(build(), [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_golden_is_inspected_and_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = TORCH / name / "checkpoint" / CASES[name]
+    assert command("inspect", path, "--json") == EXIT_DONE
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["problems"] == []
+    truth: dict[str, Any] = load_file(TORCH / name / "truth.safetensors")
+    bits = "bf16" if name == "fsdp2-hf-sharded-w2" else "fp32"
+    assert command("consolidate", path, tmp_path / "out", "--dtype", bits) == EXIT_DONE
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    wanted = {k.partition("|")[0]: v for k, v in truth.items() if k.partition("|")[2] in WEIGHTS}
+    assert exported.keys() >= wanted.keys()
+    for key, values in wanted.items():
+        assert exported[key].tobytes() == values.tobytes(), key
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("fsdp2-verl-w3", "model_world_size_3_rank_1.pt"),
+        ("fsdp1-sharded-bin-w2", "pytorch_model_rank1.bin"),
+        ("fsdp2-dcp-w3", "pytorch_model_fsdp_0/__1_0.distcp"),
+    ],
+)
+def test_nothing_is_exported_without_a_lost_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, lost: str
+) -> None:
+    copy = Path(shutil.copytree(TORCH / name / "checkpoint", tmp_path / "copy"))
+    (copy / lost).unlink()
+    assert command("inspect", copy) == 1
+    assert command("consolidate", copy, tmp_path / "out") == BadFile.exit_code
+    assert Path(lost).name in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_lost_last_shard_that_the_config_knows_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(TORCH / "fsdp2-hf-sharded-w2" / "checkpoint", tmp_path / "copy"))
+    (copy / "shard-00002-model-00001-of-00001.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {"norm.seen": "model.safetensors"}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert command("consolidate", copy, tmp_path / "out") == BadFile.exit_code
+    assert "lists norm.seen, which no shard holds" in capsys.readouterr().err
