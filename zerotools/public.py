@@ -116,15 +116,22 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
         return f"<zerotools.Reader of {origin.path}: {origin.format}, {len(self)} names>"
 
 
-def open(path: str | os.PathLike[str], *, tag: str | None = None) -> Reader:
-    """Read the metadata of the checkpoint at `path`, in any format; `tag` as for `inspect`.
+def open(
+    path: str | os.PathLike[str],
+    *,
+    tag: str | None = None,
+    layout: str | os.PathLike[str] | None = None,
+) -> Reader:
+    """Read the metadata of the checkpoint at `path`, in any format; `tag` and the file of rules
+    `layout` are as for `zerotools inspect`.
 
     Raises:
         BadRequest: there is nothing at `path`, or it has no such tag.
         BadFile: it is no checkpoint, or a damaged or unfinished one.
         Unsupported: it is in a format that is not read.
     """
-    return Reader(formats.read(Path(path), tag=tag))
+    rules = None if layout is None else Path(layout)
+    return Reader(formats.read(Path(path), tag=tag, layout=rules))
 
 
 def load_state_dict(
@@ -133,6 +140,7 @@ def load_state_dict(
     dtype: object = None,
     role: str = "param",
     tag: str | None = None,
+    layout: str | os.PathLike[str] | None = None,
     framework: Literal["torch", "numpy"] = "torch",
 ) -> dict[str, Any]:
     """All tensors of a role by name, in memory: what `model.load_state_dict` takes.
@@ -148,7 +156,7 @@ def load_state_dict(
     """
     from zerotools.ops.load import load
 
-    reader = open(path, tag=tag)
+    reader = open(path, tag=tag, layout=layout)
     names = {name: reader[name] for name in reader} if role == "param" else _of_role(reader, role)
     if not names:
         raise BadRequest(f"{path} has no tensors of role {role}")

@@ -70,7 +70,7 @@ def carry_out(
         return
     began = time.monotonic()
     to_handle = conversion.bytes_of_tensors * (2 if verify else 1)
-    with _progress(to_handle, verb) as on_bytes, _hint_at_resuming(conversion):
+    with _progress(to_handle, verb) as on_bytes, hint_at_resuming(conversion):
         report = perform(
             conversion,
             budget=limits,
@@ -174,7 +174,8 @@ def _print_losses(report: Report) -> None:
 
 
 @contextmanager
-def _hint_at_resuming(conversion: Conversion) -> Iterator[None]:
+def hint_at_resuming(conversion: Conversion) -> Iterator[None]:
+    """Say what an interrupted run leaves, and how to go on with it."""
     try:
         yield
     except KeyboardInterrupt:

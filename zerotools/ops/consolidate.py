@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,29 +61,39 @@ def prepare(
             export would not look like the model that it should be like.
         BadFile: it is no checkpoint, or its metadata is damaged.
     """
-    new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
     checkpoint = formats.read(path, tag=tag, layout=layout)
-    notes = list(checkpoint.origin.notes)
     dtype, why = _choose_dtype(checkpoint, options.dtype)
-    if why and like is None:
-        notes.append(why)
-    weights = rename(weights_from(checkpoint, options.weights_from), new_name)
-    notes += _useless_prefixes(checkpoint, options.strip_prefix)
-    weights = choose_names(weights, wanted)
-    if not weights.tensors:
-        raise BadRequest(f"{path} has no weights that match; nothing to export")
-    if like is not None:
-        weights = replace(weights, companions=with_companions(weights, like))
-    weights, said = _settle_aliases(weights, keep=options.keep_aliases, like=like)
-    notes += said
+    weights, notes = _choose_weights(checkpoint, options, wanted, like)
     types = like if options.dtype == "auto" else None
     described = describe(weights, lambda key, tensor: _exported_dtype(key, tensor, dtype, types))
     if like is not None:
         check_against(described, like)
+    elif why:
+        notes.append(why)
     target = _lay_out(described, destination, options)
-    return Conversion(weights, target, (*notes, *target.notes), repr(options))
+    request = repr((options, tag, layout.read_bytes() if layout is not None else None))
+    return Conversion(weights, target, (*notes, *target.notes), request)
+
+
+def _choose_weights(
+    checkpoint: Checkpoint,
+    options: Options,
+    wanted: Callable[[str], bool],
+    like: Reference | None,
+) -> tuple[Checkpoint, list[str]]:
+    """What the output holds, under its names there, and what to say about the choice."""
+    new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
+    weights = rename(weights_from(checkpoint, options.weights_from), new_name)
+    weights = choose_names(weights, wanted)
+    if not weights.tensors:
+        raise BadRequest(f"{checkpoint.origin.path} has no weights that match; nothing to export")
+    if like is not None:
+        weights = replace(weights, companions=with_companions(weights, like))
+    weights, said = _settle_aliases(weights, keep=options.keep_aliases, like=like)
+    useless = _useless_prefixes(checkpoint, options.strip_prefix)
+    return weights, [*checkpoint.origin.notes, *useless, *said]
 
 
 def _lay_out(wanted: Checkpoint, destination: Path, options: Options) -> Target:
