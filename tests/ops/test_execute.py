@@ -23,7 +23,7 @@ from zerotools.core.checkpoint import (
     Tensor,
 )
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.arrays import Array
+from zerotools.io.arrays import NO_LOSSES, Array
 from zerotools.ops.execute import execute
 from zerotools.ops.plan import plan
 from zerotools.ops.tiles import MIN_TILE_BYTES, Budget
@@ -109,6 +109,20 @@ def test_fp16_overflow_and_nan_are_counted(tmp_path: Path) -> None:
     report = execute(plan(source, output.checkpoint), source.root, output)
     losses = report.losses[KEY]
     assert (losses.overflowed, losses.largest, losses.nans) == (2, 1e9, 1)
+
+
+def test_what_is_not_finite_is_counted_in_parameters_alone(tmp_path: Path) -> None:
+    values = np.array([1.0, -np.inf, np.nan, 7e4], dtype=np.float32)
+    mask = Key("mask", "buffer")
+    placed = {key: (values, dtypes.FLOAT32, whole(values.shape)) for key in (KEY, mask)}
+    source = store(tmp_path / "in", placed)
+    for dtype, overflowed in ((dtypes.FLOAT32, 0), (dtypes.FLOAT16, 1)):
+        wanted = {key: (values.shape, dtype, whole(values.shape)) for key in (KEY, mask)}
+        output = target(tmp_path / dtype.name, wanted)
+        losses = execute(plan(source, output.checkpoint), source.root, output).losses
+        assert (losses[KEY].nans, losses[KEY].infinities) == (1, 1)
+        lost = losses.get(mask, NO_LOSSES)
+        assert (lost.nans, lost.infinities, lost.overflowed) == (0, 0, overflowed)
 
 
 def test_a_truncated_source_leaves_nothing(tmp_path: Path) -> None:

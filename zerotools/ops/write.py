@@ -6,7 +6,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -78,6 +78,8 @@ class Writer:
             counting=copy.key.role == "param",
             cast=self._cast,
         )
+        if copy.key.role != "param":  # an attention mask may well be infinite
+            losses = replace(losses, nans=0, infinities=0)
         file = copy.target.file
         crc = zlib.crc32(data) if self._target.files[file].checksums else 0
         self._writes.write_at(file, tile.offset, data)
