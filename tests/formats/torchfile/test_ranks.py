@@ -66,6 +66,15 @@ def test_a_missing_rank_is_a_problem_and_a_hole(tmp_path: Path, lost: int) -> No
     assert any("embed.weight is incomplete" in message for message in said)
 
 
+def test_of_a_million_missing_ranks_a_thousand_are_named(tmp_path: Path) -> None:
+    def make(file: Saved, rank: int) -> Any:
+        return {"w": file.sharded(W, [0, 0], W.shape, rank, 2**31 - 1)}
+
+    said = formats.read(ranks(tmp_path / "c", 1, make, "pytorch_model_rank{r}.bin")).problems
+    assert len(said) == 1001
+    assert "lacks the files of 2147483646 of 2147483647 ranks" in said[-1].message
+
+
 def test_a_file_under_another_rank_s_name(tmp_path: Path) -> None:
     copy = tmp_path / "c"
     shutil.copytree(VERL / "checkpoint", copy)

@@ -36,7 +36,8 @@ def names_by_number(
 def _said(groups: Sequence[Any]) -> dict[int, str] | None:
     names: dict[int, str] = {}
     for group in groups:
-        numbers, said = _numbers(group), group.get("param_names") if group else None
+        numbers = _numbers(group)
+        said = None if numbers is None else group.get("param_names")
         if numbers is None or not isinstance(said, list) or len(said) != len(numbers):
             return None
         names |= {number: str(name) for number, name in zip(numbers, said, strict=True)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from zerotools.formats.torchfile.pieces import SHARDED
 from zerotools.io.companions import companions
 
 _FLAT = "flat_param"
-_MOST_RANKS = 2**20
+_MOST_NAMED = 1000
 _VERL_CONFIG, _VERL_MODEL = "fsdp_config.json", "huggingface"
 
 
@@ -109,10 +110,13 @@ def _world_size(model: RankGroup, parts: Sequence[Opened]) -> int:
 
 
 def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
-    for rank in range(min(size, _MOST_RANKS)):
-        if rank not in group.files:
-            name = group.name_of(rank)
-            yield Problem(f"{path / name} is missing; the run had {size} ranks", name)
+    present = sum(1 for rank in group.files if rank < size)
+    missing = (rank for rank in range(size) if rank not in group.files)
+    for rank in islice(missing, _MOST_NAMED):
+        name = group.name_of(rank)
+        yield Problem(f"{path / name} is missing; the run had {size} ranks", name)
+    if size - present > _MOST_NAMED:
+        yield Problem(f"{path} lacks the files of {size - present} of {size} ranks")
     for rank in sorted(group.files):
         if rank >= size:
             name = group.files[rank]
