@@ -182,6 +182,24 @@ def test_the_number_of_ranks_is_in_the_pickle_where_the_name_lacks_it(tmp_path: 
     assert "pytorch_model_rank6.bin is missing; the run had 7 ranks" in said[0]
 
 
+def test_files_of_an_earlier_run_of_more_ranks_are_left_aside(tmp_path: Path) -> None:
+    def make(count: int) -> Make:
+        def one(file: Saved, rank: int) -> Any:
+            begin = -(-7 // count) * rank
+            values = (W + count)[begin : begin + -(-7 // count)]
+            return {"w": file.sharded(values, [begin, 0], W.shape, rank, count)}
+
+        return one
+
+    root = ranks(tmp_path / "c", 4, make(4), "pytorch_model_rank{r}.bin")
+    ranks(root, 2, make(2), "pytorch_model_rank{r}.bin")
+    found = formats.read(root)
+    assert elements(found, Key("w", "param")).tolist() == (W + 2).tolist()
+    said = [problem.message for problem in inspect(found).problems]
+    assert len(said) == 2
+    assert "pytorch_model_rank2.bin is left over from a run of more than 2 ranks" in said[0]
+
+
 def _one(placement: Opaque, values: Any = W, **mesh: Any) -> Make:
     def make(file: Saved, rank: int) -> Any:
         made = mesh_of((2,), (rank,), rank) | mesh

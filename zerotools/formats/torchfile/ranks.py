@@ -51,16 +51,19 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
         Unsupported: files that do not say which part of a tensor they hold.
     """
     parts = _open_all(path, model)
+    size = _world_size(model, parts)
+    parts = _within(model, parts, size)
     _refuse_unaddressed(path, model, parts)
     beside = None if model.is_optimizer else optimizer_of(model, groups)
-    moments = parts if beside is None else [*parts, *_open_all(path, beside)]
+    moments = list(parts)
+    if beside is not None:
+        moments += _within(beside, _open_all(path, beside), size)
     weights = [(file, contents.weights) for file, contents in parts]
     tied = aliases(weights)
     names = {n: p for _, found in weights for n, p in found.items() if n not in tied}
     numbered, said = names_by_number(
         moments[-1].contents.groups, moments[-1].contents.moments, names
     )
-    size = _world_size(model, parts)
     problems = [p for group in (model, beside) if group for p in _problems(path, group, size)]
     problems += _misplaced(parts, model)
     return Checkpoint(
@@ -91,7 +94,7 @@ def _refuse_unaddressed(path: Path, model: RankGroup, parts: Sequence[Opened]) -
             if pieces.kind == SHARDED and name.rpartition(".")[2].endswith(_FLAT):
                 raise Unsupported(
                     f"{file.path} holds FSDP's flat parameters (LOCAL_STATE_DICT): {name} has "
-                    f"{pieces.shape[0]} elements, and no file says which weights they are; load it "
+                    f"shape {pieces.shape}, and no file says which weights they are; load it "
                     "in the run that saved it, and save with SHARDED_STATE_DICT"
                 )
     if len(parts) > 1 and all(contents.is_whole for _, contents in parts):
@@ -102,11 +105,21 @@ def _refuse_unaddressed(path: Path, model: RankGroup, parts: Sequence[Opened]) -
 
 
 def _world_size(model: RankGroup, parts: Sequence[Opened]) -> int:
-    """As the names say, else as the pickles do."""
+    """As the names say, else as the first rank's pickle does: others may be of an older run."""
     if model.size is not None:
         return model.size
-    said = {p.ranks for _, contents in parts for p in contents.all() if p.ranks is not None}
-    return max(said, default=max(model.files) + 1)
+    for _, contents in parts:
+        said = {pieces.ranks for pieces in contents.all() if pieces.ranks is not None}
+        if said:
+            return max(said)
+    return max(model.files) + 1
+
+
+def _within(group: RankGroup, parts: Sequence[Opened], size: int) -> list[Opened]:
+    """The files of the run's own ranks."""
+    return [
+        part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
+    ] or list(parts)
 
 
 def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
@@ -135,7 +148,7 @@ def _misplaced(parts: Sequence[Opened], model: RankGroup) -> Iterable[Problem]:
 
 def _notes(model: RankGroup, parts: Sequence[Opened], said: str | None) -> tuple[str, ...]:
     kinds = sorted({p.kind for _, contents in parts for p in contents.all() if p.kind})
-    notes = [f"{' and '.join(kinds)} of {len(model.files)} files, one per rank"] if kinds else []
+    notes = [f"{'s and '.join(kinds)}s in {len(model.files)} files, one per rank"] if kinds else []
     return (*notes, *([said] if said else []))
 
 
