@@ -154,6 +154,7 @@ def test_a_file_whose_size_disagrees_with_the_manifest(damaged: Path, tmp_path: 
     with (damaged / "config.json").open("a") as file:
         file.write(" ")
     assert "config.json has" in refused(3, "consolidate", damaged, tmp_path / "second")
+    assert "config.json has" in refused(3, "consolidate", damaged, tmp_path / "x", "--dry-run")
     with (damaged / "dcp/__1_0.distcp").open("ab") as file:
         file.write(b"more")
     (damaged / "config.json").unlink()

@@ -23,7 +23,8 @@ from zerotools.core.checkpoint import (
     Tensor,
 )
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.arrays import NO_LOSSES, Array
+from zerotools.io.arrays import NO_LOSSES, Array, numpy_cast
+from zerotools.io.cast_torch import torch_cast
 from zerotools.ops.execute import execute
 from zerotools.ops.plan import plan
 from zerotools.ops.tiles import MIN_TILE_BYTES, Budget
@@ -123,6 +124,22 @@ def test_what_is_not_finite_is_counted_in_parameters_alone(tmp_path: Path) -> No
         assert (losses[KEY].nans, losses[KEY].infinities) == (1, 1)
         lost = losses.get(mask, NO_LOSSES)
         assert (lost.nans, lost.infinities, lost.overflowed) == (0, 0, overflowed)
+
+
+@pytest.mark.torch
+def test_either_kernel_writes_and_verifies_the_same_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    values = noise(300, 700) * 1e-5
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, columns((300, 700), 4))})
+    written = []
+    for name, cast in (("numpy", numpy_cast), ("torch", torch_cast())):
+        placed = {KEY: (values.shape, dtypes.FLOAT16, whole(values.shape))}
+        output = target(tmp_path / name, placed)
+        copies, again = (plan(source, output.checkpoint) for _ in range(2))
+        report = execute(copies, source.root, output, cast=cast, again=again)
+        assert report.bytes_verified == 2 * values.size
+        written.append(load(output.checkpoint, KEY).tobytes())
+    assert written == [values.astype(np.float16).tobytes()] * 2
 
 
 def test_a_truncated_source_leaves_nothing(tmp_path: Path) -> None:

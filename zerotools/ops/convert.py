@@ -66,8 +66,10 @@ def prove(conversion: Conversion) -> int:
     """Plan every copy without moving a byte; returns how many there are.
 
     Raises:
-        BadFile: the source has a hole, an overlap, or a chunk outside its file.
+        BadFile: the source has a hole, an overlap, a chunk outside its file, or would be read from
+            a file that is known to be damaged.
     """
+    refuse_damaged(conversion)
     return sum(1 for _ in plan(conversion.source, conversion.target.checkpoint))
 
 
@@ -93,7 +95,6 @@ def perform(
     """
     source, target = conversion.source, conversion.target
     check_destination(source.origin.path, conversion.destination, overwrite=overwrite)
-    refuse_damaged(conversion)
     prove(conversion)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     check_space(conversion.destination, conversion.bytes_to_write - there)

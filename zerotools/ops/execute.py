@@ -76,11 +76,11 @@ def execute(
         staging.take_over()
         try:
             report = _write(copies, source_root, target, directory, journal, budget, on_bytes, cast)
+            check(report)
             if again is not None:
                 report.bytes_verified = compare_bytes(
                     again, source_root, target, directory, budget, on_bytes, cast
                 )
-            check(report)
         finally:
             journal.close()
         journal.remove()
