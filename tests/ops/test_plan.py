@@ -11,7 +11,8 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.ops.plan import plan
+from zerotools.core.ranges import Range, Ranges
+from zerotools.ops.plan import plan, prove_plan
 
 KEY = Key("layer.weight", "exp_avg")
 
@@ -82,3 +83,40 @@ def test_a_missing_tensor_and_another_shape(source: Checkpoint, wanted: Checkpoi
     other = Tensor(dtypes.FLOAT32, (2, 6), wanted.tensors[KEY].chunks)
     with pytest.raises(BadRequest, match=r"has shape \(4, 3\) in .* and \(2, 6\) in the output"):
         list(plan(source, replace(wanted, tensors={KEY: other})))
+
+
+def as_ranges(checkpoint: Checkpoint, *ranges: Range) -> Checkpoint:
+    tensor = checkpoint.tensors[KEY]
+    chunks = Ranges(tensor.dtype, tensor.shape, lambda: ranges)
+    sizes = {each.file: 24 for each in ranges}
+    return replace(
+        checkpoint, tensors={KEY: Tensor(tensor.dtype, tensor.shape, chunks)}, files=sizes
+    )
+
+
+HALVES = (Range(0, 5, "a", 0), Range(5, 12, "b", 0))
+
+
+def test_ranges_become_one_chunk_as_a_flat_vector(source: Checkpoint, wanted: Checkpoint) -> None:
+    flat = as_ranges(source, Range(0, 6, "a", 0), Range(6, 12, "b", 0))
+    (copy,) = plan(flat, wanted)
+    assert copy.target.box == Box.whole((12,))
+    assert [(p.chunk.file, p.box.start, p.box.shape) for p in copy.pieces] == [
+        ("a", (0,), (6,)),
+        ("b", (6,), (6,)),
+    ]
+    assert prove_plan(flat, wanted) == 1
+
+
+def test_ranges_that_are_cut_differently_become_boxes(source: Checkpoint, tmp_path: Path) -> None:
+    halves = [Placement(Box((0, c), (4, n)), f"out{c}", 0, (0, 1)) for c, n in ((0, 2), (2, 1))]
+    columns = target(tmp_path / "out", {KEY: ((4, 3), dtypes.FLOAT32, halves)}).checkpoint
+    flat = as_ranges(source, Range(0, 6, "a", 0), Range(6, 12, "b", 0))
+    assert [len(copy.pieces) for copy in plan(flat, columns)] == [2, 2]
+    assert prove_plan(flat, columns) == 2
+
+
+def test_a_range_beyond_its_file_is_named(source: Checkpoint, wanted: Checkpoint) -> None:
+    for attempt in (prove_plan, lambda *sides: list(plan(*sides))):
+        with pytest.raises(BadFile, match=r"b: layer.weight .* ends at byte 28, and the file has"):
+            attempt(as_ranges(source, *HALVES), wanted)

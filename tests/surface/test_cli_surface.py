@@ -16,6 +16,9 @@ import pytest
 
 from zerotools.cli.commands import COMMANDS, SECTIONS
 from zerotools.cli.main import build
+from zerotools.formats import FORMATS
+
+from ..golden_files import DEEPSPEED
 
 GOLDEN = Path(__file__).with_name("cli.txt")
 
@@ -110,6 +113,13 @@ def test_a_checkpoint_command_knows_no_jobs(name: str) -> None:
     loaded = modules_after(name, "--help")
     assert not {module for module in loaded if module.startswith("zerotools.jobs")}
     assert not loaded & {"http.client", "psutil"}
+
+
+def test_inspect_imports_neither_numpy_nor_another_format() -> None:
+    loaded = modules_after("inspect", str(DEEPSPEED / "z3-fp32-w2" / "checkpoint"))
+    formats = {name.split(".")[2] for name in loaded if name.startswith("zerotools.formats.")}
+    assert formats & FORMATS.keys() == {"deepspeed"}
+    assert not loaded & (HEAVY | {"numpy", "ml_dtypes", "concurrent.futures"})
 
 
 @pytest.mark.parametrize("name", [n for n, e in COMMANDS.items() if e.section != "Checkpoints"])

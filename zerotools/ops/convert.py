@@ -17,7 +17,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.cast_torch import cast_for
 from zerotools.io.staging import partial_of
 from zerotools.ops.execute import Report, execute
-from zerotools.ops.plan import plan
+from zerotools.ops.plan import plan, prove_plan
 from zerotools.ops.resuming import identity_of
 from zerotools.ops.tiles import Budget
 
@@ -63,14 +63,14 @@ class Conversion:
 
 
 def prove(conversion: Conversion) -> int:
-    """Plan every copy without moving a byte; returns how many there are.
+    """Prove that every copy can be made; returns how many there are.
 
     Raises:
         BadFile: the source has a hole, an overlap, a chunk outside its file, or would be read from
             a file that is known to be damaged.
     """
     refuse_damaged(conversion)
-    return sum(1 for _ in plan(conversion.source, conversion.target.checkpoint))
+    return prove_plan(conversion.source, conversion.target.checkpoint)
 
 
 def perform(

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.ops.plan import distinct_chunks
+from zerotools.ops.plan import prove_source, stored_elements
 from zerotools.ops.training import Training, parameters_of, training_of
 
 SCHEMA = "zerotools.inspect/1"
@@ -58,10 +58,11 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
     claimed = 0
     for key, tensor in checkpoint.tensors.items():
         try:
-            distinct_chunks(key, tensor, checkpoint)
+            stored = prove_source(key, tensor, checkpoint)
         except BadFile as error:
             problems.append(Problem(str(error), tensor=key.name))
-        claimed += sum(chunk.box.numel for chunk in tensor.chunks) * tensor.dtype.itemsize
+            stored = stored_elements(tensor)
+        claimed += stored * tensor.dtype.itemsize
     roles = tuple(_roles(checkpoint))
     return Inspection(checkpoint, roles, tuple(problems), claimed, training_of(checkpoint))
 

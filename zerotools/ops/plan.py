@@ -3,6 +3,8 @@
 For each tensor of the target, in the target's order: prove that the source's chunks cover it
 exactly and lie inside their files, prove the same of the target's, then sweep. Because both covers
 are exact, every target element has exactly one source, whatever the two layouts are.
+
+Ranges that become one contiguous chunk are copied as what they are: a flat vector.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from zerotools.core.boxes import Box, BoxIndex, Hole, Overlap, prove_cover
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Piece, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.ranges import Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,20 @@ def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy]:
         yield from _plan_tensor(key, _find(source, key, wanted), source, wanted)
 
 
+def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
+    """Prove that `plan` would succeed, without making copies; returns how many there are.
+
+    Raises:
+        As `plan`.
+    """
+    copies = 0
+    for key, wanted in target.tensors.items():
+        prove_source(key, _find(source, key, wanted), source)
+        prove_target(key, wanted)
+        copies += sum(not chunk.box.is_empty for chunk in wanted.chunks)
+    return copies
+
+
 def _find(source: Checkpoint, key: Key, wanted: Tensor) -> Tensor:
     tensor = source.tensors.get(key)
     if tensor is None:
@@ -56,8 +73,12 @@ def _find(source: Checkpoint, key: Key, wanted: Tensor) -> Tensor:
 
 
 def _plan_tensor(key: Key, tensor: Tensor, source: Checkpoint, wanted: Tensor) -> Iterator[Copy]:
-    available = distinct_chunks(key, tensor, source)
     prove_target(key, wanted)
+    ranges = _covering_ranges(tensor, source)
+    if ranges is not None and len(wanted.chunks) == 1:
+        yield _flat_copy(key, tensor, ranges, wanted)
+        return
+    available = distinct_chunks(key, tensor, source)
     index = BoxIndex([chunk.box for chunk in available])
     for chunk in wanted.chunks:
         if chunk.box.is_empty:
@@ -66,6 +87,40 @@ def _plan_tensor(key: Key, tensor: Tensor, source: Checkpoint, wanted: Tensor) -
             Piece(available[position], common) for position, common in index.meeting(chunk.box)
         )
         yield Copy(key, chunk, tensor.dtype, wanted.dtype, pieces)
+
+
+def _covering_ranges(tensor: Tensor, source: Checkpoint) -> Ranges | None:
+    """The chunks, where they are ranges that are easily proved to cover the tensor."""
+    chunks = tensor.chunks
+    if isinstance(chunks, Ranges) and tensor.numel and chunks.cover(source.files):
+        return chunks
+    return None
+
+
+def _flat_copy(key: Key, tensor: Tensor, ranges: Ranges, wanted: Tensor) -> Copy:
+    (whole,) = wanted.chunks
+    target = Chunk(Box.whole((tensor.numel,)), whole.file, whole.offset)
+    pieces = tuple(Piece(chunk, chunk.box) for chunk in ranges.flattened())
+    return Copy(key, target, tensor.dtype, wanted.dtype, pieces)
+
+
+def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
+    """Check that the chunks cover the tensor exactly, and lie inside their files.
+
+    Returns `stored_elements`.
+
+    Raises:
+        BadFile: a hole, an overlap, a chunk outside the tensor or outside its file.
+    """
+    if _covering_ranges(tensor, source) is not None:
+        return tensor.numel
+    distinct_chunks(key, tensor, source)
+    return stored_elements(tensor)
+
+
+def stored_elements(tensor: Tensor) -> int:
+    """Elements in the files, replicas counted."""
+    return sum(chunk.box.numel for chunk in tensor.chunks)
 
 
 def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]:

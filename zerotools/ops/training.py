@@ -6,11 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerotools.core.checkpoint import Checkpoint, Opaque, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.formats.dcp.jobrecord import JobRecord
+
+if TYPE_CHECKING:
+    from zerotools.formats.dcp.jobrecord import JobRecord
 
 WEIGHT_ROLES = ("param", "param16", "buffer")
 _PRECISIONS = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -95,6 +97,10 @@ def _state(checkpoint: Checkpoint, name: str) -> Any:
 
 def _job(checkpoint: Checkpoint) -> JobRecord | None:
     record = checkpoint.origin.details.get("job")
+    if record is None:
+        return None
+    from zerotools.formats.dcp.jobrecord import JobRecord  # only for a job's DCP
+
     return record if isinstance(record, JobRecord) else None
 
 

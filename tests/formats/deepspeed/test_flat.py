@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from tests.layouts import load, shapes
 from zerotools.core import dtypes
 from zerotools.core.boxes import prove_cover
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.ranges import Range, Ranges
 from zerotools.formats.deepspeed.flat import (
-    Segment,
     Vector,
-    chunks_of,
-    partition_segments,
-    slice_segments,
+    partition_ranges,
+    slice_ranges,
 )
 from zerotools.io.arrays import Array
 
@@ -35,7 +34,9 @@ def stored(root: Path, rows: list[Array]) -> list[Vector | None]:
     return vectors
 
 
-def read_back(root: Path, shape: tuple[int, ...], chunks: list[Chunk]) -> Array:
+def read_back(root: Path, shape: tuple[int, ...], ranges: list[Range]) -> Array:
+    chunks = Ranges(dtypes.FLOAT32, shape, lambda: ranges)
+    assert chunks.cover({})
     assert prove_cover(shape, [chunk.box for chunk in chunks]) is None
     tensors = {KEY: Tensor(dtypes.FLOAT32, shape, chunks)}
     return load(Checkpoint(root, tensors, Origin("test", root)), KEY)
@@ -60,9 +61,8 @@ def test_stages_1_and_2(drawn: list[tuple[int, ...]], ranks: int, cut_off: int) 
         vectors = stored(Path(directory), rows)
         offset = 0
         for shape, expected in zip(drawn, values, strict=True):
-            segments = partition_segments(offset, prod(shape), partition, vectors)
-            chunks = chunks_of(shape, segments)
-            assert read_back(Path(directory), shape, chunks).tobytes() == expected.tobytes()
+            ranges = list(partition_ranges(offset, prod(shape), partition, vectors))
+            assert read_back(Path(directory), shape, ranges).tobytes() == expected.tobytes()
             offset += prod(shape)
 
 
@@ -80,15 +80,14 @@ def test_stage_3(drawn: list[tuple[int, ...]], ranks: int) -> None:
         vectors = stored(Path(directory), [np.concatenate(row) for row in rows])
         offset = 0
         for shape, expected, width in zip(drawn, values, widths, strict=True):
-            segments = slice_segments(offset, prod(shape), width, vectors)
-            chunks = chunks_of(shape, segments)
-            assert read_back(Path(directory), shape, chunks).tobytes() == expected.tobytes()
+            ranges = list(slice_ranges(offset, prod(shape), width, vectors))
+            assert read_back(Path(directory), shape, ranges).tobytes() == expected.tobytes()
             offset += width
 
 
 def test_a_missing_rank_and_a_short_vector_are_holes() -> None:
     whole = Vector("a", 0, 4, dtypes.FLOAT32)
-    assert [s.begin for s in partition_segments(0, 8, 4, [None, whole])] == [4]
-    assert [s.begin for s in slice_segments(0, 8, 4, [None, whole])] == [4]
-    (chunk,) = chunks_of((8,), [Segment(0, 8, whole, 1)])
-    assert (chunk.box.start, chunk.box.shape, chunk.offset) == ((0,), (3,), 4)
+    assert list(partition_ranges(0, 8, 4, [None, whole])) == [Range(4, 8, "a", 0)]
+    assert list(slice_ranges(0, 8, 4, [None, whole])) == [Range(4, 8, "a", 0)]
+    assert list(partition_ranges(1, 7, 8, [whole])) == [Range(0, 3, "a", 4)]
+    assert list(slice_ranges(1, 8, 8, [whole])) == [Range(0, 3, "a", 4)]

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.flat import (
-    ChunksOnDemand,
-    Vector,
-    chunks_of,
-    slice_segments,
-    vector_of,
-)
+from zerotools.core.ranges import Ranges
+from zerotools.formats.deepspeed.flat import Vector, slice_ranges, vector_of
 from zerotools.formats.deepspeed.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.model import ModelStates, Shapes, tied_in_module
 from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER, STAGE_3, Shard
@@ -156,7 +152,8 @@ def _frozen_slices(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]
         present = [vector for vector in vectors if vector is not None]
         if not present:
             raise BadFile(f"{first.file.path} lists the frozen parameter {name} without its values")
-        yield name, Tensor(present[0].dtype, shape, _sliced(shape, ranks, vectors))
+        dtype = present[0].dtype
+        yield name, Tensor(dtype, shape, _sliced(dtype, shape, ranks, vectors))
 
 
 def _fragment(model: ModelStates, name: str) -> Vector | None:
@@ -164,7 +161,9 @@ def _fragment(model: ModelStates, name: str) -> Vector | None:
     return None if part is None else vector_of(model.file, part, f"the fragment of {name}")
 
 
-def _sliced(shape: tuple[int, ...], ranks: int, vectors: Sequence[Vector | None]) -> ChunksOnDemand:
+def _sliced(
+    dtype: DType, shape: tuple[int, ...], ranks: int, vectors: Sequence[Vector | None]
+) -> Ranges:
     numel = prod(shape)
     width = -(-numel // ranks)
-    return ChunksOnDemand(lambda: chunks_of(shape, slice_segments(0, numel, width, vectors)))
+    return Ranges(dtype, shape, lambda: slice_ranges(0, numel, width, vectors))

@@ -23,13 +23,8 @@ from math import prod
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.flat import (
-    ChunksOnDemand,
-    Vector,
-    chunks_of,
-    partition_segments,
-    slice_segments,
-)
+from zerotools.core.ranges import Ranges
+from zerotools.formats.deepspeed.flat import Vector, partition_ranges, slice_ranges
 from zerotools.formats.deepspeed.model import Shapes
 from zerotools.formats.deepspeed.shards import STAGE_3, Shard
 from zerotools.io.torchzip.tensors import as_tensor
@@ -89,7 +84,7 @@ class FlatGroup:
         if dtype is None:
             return
         for name, shape, offset in self.offsets():
-            yield name, Tensor(dtype, shape, self._chunks(shape, offset, vectors))
+            yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, vectors))
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
         """(name, role, tensor) of 0-d state such as `step`: one for the group, equal on all ranks,
@@ -103,17 +98,13 @@ class FlatGroup:
                     yield name, role, tensor
 
     def _chunks(
-        self, shape: tuple[int, ...], offset: int, vectors: Sequence[Vector | None]
-    ) -> ChunksOnDemand:
+        self, dtype: DType, shape: tuple[int, ...], offset: int, vectors: Sequence[Vector | None]
+    ) -> Ranges:
         partition, numel, ranks = self.partition, prod(shape), self.ranks
         if partition is None:
             width = -(-numel // ranks)
-            return ChunksOnDemand(
-                lambda: chunks_of(shape, slice_segments(offset, numel, width, vectors))
-            )
-        return ChunksOnDemand(
-            lambda: chunks_of(shape, partition_segments(offset, numel, partition, vectors))
-        )
+            return Ranges(dtype, shape, lambda: slice_ranges(offset, numel, width, vectors))
+        return Ranges(dtype, shape, lambda: partition_ranges(offset, numel, partition, vectors))
 
 
 def _dtype(vectors: Sequence[Vector | None]) -> DType | None:
