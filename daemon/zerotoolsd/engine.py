@@ -159,8 +159,8 @@ class Engine:
         return list(self._requests.values())
 
     def _cpu_ranks_used(self) -> int:
-        specs = [job.spec for job in self.store.jobs(states.ACTIVE)]
-        return sum(spec.world_size for spec in specs if spec.device == "cpu")
+        specs = map(_readable_spec, self.store.jobs(states.ACTIVE))
+        return sum(spec.world_size for spec in specs if spec and spec.device == "cpu")
 
     def _give_up(self, job: JobRow, why: str) -> None:
         ended = Ended(outcome=lifecycle.BAD_JOB, cause=why, saved_step=0, max_restarts=0)
@@ -197,6 +197,9 @@ class Engine:
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"
             self._over(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
+            return
+        except ZerotoolsError as error:
+            self._over(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
             return
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
         self._mark_running(attempt)
@@ -237,12 +240,12 @@ class Engine:
 
     def _commit_end(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         job = self.store.job(attempt.job_id)
-        outcome = record.get("outcome")
+        outcome, spec = record.get("outcome"), _readable_spec(job)
         end = Ended(
             outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
             cause=str(record.get("cause")),
             saved_step=_saved_step(job, record),
-            max_restarts=job.spec.max_restarts,
+            max_restarts=spec.max_restarts if spec else 0,
         )
         after, kind = self._advance(job, end), lifecycle.name_of(job.standing, end)
         stuck = [f"pid {process['pid']}" for process in record.get("unkillable", ())]
@@ -307,6 +310,15 @@ def _look(attempt: AttemptRow) -> reattach.Finding:
         # It was written before the attempt was started: someone has removed it since.
         return reattach.Gone("its run directory was removed")
     return found
+
+
+def _readable_spec(job: JobRow) -> JobSpec | None:
+    """None: another version queued the job, and this one cannot read it."""
+    try:
+        return job.spec
+    except ZerotoolsError as error:
+        log.warning("%s", error)
+        return None
 
 
 def _saved_step(job: JobRow, record: Mapping[str, Any]) -> int:

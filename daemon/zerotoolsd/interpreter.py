@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO
 
 from zerotools.core.errors import BadRequest
 
 NEEDED = {"torch": "torch>=2.6", "transformers": "transformers>=5.0"}
 DEADLINE_SECONDS = 20.0
+LONGEST_ANSWER = 1 << 16
 _PROGRAM = (
     "import sys, json, importlib.util as u;"
     "print(json.dumps([sys.version_info[:2], [n for n in sys.argv[1:] if not u.find_spec(n)]]))"
@@ -37,23 +41,44 @@ async def check_interpreter(python: str, env: Mapping[str, str]) -> None:
 
 
 async def _ask(python: str, env: Mapping[str, str]) -> bytes:
+    # A pipe of our own: asyncio's cannot be let go of while somebody still writes into it.
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as answer:
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *(python, "-c", _PROGRAM, *NEEDED),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd="/",
+                env=dict(env),
+            )
+        except OSError as error:
+            raise BadRequest(f"python = {python}: cannot be started: {error.strerror}") from None
+        finally:
+            os.close(writing)
+        try:
+            return await asyncio.wait_for(_beginning(answer), DEADLINE_SECONDS)
+        except TimeoutError:
+            raise BadRequest(
+                f"python = {python}: did not answer within {DEADLINE_SECONDS:g} s"
+            ) from None
+        finally:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+
+
+async def _beginning(pipe: IO[bytes]) -> bytes:
+    """What comes through the pipe, up to LONGEST_ANSWER: whatever says more is no Python."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
     try:
-        child = await asyncio.create_subprocess_exec(
-            *(python, "-c", _PROGRAM, *NEEDED),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            cwd="/",
-            env=dict(env),
-        )
-    except OSError as error:
-        raise BadRequest(f"python = {python}: cannot be started: {error.strerror}") from None
-    try:
-        output, _ = await asyncio.wait_for(child.communicate(), DEADLINE_SECONDS)
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-        raise BadRequest(
-            f"python = {python}: did not answer within {DEADLINE_SECONDS:g} s"
-        ) from None
-    return output
+        output = b""
+        while len(output) < LONGEST_ANSWER and (part := await reader.read(LONGEST_ANSWER)):
+            output += part
+        return output
+    finally:
+        transport.close()

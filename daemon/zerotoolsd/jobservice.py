@@ -52,6 +52,9 @@ class EngineService:
         text = json.dumps(job_to_dict(spec), sort_keys=True)
         if self._store.by_key(uid, idempotency_key) is None:
             await self._check(spec)
+        # Nothing is awaited from here on: two submits may come at once, also of one job.
+        if self._store.by_key(uid, idempotency_key) is None:
+            self._check_output_is_free(spec)
         try:
             job, new = self._store.submit(
                 uid=uid,
@@ -85,8 +88,6 @@ class EngineService:
         await asyncio.to_thread(preflight.check_files, spec)
         preflight.check_output(spec)
         await self._check_python(spec.python or sys.executable, base_environment(spec))
-        # Last, with nothing awaited before the job is queued: two submits may come at once.
-        self._check_output_is_free(spec)
 
     def _check_output_is_free(self, spec: JobSpec) -> None:
         if spec.output_dir is None:

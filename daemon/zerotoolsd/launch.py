@@ -71,7 +71,8 @@ def prepare(
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     sync_directory(run_dir.parent)
     _make_output(Path(job.output_dir), umask)
-    spec = replace(job.spec, output_dir=job.output_dir, resume_from=attempt.resumed_from)
+    # Not attempt.resumed_from: the ranks compare digests, and pass over what fails.
+    spec = replace(job.spec, output_dir=job.output_dir)
     plan = Plan(
         job_id=job.id,
         attempt=attempt.number,

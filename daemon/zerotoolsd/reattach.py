@@ -71,7 +71,7 @@ def _look(run_dir: Path, token: str) -> Finding:
         return Gone("its run directory belongs to another attempt")
     if run.get("boot_id") != boot_id():
         return _over(run_dir, token) or Gone("the machine was restarted")
-    pidfd = open_process(int(run["pid"]), int(run["start_ticks"]))
+    pidfd = open_process(*_identity(run, RUN))
     if pidfd is not None:
         return Alive(pidfd)
     return _over(run_dir, token) or Gone("its supervisor was killed")
@@ -79,7 +79,32 @@ def _look(run_dir: Path, token: str) -> Finding:
 
 def _over(run_dir: Path, token: str) -> Over | None:
     record = read_json(run_dir / EXIT)
-    return Over(record) if record is not None and record.get("token") == token else None
+    if record is None or record.get("token") != token:
+        return None
+    _check_record(record)
+    return Over(record)
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    """Ranks can write into the run directory too. Raises ValueError."""
+    checkpoint, stuck = record.get("checkpoint"), record.get("unkillable", [])
+    if checkpoint is not None:
+        step = checkpoint.get("step") if isinstance(checkpoint, dict) else None
+        if type(step) is not int or not 0 <= step < 2**63:
+            raise ValueError(f"{EXIT}: its checkpoint has no step")
+    if not isinstance(stuck, list):
+        raise ValueError(f"{EXIT}: unkillable is no list")
+    for process in stuck:
+        _identity(process, EXIT)
+
+
+def _identity(process: object, source: str) -> tuple[int, int]:
+    """(pid, start ticks). Raises ValueError."""
+    found = process if isinstance(process, dict) else {}
+    pid, ticks = found.get("pid"), found.get("start_ticks")
+    if type(pid) is not int or type(ticks) is not int or not 0 < pid < 2**31:
+        raise ValueError(f"{source} names a process without a pid and start_ticks")
+    return pid, ticks
 
 
 def _lock_is_held(path: Path) -> bool:

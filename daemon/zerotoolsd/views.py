@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.parse import job_to_dict
-from zerotoolsd import checkpoints
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd import checkpoints, told
 from zerotoolsd.service import AttemptView, JobView
 from zerotoolsd.store.rows import ENDED, AttemptRow, JobRow
-from zerotoolsd.supervisor.plan import PROGRESS
-
-_TAIL_BYTES = 32 * 1024
 
 
 def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> JobView:
-    """One job; `waits` is the scheduler's sentence, if it has one."""
-    spec = job.spec
+    """One job; `waits` is the scheduler's sentence, if it has one.
+
+    A job that another version queued, and this one cannot read, is shown without its plan.
+    """
+    try:
+        spec, unreadable = job.spec, None
+    except ZerotoolsError as error:
+        spec, unreadable = None, str(error)
     found = checkpoints.newest(Path(job.output_dir)) if attempts else None
     progress = next((p for p in map(last_step, reversed(attempts)) if p is not None), None)
-    tree = job_to_dict(spec)
     return JobView(
         id=job.id,
         name=job.name,
         state=job.state,
-        reason=waits or job.standing.reason,
+        reason=waits or job.standing.reason or unreadable,
         uid=job.uid,
         created=job.created,
         started=job.started,
         ended=job.ended,
         attempts=tuple(attempt_view(attempt) for attempt in attempts),
-        world_size=spec.world_size,
-        device=spec.device,
-        stage=spec.zero.stage,
+        world_size=spec.world_size if spec else 0,
+        device=spec.device if spec else "unknown",
+        stage=spec.zero.stage if spec else 0,
         output_dir=job.output_dir,
         latest_checkpoint=None if found is None else {"step": found.step, "path": str(found.path)},
         progress=progress,
-        spec={**tree, "env": dict.fromkeys(tree.get("env", ()), "***")},
+        spec={} if spec is None else _without_secrets(spec),
     )
+
+
+def _without_secrets(spec: JobSpec) -> dict[str, Any]:
+    tree = job_to_dict(spec)
+    return {**tree, "env": dict.fromkeys(tree.get("env", ()), "***")}
 
 
 def attempt_view(attempt: AttemptRow) -> AttemptView:
@@ -69,26 +76,7 @@ def last_step(attempt: AttemptRow) -> Mapping[str, Any] | None:
     if attempt.state == ENDED:
         step = (attempt.result or {}).get("progress")
         return step if isinstance(step, dict) else None
-    messages = (_message(line) for line in reversed(_last_lines(Path(attempt.run_dir) / PROGRESS)))
-    return next((m for m in messages if m is not None and m.get("event") == "step"), None)
-
-
-def _last_lines(path: Path) -> list[bytes]:
-    try:
-        with path.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - _TAIL_BYTES))
-            return file.read(_TAIL_BYTES).splitlines()
-    except FileNotFoundError:
-        return []
-
-
-def _message(line: bytes) -> dict[str, Any] | None:
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return None
-    return message if isinstance(message, dict) else None
+    return told.last_step(Path(attempt.run_dir))
 
 
 def _whole(value: object) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd import lifecycle, reattach
+from zerotoolsd import lifecycle, reattach, told
 from zerotoolsd.launch import spawn_supervisor
 from zerotoolsd.store.rows import AttemptRow
 from zerotoolsd.supervisor.durable import write_json
@@ -90,7 +90,15 @@ class Watcher:
     def _lost(self, attempt: AttemptRow, cause: str) -> None:
         strays = reattach.kill_strays(attempt.token)
         ended = f"; {len(strays)} of its processes were ended" if strays else ""
-        self._on_over(attempt, {"outcome": lifecycle.LOST, "cause": f"lost: {cause}{ended}"})
+        step = told.last_step(Path(attempt.run_dir)) or {}
+        record = {
+            "outcome": lifecycle.LOST,
+            "cause": f"lost: {cause}{ended}",
+            "steps_done": step.get("step"),
+            "progress": step or None,
+            "peak_gpu_bytes": step.get("gpu_peak_bytes"),
+        }
+        self._on_over(attempt, record)
 
     def _track(self, live: _Live) -> None:
         self._live[live.attempt.token] = live

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -67,3 +68,10 @@ def test_a_program_that_is_no_python_is_refused(tmp_path: Path, output: str) -> 
 
 def test_a_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "cannot be started: No such file" in refusal(str(tmp_path / "python"))
+
+
+def test_an_interpreter_that_never_stops_talking_is_cut_short(tmp_path: Path) -> None:
+    python = script(tmp_path / "python", "exec yes")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert refusal(python) == f"python = {python}: is not a Python interpreter"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024

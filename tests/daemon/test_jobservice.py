@@ -164,3 +164,14 @@ def test_p10_no_value_of_the_environment_is_shown_or_logged(
     run = tmp_path / "state" / "jobs" / "1" / "attempt-1"
     assert secret in (run / "attempt.json").read_text()
     assert all(path.stat().st_mode & 0o077 == 0 for path in (run, *run.iterdir()))
+
+
+def test_a_submit_that_is_repeated_while_it_is_checked_is_the_same_job(tmp_path: Path) -> None:
+    job = make_job("exit=0", output_dir=str(tmp_path / "out"))
+
+    async def story(it: Running) -> None:
+        submits = (it.service.submit(job, uid=ME, idempotency_key="k") for _ in range(2))
+        (one, first), (two, second) = await asyncio.gather(*submits)
+        assert (one.id, first, two.id, second) == (1, True, 1, False)
+
+    tell(tmp_path / "state", story)

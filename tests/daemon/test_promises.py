@@ -6,9 +6,10 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.daemon.daemons import Daemon, make_job
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import DaemonRefused, DaemonUnreachable
 from zerotoolsd import crashpoints
+from zerotoolsd.supervisor.durable import read_json, write_json
 
 
 def test_p1_an_acknowledged_submit_survives_a_kill_right_after_the_reply(daemon: Daemon) -> None:
@@ -148,13 +150,15 @@ def test_p5_a_cancel_that_was_committed_is_carried_out_by_the_next_daemon(
 
 def test_p5_the_processes_of_a_killed_supervisor_are_ended(daemon: Daemon) -> None:
     daemon.start()
-    daemon.client.submit(make_job("attempt=1:orphan attempt=1:hang exit=0", ranks=1))
+    daemon.client.submit(make_job("steps=2 attempt=1:orphan attempt=1:hang exit=0", ranks=1))
     orphan = int(wait_for_file(daemon.run_dir() / "orphan").read_text())
     supervisor = daemon.pids()[0]
     os.kill(supervisor, signal.SIGKILL)
     job = daemon.wait_for_end(1)
     assert job["state"] == "succeeded"
-    assert job["attempts"][0]["cause"].startswith("lost: its supervisor was killed")
+    first = job["attempts"][0]
+    assert first["cause"].startswith("lost: its supervisor was killed")
+    assert first["steps_done"] == 2
     assert not is_alive(orphan)
 
 
@@ -185,7 +189,48 @@ def test_a_crashed_job_resumes_from_its_newest_checkpoint(daemon: Daemon) -> Non
     first, second = job["attempts"]
     assert (first["signal"], first["resumed_from"]) == (9, None)
     assert second["resumed_from"] == f"{job['output_dir']}/step-00000005"
+    # What the daemon found by size is no order: the ranks choose again, by digest.
+    spec = read_json(daemon.run_dir(attempt=2) / "spec.json")
+    assert spec is not None
+    assert "resume_from" not in spec
     assert job["latest_checkpoint"]["step"] == 9
+
+
+def test_p6_a_job_that_garbles_its_own_records_does_not_stop_the_daemon(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("release", max_restarts=0))
+    daemon.wait_for_state(1, "running")
+    run = daemon.run_dir()
+    pids = daemon.pids()
+    token = (read_json(run / "run.json") or {})["token"]
+    daemon.kill()
+    write_json(run / "exit.json", {"token": token, "outcome": "finished", "checkpoint": {}})
+    job = daemon.start().wait_for_end(1)
+    assert job["state"] == "failed"
+    assert "exit.json" in job["reason"]
+    wait_for(lambda: not any(is_alive(pid) for pid in pids[1:]), "its ranks to end")
+
+
+def test_p6_jobs_that_this_version_cannot_read_do_not_hide_the_others(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("exit=0", name="old"))
+    daemon.wait_for_end(1)
+    daemon.client.submit(make_job("release exit=0", name="runs"))
+    daemon.wait_for_state(2, "running")
+    daemon.kill()
+    with closing(sqlite3.connect(daemon.state / "zerotools.db")) as store, store:
+        store.execute("UPDATE job SET spec = '{\"gone\": 1}'")
+    daemon.start()
+    jobs = {job["name"]: job for job in daemon.client.jobs()}
+    assert {name: job["state"] for name, job in jobs.items()} == {
+        "old": "succeeded",
+        "runs": "running",
+    }
+    assert "gone: unknown key" in jobs["old"]["reason"]
+    daemon.client.submit(make_job("exit=0", ranks=1, name="new"))
+    assert daemon.wait_for_end(3)["state"] == "succeeded"
+    (daemon.run_dir(2) / "release").touch()
+    assert daemon.wait_for_end(2)["state"] == "succeeded"
 
 
 def test_a_crash_loop_ends_with_the_restarts(daemon: Daemon) -> None:

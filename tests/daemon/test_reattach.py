@@ -6,7 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,35 @@ def test_an_exit_record_of_another_attempt_is_not_believed(tmp_path: Path) -> No
 
 def test_a_garbled_record_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "exit.json").write_text("{")
+    assert isinstance(reattach.look(tmp_path, TOKEN), reattach.Gone)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("exit.json", {"checkpoint": {"stepp": 3}}),
+        ("exit.json", {"checkpoint": {"step": 2**70}}),
+        ("exit.json", {"unkillable": None}),
+        ("exit.json", {"unkillable": [{"pid": "1"}]}),
+        ("run.json", {"pid": None}),
+        ("run.json", {"pid": -1}),
+        ("run.json", {"start_ticks": []}),
+    ],
+)
+def test_a_record_of_another_shape_is_not_believed(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], name: str, changes: dict[str, Any]
+) -> None:
+    write_json(tmp_path / name, {**identity(sleeper), "outcome": "finished", **changes})
+    found = reattach.look(tmp_path, TOKEN)
+    assert isinstance(found, reattach.Gone)
+    assert name in found.cause
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_no_record_and_is_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "exit.json")
     assert isinstance(reattach.look(tmp_path, TOKEN), reattach.Gone)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,29 @@ def write_json(path: Path, tree: Any) -> None:
     write_text(path, json.dumps(tree) + "\n")
 
 
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file; opening a pipe would wait for a writer for ever.
+
+    Raises ValueError: it is something else. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ValueError(f"{path.name} is no regular file")
+    return fd
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`; None if there is no such file. Raises ValueError: it is no object."""
     try:
-        tree = json.loads(path.read_bytes())
+        with os.fdopen(open_regular(path), "rb") as file:
+            tree = json.loads(file.read())
     except FileNotFoundError:
         return None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}: {error}") from None
     if not isinstance(tree, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
+        raise ValueError(f"{path.name} does not hold a JSON object")
     return tree
 
 
