@@ -229,14 +229,15 @@ class Engine:
     def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         """Commit an attempt's end; what cannot be committed now is tried again."""
         crashpoints.reach(crashpoints.END_SEEN)
-        self._unsettled[attempt.token] = (attempt, record)
+        if attempt.token not in self._unsettled:
+            self._unsettled[attempt.token] = (attempt, record)
+            self._wake.set()
         try:
             self._commit_end(attempt, record)
         except sqlite3.OperationalError as error:
             log.error("the end of job %d cannot be recorded yet: %s", attempt.job_id, error)
         else:
             del self._unsettled[attempt.token]
-        self._wake.set()
 
     def _commit_end(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         job = self.store.job(attempt.job_id)

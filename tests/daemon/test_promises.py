@@ -181,6 +181,22 @@ def test_p9_a_full_disk_refuses_submits_and_lets_jobs_go_on(daemon: Daemon) -> N
     assert len(daemon.client.jobs()) == 1
 
 
+def test_p9_a_full_disk_does_not_end_the_supervisor(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("release steps=3 exit=0"))
+    wait_for_file(daemon.run_dir() / "waiting-1")
+    supervisor, *ranks = daemon.pids()
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (0, most))
+    (daemon.run_dir() / "release").touch()
+    wait_for(lambda: not any(is_alive(pid) for pid in ranks), "the ranks to end")
+    assert is_alive(supervisor)
+    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (most, most))
+    job = daemon.wait_for_end(1)
+    assert (job["state"], len(job["attempts"])) == ("succeeded", 1)
+    assert job["attempt"]["steps_done"] == 3
+
+
 def test_a_crashed_job_resumes_from_its_newest_checkpoint(daemon: Daemon) -> None:
     daemon.start()
     daemon.client.submit(make_job("train save=5 attempt=1:signal=9 save=9 exit=0", ranks=1))

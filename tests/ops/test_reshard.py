@@ -61,6 +61,7 @@ def test_the_same_world_size_is_nothing_to_do(tmp_path: Path) -> None:
     assert isinstance(prepare(JOB, tmp_path / "out", world_size=2, force=True), Conversion)
 
 
-def test_less_than_one_rank_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="--world-size is 0"):
-        prepare(JOB, tmp_path / "out", world_size=0)
+@pytest.mark.parametrize("world_size", [0, 10**8])
+def test_a_number_of_ranks_that_no_run_has_is_refused(tmp_path: Path, world_size: int) -> None:
+    with pytest.raises(BadRequest, match=f"--world-size is {world_size}"):
+        prepare(JOB, tmp_path / "out", world_size=world_size)

@@ -49,7 +49,17 @@ def _lines(inspection: Inspection, *, tensors: bool) -> list[str]:
     if tensors:
         lines += ["", *_tensors(inspection)]
     lines += [f"note: {note}" for note in inspection.checkpoint.origin.notes]
-    lines += [f"problem: {render.clean(problem.message)}" for problem in inspection.problems]
+    return [*lines, *_problems(inspection)]
+
+
+MOST_PROBLEMS = 8
+
+
+def _problems(inspection: Inspection) -> list[str]:
+    problems = inspection.problems
+    lines = [f"problem: {render.clean(problem.message)}" for problem in problems[:MOST_PROBLEMS]]
+    if len(problems) > MOST_PROBLEMS:
+        lines.append(f"... and {len(problems) - MOST_PROBLEMS} more problems (--json lists all)")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import uuid
 from dataclasses import replace
@@ -123,5 +124,5 @@ def _follow(client: DaemonClient, job: Job, as_json: bool) -> int:
         return 0
     click.echo(f"{title(ended)} {outcome(ended)}")
     if path := checkpoint_path(ended):
-        click.echo(f"  look inside  zerotools inspect {path}")
+        click.echo(f"  look inside  zerotools inspect {shlex.quote(str(path))}")
     return 0

@@ -10,6 +10,9 @@ from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.ops.convert import Conversion
 
+MOST_RANKS = 100_000
+"""Every rank is a file or more; far above any run, and far below what fills memory or a disk."""
+
 
 @dataclass(frozen=True)
 class Unchanged:
@@ -25,12 +28,16 @@ def prepare(
     """Lay out the checkpoint at `path` for `world_size` ranks; nothing is written.
 
     Raises:
-        BadRequest: `path` does not exist, or the world size is less than 1.
+        BadRequest: `path` does not exist, or no run has so many ranks.
         BadFile: it is no checkpoint, or its metadata is damaged.
         Unsupported: its format has no ranks, or is not written yet.
     """
     if world_size < 1:
         raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")
+    if world_size > MOST_RANKS:
+        raise BadRequest(
+            f"--world-size is {world_size}; zerotools lays out for at most {MOST_RANKS} ranks"
+        )
     checkpoint = formats.read(path, tag=tag)
     if checkpoint.origin.world_size == world_size and not force:
         return Unchanged(checkpoint, world_size)

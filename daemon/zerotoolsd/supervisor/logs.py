@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 TAIL_BYTES = 64 * 1024
 _CHUNK = 256 * 1024
+
+
+def say(text: str) -> None:
+    """One line in the supervisor's own log, which a full disk may cost, and nothing else."""
+    with suppress(OSError):
+        os.write(1, f"{text}\n".encode())
 
 
 class RankLog:

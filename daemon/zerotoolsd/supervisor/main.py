@@ -17,6 +17,7 @@ from typing import Any
 
 from zerotoolsd.supervisor import procfs
 from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
 from zerotoolsd.supervisor.procfs import Process
 from zerotoolsd.supervisor.progress import Progress
@@ -99,10 +100,10 @@ def _write_exit(record: dict[str, Any]) -> None:
         try:
             write_json(Path(EXIT), record)
         except FileNotFoundError:
-            print(f"{EXIT}: the run directory was removed", flush=True)
+            say(f"{EXIT}: the run directory was removed")
             return
         except OSError as error:
-            print(f"{EXIT}: {error}", flush=True)
+            say(f"{EXIT}: {error}")
             time.sleep(1)
         else:
             return

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS
 
 MAX_DATAGRAM = 4096
@@ -86,7 +87,7 @@ class Progress:
         try:
             self._size += os.write(self._file, json.dumps(message).encode() + b"\n")
         except OSError as error:
-            print(f"{PROGRESS}: {error}", flush=True)
+            say(f"{PROGRESS}: {error}")
 
     def close(self) -> None:
         """Remove the socket."""

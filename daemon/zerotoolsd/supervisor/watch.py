@@ -6,12 +6,12 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.durable import read_json, write_text
+from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import REQUEST, STOP, Plan
 from zerotoolsd.supervisor.procfs import descendants, processes
 from zerotoolsd.supervisor.progress import Progress
@@ -127,7 +127,7 @@ class Watch:
         try:
             write_text(Path(STOP), self.stop_reason)
         except OSError as error:
-            print(f"{STOP}: {error}; the ranks are ended after their grace", flush=True)
+            say(f"{STOP}: {error}; the ranks are ended after their grace")
         self.progress.drain()
         if not self.progress.trained:
             self._kill_in(0, "stopped before training began")
@@ -157,7 +157,6 @@ class Watch:
             rank.log.close()
         self._selector.close()
         signal.set_wakeup_fd(-1)
-        sys.stdout.flush()
 
 
 def _grace(request: dict[str, Any], default: float) -> float:

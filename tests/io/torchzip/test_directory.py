@@ -119,3 +119,10 @@ def test_an_encrypted_record(tmp_path: Path) -> None:
     data = bytearray(zip_bytes({"a/x": b"12345678"}))
     data[data.index(b"PK\x01\x02") + 8] |= 1
     assert "encrypted" in _refusal(tmp_path, bytes(data))
+
+
+def test_a_window_beyond_the_end_says_where_the_file_ends(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10)
+    with opened(path, 20, 8) as window, pytest.raises(ZerotoolsError, match="ends at byte 10, "):
+        window.read(0, 4)

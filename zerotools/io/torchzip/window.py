@@ -34,7 +34,7 @@ class Window:
         data = os.pread(self.descriptor, count, self.offset + at)
         if len(data) != count:
             raise BadFile(
-                f"{self.path} ends at byte {self.offset + at + len(data)}, and "
+                f"{self.path} ends at byte {os.fstat(self.descriptor).st_size}, and "
                 f"{count} bytes are needed from {self.offset + at}: it is cut short"
             )
         return data
