@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from measuring import machine
+
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.parse import job_from_dict
@@ -87,20 +89,14 @@ def first(run_dir: Path, **wanted: object) -> float:
         time.sleep(0.01)
 
 
-def imports_seconds() -> float:
-    """What two ranks need to import torch and the model, side by side, and nothing else."""
-    program = (
-        "import torch.distributed.fsdp, torch.distributed.checkpoint;"
-        "from transformers import LlamaForCausalLM"
-    )
-    before = time.time()
-    ranks = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
-    for rank in ranks:
-        rank.wait()
-    return time.time() - before
+def phases(run_dir: Path) -> str:
+    """What rank 0 says of its own start: seconds for imports, process group, data, model."""
+    lines = (run_dir / "rank-0.log").read_text().splitlines()
+    return next(line.partition("ready in ")[2] for line in lines if "ready in " in line)
 
 
 def main() -> None:
+    print(f"{machine()}\n")
     idle = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     with tempfile.TemporaryDirectory() as work, daemon(Path(work) / "state") as (pid, client):
         before = cpu_seconds(pid)
@@ -115,7 +111,7 @@ def main() -> None:
         supervisor = json.loads((run_dir / "run.json").read_text())["started"]
         print(f"submit to supervisor     {supervisor - submitted:.3f} s")
         print(f"submit to first step     {stepped - submitted:.3f} s")
-        print(f"  imports of two ranks   {imports_seconds():.3f} s, measured apart")
+        print(f"  of which, on rank 0    {phases(run_dir)}")
         while client.job(job_id)["state"] == "running":
             time.sleep(0.05)
 
