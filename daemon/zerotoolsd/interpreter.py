@@ -58,15 +58,24 @@ async def _ask(python: str, env: Mapping[str, str]) -> bytes:
         finally:
             os.close(writing)
         try:
-            return await asyncio.wait_for(_beginning(answer), DEADLINE_SECONDS)
+            return await asyncio.wait_for(_answer(child, answer), DEADLINE_SECONDS)
         except TimeoutError:
             raise BadRequest(
                 f"python = {python}: did not answer within {DEADLINE_SECONDS:g} s"
             ) from None
         finally:
-            with suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+            # To kill one that has just ended would take its status from the event loop.
+            if child.returncode is None:
+                with suppress(ProcessLookupError):
+                    child.kill()
+                await child.wait()
+
+
+async def _answer(child: asyncio.subprocess.Process, pipe: IO[bytes]) -> bytes:
+    output = await _beginning(pipe)
+    if len(output) < LONGEST_ANSWER:
+        await child.wait()
+    return output
 
 
 async def _beginning(pipe: IO[bytes]) -> bytes:

@@ -49,6 +49,15 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
     ask(bare(tmp_path / "python"), PYTHONPATH=str(tmp_path))
 
 
+def test_a_quick_answer_leaves_nothing_to_warn_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    python = script(tmp_path / "python", "echo '[[3, 12], []]'")
+    for _ in range(20):
+        ask(python)
+    assert caplog.records == []
+
+
 def test_only_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "torch.py").touch()
     message = refusal(bare(tmp_path / "python"), PYTHONPATH=str(tmp_path))

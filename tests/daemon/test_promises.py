@@ -258,6 +258,14 @@ def test_a_crash_loop_ends_with_the_restarts(daemon: Daemon) -> None:
     assert job["reason"] == "rank 0 exited with 1; no restart left of 2"
 
 
+def test_ranks_that_stop_without_being_asked_are_not_started_for_ever(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("steps=2 exit=75", ranks=1, max_restarts=1))
+    job = daemon.wait_for_end(1)
+    assert (job["state"], len(job["attempts"])) == ("failed", 2)
+    assert job["reason"] == "stopped at step 2 without being asked to; no restart left of 1"
+
+
 def test_a_second_daemon_on_the_same_state_names_the_first(daemon: Daemon) -> None:
     first = daemon.start().process
     assert first is not None

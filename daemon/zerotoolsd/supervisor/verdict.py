@@ -52,6 +52,10 @@ def judge(
         idle_stop = stop is not None and not progress.trained
         return Verdict("stopped" if idle_stop else "killed", killed_because)
     saved = progress.checkpoint["step"] if progress.checkpoint else 0
+    if stop is None:
+        # As "stopped" it would be queued again at once, as often as it does so.
+        cause = f"stopped at step {progress.steps_done} without being asked to"
+        return Verdict("crashed", cause, status=EXIT_STOPPED)
     return Verdict("stopped", f"saved at step {saved} and stopped", status=EXIT_STOPPED)
 
 
