@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from zerotools.io.journal import NAME
@@ -20,12 +21,20 @@ SMALLEST = Budget(max_memory=3 * 2**16, workers=1)
 def main() -> None:
     source, out, complete = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     journal = partial_of(out) / NAME
+    conversion = prepare(source, out, Options(max_shard_bytes=SHARD_BYTES))
+    files = conversion.target.files.values()
+    written = SHARD_BYTES * sum(file.size < SHARD_BYTES for file in files)
 
-    def on_bytes(_: int) -> None:
-        if journal.read_bytes().count(b"\n") > complete:
+    def on_bytes(count: int) -> None:
+        """Let the journal catch up with every shard that is full, and die in time."""
+        nonlocal written
+        written += count
+        deadline = time.monotonic() + 60
+        while (noted := journal.read_bytes().count(b"\n") - 1) < written // SHARD_BYTES:
+            assert time.monotonic() < deadline, f"{noted} files are noted"
+        if noted >= complete:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    conversion = prepare(source, out, Options(max_shard_bytes=SHARD_BYTES))
     perform(conversion, budget=SMALLEST, overwrite=False, on_bytes=on_bytes)
 
 

@@ -19,6 +19,8 @@ from zerotools.io.journal import Journal
 from zerotools.ops.plan import Copy
 from zerotools.ops.tiles import Tile, Workers
 
+FLUSH_BYTES = 64 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class _Written:
@@ -53,6 +55,7 @@ class Writer:
         self._crcs: dict[str, list[_Written]] = {}
         self._losses: dict[str, dict[Key, CastLosses]] = {}
         self._finishing: list[Future[None]] = []
+        self._unflushed = 0
 
     def run(self, copies: Iterable[Copy]) -> Iterator[tuple[Key, int, CastLosses]]:
         """Write the tiles of the missing files; yields the tensor, size and losses of each."""
@@ -95,13 +98,24 @@ class Writer:
         self._missing[file] -= written.length
         if not self._missing[file]:
             self._finish(file)
+        else:
+            self._flush_early(file, written.length)
+
+    def _flush_early(self, file: str, length: int) -> None:
+        """Let the disk write while tiles are made, so that the last flush has little to do."""
+        self._unflushed += length
+        if self._unflushed < FLUSH_BYTES or (self._finishing and not self._finishing[-1].done()):
+            return
+        self._unflushed = 0
+        # Its result counts: a disk reports an error to the first flush after it, and only to that.
+        self._finishing.append(self._workers.aside(partial(self._writes.sync, file)))
 
     def _finish(self, file: str) -> None:
         """All tensors of `file` are in it: add the checksums, flush it, and note it."""
         self._write_checksums(file, self._target.files[file].checksums)
         lost = self._losses.pop(file, {})
         noted = [[key.name, key.role, *astuple(losses)] for key, losses in lost.items()]
-        self._finishing.append(self._workers.submit(partial(self._flush, file, noted)))
+        self._finishing.append(self._workers.aside(partial(self._flush, file, noted)))
 
     def _flush(self, file: str, noted: Any) -> None:
         self._writes.sync(file)
