@@ -6,15 +6,29 @@ Weights lie in one file or in several with an index; config and tokenizer files 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from zerotools.core.checkpoint import Carried, Checkpoint, FilePlan, Key, Literal, Tensor
-from zerotools.core.errors import BadRequest
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import (
+    Carried,
+    Checkpoint,
+    Chunk,
+    FilePlan,
+    Key,
+    Literal,
+    Target,
+    Tensor,
+)
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.companions import CONFIG
 from zerotools.io.modelconfig import adapted_config, weights_dtype
+from zerotools.io.names import stays_below_root
 
 ROLES = ("param", "buffer")
+_LARGEST_INDEX = 2**28
 
 
 def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[str, Key]:
@@ -68,6 +82,54 @@ def file_name(stem: str, suffix: str, number: int, count: int) -> str:
     return f"{stem}{suffix}" if count == 1 else f"{stem}-{number:05d}-of-{count:05d}{suffix}"
 
 
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a format writes a model directory.
+
+    Files are called `stem`, number and `suffix`; `index` is the index's name. `encode` makes one
+    file of the tensors of a shard: its plan, and the offset of each tensor in it.
+    """
+
+    format: str
+    stem: str
+    suffix: str
+    index: str
+    encode: Callable[[Mapping[str, Tensor]], tuple[FilePlan, dict[str, int]]]
+
+
+def lay_out_model(
+    source: Checkpoint,
+    destination: Path,
+    style: Style,
+    *,
+    max_shard_bytes: int,
+    forbidden: Collection[str] = (),
+) -> Target:
+    """The weights of `source` in `destination`, in one file or several with an index, and its
+    companions.
+
+    Raises:
+        BadRequest: nothing to write, another role, two tensors of one name, a forbidden name, or a
+            bad shard size.
+    """
+    keys = keys_by_name(source, forbidden)
+    shards = shards_of({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
+    plans: dict[str, FilePlan] = {}
+    tensors: dict[Key, Tensor] = {}
+    for number, shard in enumerate(shards, 1):
+        file = file_name(style.stem, style.suffix, number, len(shards))
+        plans[file], offsets = style.encode(shard)
+        for name, tensor in shard.items():
+            chunk = Chunk(Box.whole(tensor.shape), file, offsets[name])
+            tensors[keys[name]] = Tensor(tensor.dtype, tensor.shape, (chunk,))
+    if len(shards) > 1:
+        plans[style.index] = index_of(tensors)
+    plans |= companion_plans(source, tensors.values())
+    origin = replace(source.origin, format=style.format, path=destination, notes=(), details={})
+    sizes = {name: plan.size for name, plan in plans.items()}
+    return Target(Checkpoint(destination, tensors, origin, files=sizes), plans)
+
+
 def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
     """The index that says which file holds which name; each tensor is one chunk."""
     total = sum(tensor.nbytes for tensor in tensors.values())
@@ -93,3 +155,24 @@ def _carried(path: Path) -> FilePlan:
 def literal(data: bytes) -> FilePlan:
     """A file whose every byte is known."""
     return FilePlan(len(data), [Literal(0, data)])
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """The `weight_map` of an index: which file holds which tensor.
+
+    Raises:
+        BadFile: it is no index, or names files outside of its directory.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_INDEX:
+            raise BadFile(f"{path} is larger than {_LARGEST_INDEX} bytes: it is no index")
+        tree: Any = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not JSON: {error!s:.200}") from None
+    weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BadFile(f"{path} has no weight_map")
+    for name in weight_map.values():
+        if not isinstance(name, str) or not stays_below_root(name):
+            raise BadFile(f"{path} names {name!r:.80}, which is no file below its directory")
+    return weight_map

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core import dtypes
-from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, FilePlan, Key, Literal, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, FilePlan, Literal, Target, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.safetensors.header import LARGEST_HEADER, METADATA
-from zerotools.io.modelfiles import companion_plans, file_name, index_of, keys_by_name, shards_of
+from zerotools.io.modelfiles import Style, lay_out_model
 
 INDEX = "model.safetensors.index.json"
 
@@ -51,36 +49,19 @@ def lay_out(
         BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
         Unsupported: an element type that safetensors lacks.
     """
-    keys = keys_by_name(source, forbidden=(METADATA,))
     for key, tensor in source.tensors.items():
         if tensor.dtype.safetensors is None:
             raise Unsupported(f"{key} is {tensor.dtype}, which safetensors does not hold")
-    shards = shards_of({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
-    plans: dict[str, FilePlan] = {}
-    tensors: dict[Key, Tensor] = {}
-    for number, shard in enumerate(shards, 1):
-        file = file_name("model", ".safetensors", number, len(shards))
+
+    def encode(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
         header, offsets = _header(shard, metadata or {"format": "pt"})
         size = len(header) + sum(tensor.nbytes for tensor in shard.values())
-        plans[file] = FilePlan(size, [Literal(0, header)])
-        for name, tensor in shard.items():
-            chunk = Chunk(Box.whole(tensor.shape), file, offsets[name])
-            tensors[keys[name]] = Tensor(tensor.dtype, tensor.shape, (chunk,))
-    if len(shards) > 1:
-        plans[INDEX] = index_of(tensors)
-    plans |= companion_plans(source, tensors.values())
-    checkpoint = replace(
-        source,
-        root=destination,
-        tensors=tensors,
-        origin=replace(source.origin, format="safetensors", path=destination, notes=(), details={}),
-        aliases={},
-        state={},
-        files={name: plan.size for name, plan in plans.items()},
-        companions={},
-        problems=(),
+        return FilePlan(size, [Literal(0, header)]), offsets
+
+    style = Style("safetensors", "model", ".safetensors", INDEX, encode)
+    return lay_out_model(
+        source, destination, style, max_shard_bytes=max_shard_bytes, forbidden=(METADATA,)
     )
-    return Target(checkpoint, plans)
 
 
 def _header(

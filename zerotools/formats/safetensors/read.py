@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
@@ -22,12 +20,11 @@ from zerotools.formats.safetensors.sharded import (
     shards,
 )
 from zerotools.io.companions import companions
-from zerotools.io.names import stays_below_root
+from zerotools.io.modelfiles import read_index
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 _PREFERRED = "model.safetensors"
-_LARGEST_INDEX = 2**28
 
 
 def read(path: Path) -> Checkpoint:
@@ -98,7 +95,7 @@ def _choose(path: Path) -> tuple[list[str], dict[str, str] | None]:
     if len(indexes) > 1:
         raise BadRequest(f"{path} has several indexes: name one of {', '.join(indexes)}")
     if indexes and not _are_shards(path, names, indexes[0]):
-        weight_map = _read_index(path / indexes[0])
+        weight_map = read_index(path / indexes[0])
         return sorted(set(weight_map.values())), weight_map
     if not names:
         raise BadFile(f"{path} has no *{SUFFIX} file")
@@ -111,23 +108,7 @@ def _are_shards(path: Path, names: list[str], index: str) -> bool:
     """Whether the files are one per rank, and the index one of another, absent copy."""
     if not shards(names):
         return False
-    return not set(_read_index(path / index).values()) & set(names)
-
-
-def _read_index(path: Path) -> dict[str, str]:
-    try:
-        if path.stat().st_size > _LARGEST_INDEX:
-            raise BadFile(f"{path} is larger than {_LARGEST_INDEX} bytes: it is no index")
-        tree: Any = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not JSON: {error!s:.200}") from None
-    weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise BadFile(f"{path} has no weight_map")
-    for name in weight_map.values():
-        if not isinstance(name, str) or not stays_below_root(name):
-            raise BadFile(f"{path} names {name!r:.80}, which is no file below its directory")
-    return weight_map
+    return not set(read_index(path / index).values()) & set(names)
 
 
 def _header(path: Path) -> Header:

@@ -7,21 +7,18 @@ Each file is an OrderedDict of names to tensors, each tensor in a storage of its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.boxes import row_major_strides
 from zerotools.core.checkpoint import (
     Checkpoint,
     Checksum,
-    Chunk,
     FilePlan,
-    Key,
     Literal,
     Target,
     Tensor,
 )
-from zerotools.io.modelfiles import companion_plans, file_name, index_of, keys_by_name, shards_of
+from zerotools.io.modelfiles import Style, lay_out_model
 from zerotools.io.torchzip import lay_out as archives
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.values import Ordered, Storage, StoredTensor
@@ -38,31 +35,8 @@ def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> T
     Raises:
         BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
     """
-    keys = keys_by_name(source)
-    shards = shards_of({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
-    plans: dict[str, FilePlan] = {}
-    tensors: dict[Key, Tensor] = {}
-    for number, shard in enumerate(shards, 1):
-        file = file_name("pytorch_model", ".bin", number, len(shards))
-        plans[file], offsets = _archive(shard)
-        for name, tensor in shard.items():
-            chunk = Chunk(Box.whole(tensor.shape), file, offsets[name])
-            tensors[keys[name]] = Tensor(tensor.dtype, tensor.shape, (chunk,))
-    if len(shards) > 1:
-        plans[INDEX] = index_of(tensors)
-    plans |= companion_plans(source, tensors.values())
-    checkpoint = replace(
-        source,
-        root=destination,
-        tensors=tensors,
-        origin=replace(source.origin, format="torchfile", path=destination, notes=(), details={}),
-        aliases={},
-        state={},
-        files={name: plan.size for name, plan in plans.items()},
-        companions={},
-        problems=(),
-    )
-    return Target(checkpoint, plans)
+    style = Style("torchfile", "pytorch_model", ".bin", INDEX, _archive)
+    return lay_out_model(source, destination, style, max_shard_bytes=max_shard_bytes)
 
 
 def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:

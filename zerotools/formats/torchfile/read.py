@@ -10,9 +10,10 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torchfile.contents import open_file
 from zerotools.formats.torchfile.names import INDEX, SINGLE, rank_groups, shards
 from zerotools.formats.torchfile.ranks import choose, read_ranks
-from zerotools.formats.torchfile.shards import read_index, read_shards
+from zerotools.formats.torchfile.shards import read_shards
 from zerotools.formats.torchfile.single import whole
 from zerotools.io.companions import companions
+from zerotools.io.modelfiles import read_index
 
 
 def read(path: Path) -> Checkpoint:

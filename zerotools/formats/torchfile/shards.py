@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.torchfile.contents import FORMAT, open_file
 from zerotools.formats.torchfile.single import whole
 from zerotools.io.companions import companions
-from zerotools.io.names import stays_below_root
-
-_LARGEST_INDEX = 2**28
 
 
 def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | None) -> Checkpoint:
@@ -54,24 +49,3 @@ def _read(path: Path, name: str) -> Checkpoint:
     if not opened.contents.is_whole:
         raise Unsupported(f"{path / name} holds one rank's pieces, and its name is a model shard's")
     return whole(path / name, opened)
-
-
-def read_index(path: Path) -> dict[str, str]:
-    """The `weight_map` of an index: which file holds which tensor.
-
-    Raises:
-        BadFile: it is no index, or names files outside of its directory.
-    """
-    try:
-        if path.stat().st_size > _LARGEST_INDEX:
-            raise BadFile(f"{path} is larger than {_LARGEST_INDEX} bytes: it is no index")
-        tree: Any = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not JSON: {error!s:.200}") from None
-    weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise BadFile(f"{path} has no weight_map")
-    for name in weight_map.values():
-        if not isinstance(name, str) or not stays_below_root(name):
-            raise BadFile(f"{path} names {name!r:.80}, which is no file below its directory")
-    return weight_map
