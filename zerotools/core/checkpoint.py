@@ -193,10 +193,18 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
+class Zeros:
+    """`length` zero bytes: padding that a checksum covers."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Checksum:
     """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), to be written at `at`.
 
-    All bytes of the range come from chunks of the target, copied whole.
+    Every byte of the range is a chunk's, a literal's, carried, or zero as the plan says.
     """
 
     start: int
@@ -212,6 +220,7 @@ class FilePlan:
     literals: Sequence[Literal] = ()
     carried: Sequence[Carried] = ()
     checksums: Sequence[Checksum] = ()
+    zeros: Sequence[Zeros] = ()
 
 
 def _no_seal(_: Path) -> None:
@@ -225,10 +234,12 @@ class Target:
     `checkpoint.root` is the destination; while it is written the files lie in a staging directory
     with the same relative paths. `seal` is called with that directory when all files are there,
     before it is renamed: for files that can only be made from finished ones (a manifest).
-    `notes` are sentences for the user on what was left out or changed.
+    `notes` are sentences for the user on what was left out or changed. `carried` are tensors whose
+    bytes lie in what files carry over: a reader finds them, and no copy fills them.
     """
 
     checkpoint: Checkpoint
     files: Mapping[str, FilePlan]
     seal: Callable[[Path], None] = _no_seal
     notes: tuple[str, ...] = ()
+    carried: Mapping[Key, Tensor] = field(default_factory=dict)

@@ -35,6 +35,11 @@ def _advance(power: int) -> tuple[int, ...]:
     return matrix
 
 
+def of_zeros(length: int) -> int:
+    """CRC-32 of that many zero bytes."""
+    return combine(0xFFFFFFFF, 0xFFFFFFFF, length)
+
+
 def combine(first: int, second: int, second_length: int) -> int:
     """CRC-32 of a concatenation, from both CRCs and the length in bytes of the second part."""
     power = 0

@@ -136,7 +136,9 @@ def refuse_damaged(conversion: Conversion) -> None:
         return
     root = conversion.source.root
     blamed = {root / file: problem for file, problem in problems.items()}
-    carried = (at for at in conversion.source.companions.values())
+    plans = conversion.target.files.values()
+    parts = (part.source for plan in plans for part in plan.carried)
+    carried = (*conversion.source.companions.values(), *parts)
     found = next((blamed[path] for path in carried if path in blamed), None)
     if found is None:
         files = (
@@ -173,7 +175,13 @@ def check_destination(source: Path, destination: Path, *, overwrite: bool) -> No
 
 
 # One of these lies in every output of `consolidate` and `reshard`.
-_SIGNS = ("*.safetensors", "pytorch_model*.bin", "MANIFEST.json", ".metadata")
+_SIGNS = (
+    "*.safetensors",
+    "pytorch_model*.bin",
+    "MANIFEST.json",
+    ".metadata",
+    "*/*_model_states.pt",
+)
 
 
 def _is_replaceable(path: Path) -> bool:

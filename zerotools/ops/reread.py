@@ -18,6 +18,8 @@ from zerotools.io.files import OpenFiles
 from zerotools.ops.plan import Copy
 from zerotools.ops.tiles import Budget, Tile, Workers
 
+_READ_BYTES = 2**20
+
 
 def compare_bytes(
     copies: Iterable[Copy],
@@ -66,10 +68,27 @@ def compare_bytes(
     ):
         for file in target.files:
             outputs.forget(file)
+        _compare_carried(target, directory)
         for count in workers.each(copies, compare):
             total += count
             on_bytes(count)
     return total
+
+
+def _compare_carried(target: Target, directory: Path) -> None:
+    for file, file_plan in target.files.items():
+        for carried in file_plan.carried:
+            with carried.source.open("rb") as source, (directory / file).open("rb") as output:
+                source.seek(carried.source_offset)
+                output.seek(carried.offset)
+                for done in range(0, carried.length, _READ_BYTES):
+                    count = min(_READ_BYTES, carried.length - done)
+                    if source.read(count) != output.read(count):
+                        raise BadFile(
+                            f"{target.checkpoint.root / file} does not hold what {carried.source} "
+                            f"has, near byte {carried.offset + done}; nothing was kept: check the "
+                            "disk, and try again"
+                        )
 
 
 def compare_layout(target: Target, directory: Path) -> None:
@@ -81,10 +100,11 @@ def compare_layout(target: Target, directory: Path) -> None:
     form = formats.FORMATS.get(target.checkpoint.origin.format)
     if form is None:
         return
-    found = import_module(form.module).read(directory).tensors
-    wanted = target.checkpoint.tensors
-    places = {_weight(key): _places(tensor) for key, tensor in found.items()}
-    planned = {_weight(key): _places(tensor) for key, tensor in wanted.items()}
+    found = import_module(form.module).read(directory)
+    wanted = {**target.checkpoint.tensors, **target.carried}
+    below = found.root.relative_to(directory)
+    places = {_weight(key): _places(tensor, below) for key, tensor in found.tensors.items()}
+    planned = {_weight(key): _places(tensor, Path()) for key, tensor in wanted.items()}
     if places != planned:
         differing = sorted(
             str(key)
@@ -103,9 +123,10 @@ def _weight(key: tuple[str, str]) -> tuple[str, str]:
     return name, "param" if role == "buffer" else role
 
 
-def _places(tensor: Tensor) -> Mapping[tuple[str, int, Box], tuple[object, ...]]:
+def _places(tensor: Tensor, root: Path) -> Mapping[tuple[str, int, Box], tuple[object, ...]]:
+    """What is where; files are relative to the output, of which `root` is a directory."""
     facts = (tensor.dtype, tensor.shape)
     chunks = (chunk for chunk in tensor.chunks if not chunk.box.is_empty)
-    return {(chunk.file, chunk.offset, chunk.box): facts for chunk in chunks} or {
-        ("", 0, Box.whole(tensor.shape)): facts
-    }
+    return {
+        ((root / chunk.file).as_posix(), chunk.offset, chunk.box): facts for chunk in chunks
+    } or {("", 0, Box.whole(tensor.shape)): facts}

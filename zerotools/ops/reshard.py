@@ -51,7 +51,11 @@ def _lay_out(checkpoint: Checkpoint, destination: Path, world_size: int) -> Targ
         from zerotools.formats.dcp.lay_out import lay_out
 
         return lay_out(checkpoint, destination, world_size=world_size)
+    if checkpoint.origin.format == "deepspeed":
+        from zerotools.formats.deepspeed.lay_out import lay_out as lay_out_deepspeed
+
+        return lay_out_deepspeed(checkpoint, destination, world_size=world_size)
     raise Unsupported(
         f"{checkpoint.origin.path} is {checkpoint.origin.format}, which zerotools cannot reshard; "
-        "it reshards torch DCP checkpoints"
+        "it reshards torch DCP and DeepSpeed checkpoints"
     )

@@ -47,7 +47,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def _layout_facts(source: Checkpoint, target: Target) -> Iterator[object]:
     for file, plan in target.files.items():
-        yield file, plan.size, plan.literals, plan.carried, plan.checksums
+        yield file, plan.size, plan.literals, plan.carried, plan.checksums, plan.zeros
     for key, tensor in target.checkpoint.tensors.items():
         yield key, tensor.dtype.name, tensor.shape, source.tensors[key].dtype.name
         yield from tensor.chunks

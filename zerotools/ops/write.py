@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
-from zerotools.core.checkpoint import Checksum, Key, Target
+from zerotools.core.checkpoint import Key, Target
 from zerotools.io.arrays import NO_LOSSES, Cast, CastLosses
 from zerotools.io.copy import Scratch, gather
-from zerotools.io.crc32 import combine
 from zerotools.io.files import OpenFiles
 from zerotools.io.journal import Journal
+from zerotools.ops.checksums import Part, checksums, known_parts
 from zerotools.ops.plan import Copy
 from zerotools.ops.tiles import Tile, Workers
 
 FLUSH_BYTES = 64 * 1024 * 1024
+_READ_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Writer:
         self._journal = journal
         self._missing = dict(missing)
         self._cast = cast
-        self._crcs: dict[str, list[_Written]] = {}
+        self._crcs: dict[str, list[Part]] = {}
         self._losses: dict[str, dict[Key, CastLosses]] = {}
         self._finishing: list[Future[None]] = []
         self._unflushed = 0
@@ -94,7 +94,8 @@ class Writer:
             lost = self._losses.setdefault(file, {})
             lost[written.key] = lost.get(written.key, NO_LOSSES) + written.losses
         if self._target.files[file].checksums:
-            self._crcs.setdefault(file, []).append(written)
+            part = Part(written.offset, written.length, written.crc)
+            self._crcs.setdefault(file, []).append(part)
         self._missing[file] -= written.length
         if not self._missing[file]:
             self._finish(file)
@@ -112,7 +113,7 @@ class Writer:
 
     def _finish(self, file: str) -> None:
         """All tensors of `file` are in it: add the checksums, flush it, and note it."""
-        self._write_checksums(file, self._target.files[file].checksums)
+        self._write_checksums(file)
         lost = self._losses.pop(file, {})
         noted = [[key.name, key.role, *astuple(losses)] for key, losses in lost.items()]
         self._finishing.append(self._workers.aside(partial(self._flush, file, noted)))
@@ -121,18 +122,19 @@ class Writer:
         self._writes.sync(file)
         self._journal.add(file, noted)
 
-    def _write_checksums(self, file: str, checksums: Iterable[Checksum]) -> None:
-        """Combine the CRCs of each record's tiles, and write the whole's where it belongs."""
-        parts = sorted(self._crcs.pop(file, ()), key=lambda written: written.offset)
-        offsets = [part.offset for part in parts]
-        for checksum in checksums:
-            crc, end = 0, checksum.start
-            stop = checksum.start + checksum.length
-            first = bisect_left(offsets, checksum.start)
-            for part in parts[first : bisect_left(offsets, stop, lo=first)]:
-                assert part.offset == end, f"{file}: a checksum covers bytes that no chunk wrote"
-                crc = combine(crc, part.crc, part.length)
-                end += part.length
-            assert end == stop, f"{file}: a checksum is not covered"
-            for offset in checksum.at:
-                self._writes.write_at(file, offset, crc.to_bytes(4, "little"))
+    def _write_checksums(self, file: str) -> None:
+        """Put the CRCs of each record's parts together, and write the whole's where it belongs."""
+        plan = self._target.files[file]
+        parts = self._crcs.pop(file, [])
+        parts += known_parts(plan, partial(self._crc_of, file))
+        for offset, data in checksums(plan.checksums, parts):
+            self._writes.write_at(file, offset, data)
+
+    def _crc_of(self, file: str, offset: int, length: int) -> int:
+        """CRC-32 of bytes that are in the output already."""
+        crc, buffer = 0, memoryview(bytearray(min(length, _READ_BYTES)))
+        for done in range(0, length, _READ_BYTES):
+            part = buffer[: min(_READ_BYTES, length - done)]
+            self._writes.read_into(file, offset + done, part)
+            crc = zlib.crc32(part, crc)
+        return crc

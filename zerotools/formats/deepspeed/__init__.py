@@ -2,13 +2,15 @@
 
 files     the grammar of file names in a tag directory
 find      which tag directory a path means
-flat      ranges of flat, partitioned vectors as chunks: the geometry of all stages
+flat      ranges of flat, partitioned vectors as chunks
+geometry  where each parameter lies in the vectors of all ranks: stages 1 and 2, and stage 3
 model     what a `*_model_states.pt` says
 shards    what the `*_optim_states.pt` of all ranks say
-partition stages 1 and 2: one flat vector per param group
-slices    stage 3: each parameter cut on its own
-columns   one model-parallel rank's tensors, put together from the above
+column    one model-parallel rank's tensors, put together from the above
 read      the whole checkpoint
+order     how the order of parameters follows from the number of ranks
+output    one file to be written, with what it carries over
+lay_out   the whole checkpoint for another number of ranks
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ def _check_swapped(group: FlatGroup) -> None:
     if not any(prod(shape) for shape in group.shapes.values()):
         return
     masters = [vector for vector in group.vectors("param") if vector is not None]
-    if group.partition is None and masters and all(vector.numel == 0 for vector in masters):
+    is_stage_3 = group.geometry.partition is None
+    if is_stage_3 and masters and all(vector.numel == 0 for vector in masters):
         raise Unsupported(
             f"{masters[0].file}: the masters of sub-group {group.number} were swapped to NVMe and "
             "are not in the checkpoint's .pt files; load it with DeepSpeed, and save it without "

@@ -47,6 +47,7 @@ def origin_of(path: Path, found: Tag, columns: Sequence[Column], merged: Merged)
             "elastic": bool(shards) and not shards[0].is_rigid,
             "data_parallel_size": len(columns[0].shards) or model.data_parallel_size,
             "model_parallel_size": len(columns),
+            "columns": columns,
         },
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
@@ -39,36 +39,57 @@ def vector_of(file: TorchFile, value: Any, what: str) -> Vector:
     return Vector(file.name, file.first_byte(tensor), tensor.shape[0], tensor.dtype)
 
 
-def partition_ranges(
-    offset: int, numel: int, partition: int, vectors: Sequence[Vector | None]
-) -> Iterator[Range]:
-    """Stages 1 and 2: a parameter at [offset, offset+numel) of a group's vector.
+class Segment(NamedTuple):
+    """Elements [begin, end) of a flattened parameter: from element `at` of `rank`'s vector on."""
 
-    Rank r owns [r*partition, (r+1)*partition); `vectors[r]` is None where its file is missing.
-    """
+    rank: int
+    at: int
+    begin: int
+    end: int
+
+
+def partition_segments(offset: int, numel: int, partition: int) -> Iterator[Segment]:
+    """Stages 1 and 2: a parameter at [offset, offset+numel) of a group's vector, of which rank r
+    owns [r*partition, (r+1)*partition)."""
     if not numel:
         return
     for rank in range(offset // partition, (offset + numel - 1) // partition + 1):
-        vector = vectors[rank] if rank < len(vectors) else None
-        if vector is not None:
-            first = rank * partition
-            begin, end = max(offset, first), min(offset + numel, first + partition)
-            found = _held(vector, begin - first, begin - offset, end - offset)
-            if found is not None:
-                yield found
+        first = rank * partition
+        begin, end = max(offset, first), min(offset + numel, first + partition)
+        yield Segment(rank, begin - first, begin - offset, end - offset)
+
+
+def slice_segments(offset: int, numel: int, width: int, ranks: int) -> Iterator[Segment]:
+    """Stage 3: a parameter whose rank r owns [r*width, (r+1)*width) of it.
+
+    Its slice starts at element `offset` of every rank's vector.
+    """
+    for rank in range(ranks):
+        begin = rank * width
+        if begin >= numel:
+            return
+        yield Segment(rank, offset, begin, min(begin + width, numel))
+
+
+def partition_ranges(
+    offset: int, numel: int, partition: int, vectors: Sequence[Vector | None]
+) -> Iterator[Range]:
+    """`partition_segments` in vectors; `vectors[r]` is None where rank r's file is missing."""
+    return _ranges(partition_segments(offset, numel, partition), vectors)
 
 
 def slice_ranges(
     offset: int, numel: int, width: int, vectors: Sequence[Vector | None]
 ) -> Iterator[Range]:
-    """Stage 3: a parameter whose rank r owns [r*width, (r+1)*width) of it.
+    """`slice_segments` in vectors; `vectors[r]` is None where rank r's file is missing."""
+    return _ranges(slice_segments(offset, numel, width, len(vectors)), vectors)
 
-    Its slice starts at element `offset` of every rank's vector.
-    """
-    for rank, vector in enumerate(vectors):
-        begin = rank * width
-        if vector is not None and begin < numel:
-            found = _held(vector, offset, begin, min(begin + width, numel))
+
+def _ranges(segments: Iterator[Segment], vectors: Sequence[Vector | None]) -> Iterator[Range]:
+    for rank, at, begin, end in segments:
+        vector = vectors[rank] if rank < len(vectors) else None
+        if vector is not None:
+            found = _held(vector, at, begin, end)
             if found is not None:
                 yield found
 

@@ -1,30 +1,23 @@
-"""Where each parameter lies in the flat vectors of all ranks.
+"""The groups of one model-parallel rank as its files have them: geometry and vectors.
 
-Stages 1 and 2 (and BF16_Optimizer) flatten the parameters of a group in the order of
-`param_shapes`, optionally pad each to an alignment, pad the whole to a multiple of A, and cut it
-into N equal partitions. A is 2N since 0.5.2 and was N before. Trailing padding is mostly cut from
-the saved masters, by rules that changed three times; so nothing here relies on how much was cut:
-rank r's vector simply begins at element r*P of the group.
+Trailing padding is mostly cut from the saved masters of stages 1 and 2, by rules that changed three
+times; so nothing here relies on how much was cut. The alignment A of a whole group is 2N since
+0.5.2 and was N before.
 
-Stage 3 cuts every parameter on its own: p = ceil(numel / N), rank r owns [r*p, (r+1)*p). A
-sub-group's vector is the ranks' slices one after another, each exactly p long.
-
-Source: DeepSpeed `runtime/zero/stage_1_and_2.py` (`__init__`, `flatten_dense_tensors_aligned`),
-`runtime/zero/partition_parameters.py`; the old alignments from tags v0.3.0 to v0.5.2.
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py`; the old alignments from tags v0.3.0 to v0.5.2.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.ranges import Ranges
-from zerotools.formats.deepspeed.flat import Vector, partition_ranges, slice_ranges
+from zerotools.formats.deepspeed.flat import Vector
+from zerotools.formats.deepspeed.geometry import Geometry, partition_of
 from zerotools.formats.deepspeed.model import Shapes
 from zerotools.formats.deepspeed.shards import STAGE_3, Shard
 from zerotools.io.torchzip.tensors import as_tensor
@@ -34,33 +27,15 @@ ALIGNMENT_FACTORS = (2, 1)
 
 @dataclass(frozen=True, slots=True)
 class FlatGroup:
-    """One group (stage 3: sub-group) over all ranks; `shards[r]` is None where a file is missing.
-
-    `partition` is P, the elements of each rank, at stages 1 and 2; None at stage 3.
-    """
+    """A group (stage 3: sub-group) over all ranks; `shards[r]` is None where a file is missing."""
 
     number: int
-    shapes: Shapes
-    paddings: Sequence[int]
-    ranks: int
-    partition: int | None
+    geometry: Geometry
     shards: Sequence[Shard | None]
 
-    def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """(name, shape, offset in the group's vector) of each parameter.
-
-        At stage 3 the offset counts in each rank's own vector.
-        """
-        offset = 0
-        for position, (name, shape) in enumerate(self.shapes.items()):
-            yield name, shape, offset
-            if self.partition is None:
-                offset += -(-prod(shape) // self.ranks)
-            else:
-                offset += prod(shape) + self._padding(position)
-
-    def _padding(self, position: int) -> int:
-        return self.paddings[position] if position < len(self.paddings) else 0
+    @property
+    def shapes(self) -> Shapes:
+        return self.geometry.shapes
 
     @property
     def roles(self) -> list[str]:
@@ -83,8 +58,7 @@ class FlatGroup:
         dtype = _dtype(vectors)
         if dtype is None:
             return
-        for name, shape, offset in self.offsets():
-            yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, vectors))
+        yield from self.geometry.tensors(dtype, vectors)
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
         """(name, role, tensor) of 0-d state such as `step`: one for the group, equal on all ranks,
@@ -96,15 +70,6 @@ class FlatGroup:
                 tensor = shard.file.tensor(stored)
                 for name in self.shapes:
                     yield name, role, tensor
-
-    def _chunks(
-        self, dtype: DType, shape: tuple[int, ...], offset: int, vectors: Sequence[Vector | None]
-    ) -> Ranges:
-        partition, numel, ranks = self.partition, prod(shape), self.ranks
-        if partition is None:
-            width = -(-numel // ranks)
-            return Ranges(dtype, shape, lambda: slice_ranges(offset, numel, width, vectors))
-        return Ranges(dtype, shape, lambda: partition_ranges(offset, numel, partition, vectors))
 
 
 def _dtype(vectors: Sequence[Vector | None]) -> DType | None:
@@ -187,12 +152,12 @@ def _group(
     number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard, ranks: int
 ) -> FlatGroup:
     paddings = (first.alignment_paddings or ())[number : number + 1]
-    group = FlatGroup(number, shapes, paddings[0] if paddings else (), ranks, None, shards)
+    unpartitioned = Geometry(shapes, paddings[0] if paddings else (), ranks, None)
+    group = FlatGroup(number, unpartitioned, shards)
     if first.kind == STAGE_3:
         _check_slices(group)
         return group
-    partition = _partition(group, first)
-    return FlatGroup(number, shapes, group.paddings, ranks, partition, shards)
+    return FlatGroup(number, replace(unpartitioned, partition=_partition(group, first)), shards)
 
 
 def _ranks_of_group(number: int, shards: Sequence[Shard | None], first: Shard) -> int:
@@ -211,7 +176,7 @@ def _partition(group: FlatGroup, first: Shard) -> int:
     Raises:
         BadFile: no rule gives a partition that holds what the files hold.
     """
-    total = sum(prod(shape) for shape in group.shapes.values()) + sum(group.paddings)
+    total, ranks = group.geometry.total, group.geometry.ranks
     longest = max((v.numel for v in group.vectors("param") if v is not None), default=0)
     exact = {
         vector.numel
@@ -219,13 +184,13 @@ def _partition(group: FlatGroup, first: Shard) -> int:
         if shard is not None and shard.is_rigid
         for vector in shard.states[group.number].values()
     }
-    candidates = [_padded(total, factor * group.ranks) // group.ranks for factor in _factors(first)]
+    candidates = [partition_of(total, ranks, factor) for factor in _factors(first)]
     for partition in candidates:
         if longest <= partition and exact <= {partition}:
             return partition
     found = f"{longest} elements of masters" + (f" and {sorted(exact)} of state" if exact else "")
     raise BadFile(
-        f"{first.file.path}: group {group.number} of {total} elements over {group.ranks} ranks "
+        f"{first.file.path}: group {group.number} of {total} elements over {ranks} ranks "
         f"should give each {candidates[0]}, and the ranks have {found}"
     )
 
@@ -243,18 +208,14 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
-def _padded(total: int, alignment: int) -> int:
-    return -(-total // alignment) * alignment
-
-
 def _check_slices(group: FlatGroup) -> None:
     """Stage 3: every rank's vector is exactly as long as the slices that it should hold."""
-    needed = sum(-(-prod(shape) // group.ranks) for shape in group.shapes.values())
+    needed, ranks = group.geometry.width, group.geometry.ranks
     for role in group.roles:
         for vector in group.vectors(role):
             if vector is not None and vector.numel not in (needed, 0):
                 raise BadFile(
                     f"{vector.file}: {role} of sub-group {group.number} has {vector.numel} "
-                    f"elements; {len(group.shapes)} parameters over {group.ranks} ranks need "
+                    f"elements; {len(group.shapes)} parameters over {ranks} ranks need "
                     f"{needed}"
                 )

@@ -10,8 +10,9 @@ belongs, one in the descriptor and one in the directory, are given instead.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from zlib import crc32
 
 ALIGNMENT = 64
@@ -38,15 +39,20 @@ class Layout:
     payloads: tuple[Payload, ...]
 
 
-def lay_out(pickle: bytes, storages: Sequence[int]) -> Layout:
-    """The archive of one pickle and its storages, number i of `storages[i]` bytes."""
+def lay_out(
+    pickle: bytes, storages: Sequence[int], crcs: Mapping[int, int] = MappingProxyType({})
+) -> Layout:
+    """The archive of one pickle and its storages, number i of `storages[i]` bytes.
+
+    `crcs` has the CRC-32 of those whose bytes are known not to change; the others' are to come.
+    """
     writer = _Writer()
     writer.record("data.pkl", pickle)
     writer.record(".format_version", b"1")
     writer.record(".storage_alignment", str(ALIGNMENT).encode())
     writer.record("byteorder", b"little")
     for number, length in enumerate(storages):
-        writer.hole(f"data/{number}", length)
+        writer.hole(f"data/{number}", length, crcs.get(number, 0))
     writer.record("version", b"3\n")
     return writer.finish()
 
@@ -65,16 +71,16 @@ class _Writer:
         self._write(data)
         self._descriptor(len(data), crc32(data))
 
-    def hole(self, name: str, length: int) -> None:
+    def hole(self, name: str, length: int, crc: int) -> None:
         """A record whose bytes come later; an empty one has none to come."""
         entry = len(self._entries)
-        self._header(name, length, 0)
+        self._header(name, length, crc)
         if length:
             self._flush()
             at = self._at
             self._at = self._text_at = at + length
             self._holes.append((entry, at, length, self._at + 4))
-        self._descriptor(length, 0)
+        self._descriptor(length, crc)
 
     def finish(self) -> Layout:
         begin, crc_at = self._at, []

@@ -28,6 +28,13 @@ def dumps(tree: Any) -> bytes:
     return _Writer().write(tree)
 
 
+def dumps_renumbered(tree: Any) -> tuple[bytes, tuple[Storage, ...]]:
+    """As `dumps`, with the storages numbered from 0 in the order in which they come, as torch.save
+    numbers them; also returns the storages in that order. Equal keys are one storage."""
+    writer = _Writer(numbers={})
+    return writer.write(tree), tuple(writer.storages)
+
+
 class _Emit(bytes):
     """Opcodes to be written as they are, among values that are still to be pickled."""
 
@@ -47,7 +54,9 @@ class _CloseTuple:
 
 
 class _Writer:
-    def __init__(self) -> None:
+    def __init__(self, numbers: dict[str, str] | None = None) -> None:
+        self.storages: list[Storage] = []
+        self._numbers = numbers
         self._out = [b"\x80\x02"]
         self._memo: dict[Any, int] = {}
         self._alive: list[Any] = []
@@ -80,6 +89,15 @@ class _Writer:
                 f"a {type(value).__module__}.{type(value).__name__} cannot be written to a pickle"
             ) from None
         save(self, value)
+
+    def key_of(self, storage: Storage) -> str:
+        """The name of a storage's record."""
+        if self._numbers is None:
+            return storage.key
+        if storage.key not in self._numbers:
+            self._numbers[storage.key] = str(len(self.storages))
+            self.storages.append(storage)
+        return self._numbers[storage.key]
 
     def plain(self, data: bytes) -> None:
         self._out.append(data)
@@ -243,7 +261,7 @@ def _storage(writer: _Writer, value: Storage) -> None:
     if name is None:
         raise Unsupported(f"torch has no typed storage of {value.dtype}")
     module = "torch.storage" if value.dtype is None else "torch"
-    reference = ("storage", Global(module, name), value.key, value.location, value.numel)
+    reference = ("storage", Global(module, name), writer.key_of(value), value.location, value.numel)
     writer.then(reference, _Emit(b"Q"))
 
 

@@ -1,0 +1,105 @@
+"""One `.pt` to be written: its tree, the vectors that are filled anew, and what is carried over.
+
+The tree is the source's own with a few values replaced, so that every foreign object, number and
+small tensor stays as it was. Tensors that are not replaced bring their storages along, byte by
+byte and with the CRC-32 that the source's zip has for them, so that damage stays visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.checkpoint import Carried, Checksum, Chunk, FilePlan, Literal, Tensor, Zeros
+from zerotools.core.dtypes import DType
+from zerotools.formats.deepspeed.flat import Vector
+from zerotools.io.torchzip import lay_out as archives
+from zerotools.io.torchzip.pickles import dumps_renumbered
+from zerotools.io.torchzip.torchfile import TorchFile
+from zerotools.io.torchzip.values import Storage, StoredTensor
+
+Gaps = Iterable[tuple[int, int]]
+
+
+def new_vector(key: str, dtype: DType, numel: int, *, requires_grad: bool = False) -> StoredTensor:
+    """A flat tensor in a storage of its own, to be filled by copies. `key` is unique in its tree,
+    and no number, so that it differs from those of the source."""
+    storage = Storage(key, dtype, numel)
+    return StoredTensor(storage, dtype, 0, (numel,), (1,), requires_grad)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The layout of a file; ranks whose trees are equal share one, and differ in their padding.
+
+    `offsets` say where each storage begins, by its key in the tree.
+    """
+
+    base: FilePlan
+    offsets: Mapping[str, int]
+    source: TorchFile
+    made: Mapping[str, StoredTensor]
+    kept: Mapping[str, Storage]
+
+    @classmethod
+    def of(cls, tree: Any, source: TorchFile, made: Iterable[StoredTensor]) -> Output:
+        """Lay out `tree`, whose storages are those of `made` and of `source`."""
+        new = {tensor.storage.key: tensor for tensor in made}
+        pickle, storages = dumps_renumbered(tree)
+        crcs = {
+            number: source.records[f"data/{storage.key}"].crc
+            for number, storage in enumerate(storages)
+            if storage.key not in new and f"data/{storage.key}" in source.records
+        }
+        layout = archives.lay_out(pickle, [storage.nbytes for storage in storages], crcs)
+        full = [(i, storage) for i, storage in enumerate(storages) if storage.nbytes]
+        offsets, carried, checksums = {}, [], []
+        for (number, storage), at in zip(full, layout.payloads, strict=True):
+            offsets[storage.key] = at.offset
+            if storage.key not in new:
+                begin = source.payload(storage)
+                carried.append(Carried(at.offset, source.path, begin, at.length))
+            if number not in crcs:
+                checksums.append(Checksum(at.offset, at.length, at.crc_at))
+        literals = [Literal(at, data) for at, data in layout.literals]
+        plan = FilePlan(layout.length, literals, carried, checksums)
+        kept = {storage.key: storage for _, storage in full if storage.key not in new}
+        return cls(plan, offsets, source, new, kept)
+
+    def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
+        """The file, with the elements of each new vector that are padding: (start, count)."""
+        zeros = list(self._zeros(gaps))
+        plan = self.base
+        return FilePlan(plan.size, plan.literals, plan.carried, plan.checksums, zeros)
+
+    def _zeros(self, gaps: Mapping[str, Gaps]) -> Iterator[Zeros]:
+        for key, runs in gaps.items():
+            dtype = self.made[key].dtype
+            for start, count in runs:
+                yield Zeros(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
+
+    def vector(self, file: str, tensor: StoredTensor) -> Vector:
+        """Where a new vector is in `file`, which has this layout."""
+        offset = self.offsets.get(tensor.storage.key, 0)
+        return Vector(file, offset, tensor.shape[0], tensor.dtype)
+
+    def carried(self, file: str, tensor: Tensor) -> Tensor | None:
+        """Where a tensor of the source is in `file`; None if its bytes are not carried over."""
+        chunks = [self._moved(file, chunk, tensor) for chunk in tensor.chunks]
+        moved = [chunk for chunk in chunks if chunk is not None]
+        if len(moved) < len(chunks):
+            return None
+        return Tensor(tensor.dtype, tensor.shape, moved)
+
+    def _moved(self, file: str, chunk: Chunk, tensor: Tensor) -> Chunk | None:
+        if chunk.file != self.source.name:
+            return None
+        if chunk.box.is_empty:
+            return Chunk(chunk.box, file, 0, chunk.strides)
+        for key, storage in self.kept.items():
+            begin = self.source.payload(storage)
+            if begin <= chunk.offset < begin + storage.nbytes:
+                offset = self.offsets[key] + chunk.offset - begin
+                return Chunk(chunk.box, file, offset, chunk.strides)
+        return None
