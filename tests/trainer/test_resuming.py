@@ -113,3 +113,25 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, text: Pa
     assert "No space left on device" in attempt.events("save_failed")[0]["why"]
     assert [layout.step_of(path.name) for path in layout.listing(tmp_path / "out")] == [4]
     assert list((tmp_path / "out").glob(f"{layout.STAGING_PREFIX}*")) == []
+
+
+def test_a_hint_that_cannot_be_written_costs_no_checkpoint(tmp_path: Path, text: Path) -> None:
+    (tmp_path / "out" / layout.LATEST).mkdir(parents=True)
+    attempt = run(tmp_path, job(text, checkpoint={"every": 2, "keep_last": 1}))
+    assert [event["step"] for event in attempt.events("checkpoint")] == [2, 4]
+    assert attempt.events("save_failed") == []
+    assert "step 4 is whole, what follows it failed: " in attempt.log()
+    layout.check(checkpoint(attempt, 4))
+
+
+def test_what_the_job_names_through_a_link_is_kept(
+    whole: Attempt, tmp_path: Path, text: Path
+) -> None:
+    kept = tmp_path / "out" / layout.directory_name(2)
+    shutil.copytree(checkpoint(whole, 2), kept)
+    link = tmp_path / "out" / "best"
+    link.symlink_to(kept)
+    tree = job(text, train={"steps": 5}, checkpoint={"every": 1, "keep_last": 1})
+    attempt = run(tmp_path, {**tree, "resume_from": str(link)})
+    assert attempt.events("resumed")[0]["step"] == 2
+    assert [layout.step_of(path.name) for path in layout.listing(tmp_path / "out")] == [5, 2]

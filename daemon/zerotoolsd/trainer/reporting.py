@@ -80,6 +80,10 @@ class Reporter:
             )
         size = saved.size_bytes / 2**20
         self.say(f"saved step {step}: {saved.path} ({size:.1f} MiB in {saved.seconds:.2f} s)")
+        if saved.note is not None:
+            self.say(
+                f"the checkpoint of step {step} is whole, what follows it failed: {saved.note}"
+            )
 
     def save_failed(self, step: int, why: str) -> None:
         """A checkpoint could not be written, and the run goes on without it."""

@@ -40,11 +40,15 @@ class SaveFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Saved:
-    """A committed checkpoint: its size in bytes and the seconds that it took."""
+    """A committed checkpoint: its size in bytes and the seconds that it took.
+
+    `note` says what went wrong beside it: the `latest` hint, or an old checkpoint's deletion.
+    """
 
     path: Path
     size_bytes: int
     seconds: float
+    note: str | None = None
 
 
 def _nothing(path: Path) -> None:
@@ -79,12 +83,12 @@ class Saver:
         staging = self._by_rank_zero(lambda: self._make_staging(record.step))
         try:
             self._by_all(lambda: self._write_part(staging))
-            path, size = self._by_rank_zero(lambda: self._commit(staging, record))
+            path, size, note = self._by_rank_zero(lambda: self._commit(staging, record))
         except SaveFailed:
             if self.group.rank.leads:
                 shutil.rmtree(staging, ignore_errors=True)
             raise
-        return Saved(path, size, time.monotonic() - started)
+        return Saved(path, size, time.monotonic() - started, note)
 
     def _by_rank_zero(self, act: Callable[[], Value]) -> Value:
         def attempt() -> tuple[Value | None, str | None]:
@@ -118,7 +122,7 @@ class Saver:
         staging.mkdir(parents=True)
         return staging
 
-    def _commit(self, staging: Path, record: JobRecord) -> tuple[Path, int]:
+    def _commit(self, staging: Path, record: JobRecord) -> tuple[Path, int, str | None]:
         layout.write_record(staging, record)
         self.add_files(staging)
         self.before_commit(staging)
@@ -127,21 +131,33 @@ class Saver:
         write_manifest(staging)
         layout.sync_directory(staging / layout.DCP)
         layout.sync_directory(staging)
+        size = sum(file.stat().st_size for file in _files(staging))
         path = self.output_dir / layout.directory_name(record.step)
         if path.exists():  # only one that did not verify: a whole one would have been resumed from
             _discard(path)
         staging.rename(path)
         layout.sync_directory(self.output_dir)
-        layout.write_latest(self.output_dir, path.name)
-        self._delete_old(path)
-        return path, sum(file.stat().st_size for file in _files(path))
+        return path, size, self._tidy(path)
+
+    def _tidy(self, newest: Path) -> str | None:
+        """The hint and the old checkpoints; what went wrong. `newest` is whole either way."""
+        try:
+            layout.write_latest(self.output_dir, newest.name)
+            self._delete_old(newest)
+        except OSError as error:
+            return f"{error.filename or self.output_dir}: {error.strerror}"
+        return None
 
     def _delete_old(self, newest: Path) -> None:
         if self.keep_last is None:
             return
-        pinned = {newest, layout.latest(self.output_dir), self.keep}
+        pinned = {
+            path.resolve()
+            for path in (newest, layout.latest(self.output_dir), self.keep)
+            if path is not None
+        }
         for path in layout.listing(self.output_dir)[self.keep_last :]:
-            if path not in pinned:
+            if path.resolve() not in pinned:
                 _discard(path)
 
 
