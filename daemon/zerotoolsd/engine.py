@@ -27,8 +27,8 @@ from zerotoolsd.scheduler import Request, Start, tick
 from zerotoolsd.store.rows import LAUNCHING, AttemptRow, JobRow
 from zerotoolsd.store.store import Store
 from zerotoolsd.supervisor.plan import ATTEMPT
-from zerotoolsd.supervisor.procfs import read_process
-from zerotoolsd.watcher import Watcher
+from zerotoolsd.supervisor.procfs import boot_id, read_process
+from zerotoolsd.watcher import OnOver, Watcher
 
 POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""
@@ -186,20 +186,20 @@ class Engine:
             change.add_attempt(attempt)
         self._published(job, after)
         crashpoints.reach(crashpoints.LAUNCHING_COMMITTED)
-        self._begin(attempt)
+        self._begin(attempt, self._over)
 
-    def _begin(self, attempt: AttemptRow) -> None:
-        """Start an attempt that is committed as launching."""
+    def _begin(self, attempt: AttemptRow, failed: OnOver) -> None:
+        """Start an attempt that is committed as launching; `failed` is told where that fails."""
         job = self.store.job(attempt.job_id)
         try:
             launch.prepare(job, attempt, self.config, self._command, self._umask)
             self._watcher.start(attempt)
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"
-            self._over(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
+            failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
             return
         except ZerotoolsError as error:
-            self._over(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
+            failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
             return
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
         self._mark_running(attempt)
@@ -215,6 +215,12 @@ class Engine:
         ) as change:
             change.attempt_started(attempt.number, now)
         self._published(job, after)
+
+    def why_it_waits(self, job: JobRow) -> str | None:
+        """What the job waits for: one sentence, where there is something to say."""
+        if job.state == states.QUEUED:
+            return self.waits.get(job.id)
+        return self._watcher.held.get(job.id) if job.state in states.ACTIVE else None
 
     def cancel(self, job: JobRow, who: str) -> None:
         """End the job. Raises NotAllowed: it is over."""
@@ -275,7 +281,7 @@ class Engine:
             )
             if isinstance(found, reattach.NeverStarted) and job.state != states.STOPPING:
                 # The supervisor may still be on its way; of two, the lock lets one through.
-                self._begin(attempt)
+                self._begin(attempt, self._watcher.give_up)
                 continue
             if isinstance(found, reattach.Alive):
                 self._mark_running(attempt)
@@ -306,7 +312,10 @@ class Engine:
 def _look(attempt: AttemptRow) -> reattach.Finding:
     run_dir = Path(attempt.run_dir)
     found = reattach.look(run_dir, attempt.token)
-    prepared = (run_dir / ATTEMPT).exists()
+    try:
+        prepared = (run_dir / ATTEMPT).exists()
+    except OSError as error:
+        return reattach.Unreadable(f"{error.filename}: {error.strerror}")
     if isinstance(found, reattach.NeverStarted) and attempt.state != LAUNCHING and not prepared:
         # It was written before the attempt was started: someone has removed it since.
         return reattach.Gone("its run directory was removed")
@@ -332,4 +341,6 @@ def _saved_step(job: JobRow, record: Mapping[str, Any]) -> int:
 
 def _still_there(process: Mapping[str, Any]) -> bool:
     now = read_process(int(process["pid"]))
+    if process.get("boot_id", boot_id()) != boot_id():
+        return False
     return now is not None and now.start_ticks == process["start_ticks"]

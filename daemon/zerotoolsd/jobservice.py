@@ -121,8 +121,7 @@ class EngineService:
             raise NotFound(f"there is no job {job_id}") from None
 
     def _view(self, job: JobRow) -> JobView:
-        waits = self._engine.waits.get(job.id) if job.state == states.QUEUED else None
-        return job_view(job, self._store.attempts(job.id), waits)
+        return job_view(job, self._store.attempts(job.id), self._engine.why_it_waits(job))
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""

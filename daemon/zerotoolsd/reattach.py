@@ -45,7 +45,14 @@ class Gone:
     cause: str
 
 
-Finding = Over | Alive | Starting | NeverStarted | Gone
+@dataclass(frozen=True)
+class Unreadable:
+    """Its run directory cannot be read now, so nothing may be concluded; `cause` says why."""
+
+    cause: str
+
+
+Finding = Over | Alive | Starting | NeverStarted | Gone | Unreadable
 
 
 def look(run_dir: Path, token: str) -> Finding:
@@ -54,6 +61,8 @@ def look(run_dir: Path, token: str) -> Finding:
         return _look(run_dir, token)
     except ValueError as error:
         return Gone(f"its record cannot be read ({error})")
+    except OSError as error:
+        return Unreadable(f"{error.filename or run_dir}: {error.strerror}")
 
 
 def _look(run_dir: Path, token: str) -> Finding:

@@ -19,6 +19,9 @@ from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST, RUN
 
 STARTING_SECONDS = 0.1
+UNREADABLE_SECONDS = 1.0
+"""How often a run directory that cannot be read or written is tried again."""
+KILL_SECONDS = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +43,21 @@ class Watcher:
         self._on_over = on_over
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
+        self.held: dict[int, str] = {}
+        """Why nothing can be said of an attempt now, by job."""
 
     def start(self, attempt: AttemptRow) -> None:
-        """Start the supervisor of a prepared attempt. Raises OSError."""
+        """Start the supervisor of a prepared attempt. Raises OSError: nothing of it runs."""
         child = spawn_supervisor(Path(attempt.run_dir))
-        # A child that was not waited for keeps its pid.
-        self._track(_Live(attempt, os.pidfd_open(child.pid), child))
+        try:
+            # A child that was not waited for keeps its pid.
+            self._track(_Live(attempt, os.pidfd_open(child.pid), child))
+        except OSError:
+            # Unwatched it would run beside the next attempt. Its ranks die with it.
+            child.kill()
+            child.wait(KILL_SECONDS)
+            reattach.kill_strays(attempt.token)
+            raise
 
     def settle(self, attempt: AttemptRow) -> None:
         """Find out what has become of the attempt: watch it if it lives, else report its end."""
@@ -54,6 +66,7 @@ class Watcher:
 
     def adopt(self, attempt: AttemptRow, found: reattach.Finding) -> None:
         """Go on from what was found."""
+        self.held.pop(attempt.job_id, None)
         match found:
             case reattach.Over(record):
                 self._on_over(attempt, record)
@@ -65,25 +78,43 @@ class Watcher:
                 self._never_started(attempt)
             case reattach.Gone(cause):
                 self._lost(attempt, cause)
+            case reattach.Unreadable(cause):
+                self._hold(attempt, cause)
+
+    def _hold(self, attempt: AttemptRow, why: str) -> None:
+        self.held[attempt.job_id] = f"its state is not known now: {why}"
+        self._later_call(UNREADABLE_SECONDS, self.settle, attempt)
 
     def _look_again(self, attempt: AttemptRow) -> None:
-        loop = asyncio.get_running_loop()
-        handle = loop.call_later(STARTING_SECONDS, self.settle, attempt)
+        self._later_call(STARTING_SECONDS, self.settle, attempt)
+
+    def _later_call(
+        self, seconds: float, call: Callable[..., None], attempt: AttemptRow, *more: object
+    ) -> None:
+        handle = asyncio.get_running_loop().call_later(seconds, call, attempt, *more)
         self._later[attempt.token] = handle
 
     def _never_started(self, attempt: AttemptRow) -> None:
-        record = {
-            "token": attempt.token,
-            "outcome": lifecycle.LOST,
-            "cause": "its supervisor ended before it had started anything",
-        }
+        cause = "its supervisor ended before it had started anything"
+        self.give_up(attempt, {"outcome": lifecycle.LOST, "cause": cause})
+
+    def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Report `record` as the end of an attempt that has not started, once it cannot any more.
+
+        One that a supervisor on its way has started meanwhile goes on.
+        """
+        self._later.pop(attempt.token, None)
+        fenced = {"token": attempt.token, **record}
         try:
-            ended = reattach.fence(Path(attempt.run_dir), record)
+            ended = reattach.fence(Path(attempt.run_dir), fenced)
         except OSError as error:
             log.error("%s: %s", attempt.run_dir, error.strerror)
-            ended = False
+            self.held[attempt.job_id] = f"{record['cause']}; {attempt.run_dir}: {error.strerror}"
+            self._later_call(UNREADABLE_SECONDS, self.give_up, attempt, record)
+            return
+        self.held.pop(attempt.job_id, None)
         if ended:
-            self._on_over(attempt, record)
+            self._on_over(attempt, fenced)
         else:
             self._look_again(attempt)
 
@@ -101,9 +132,13 @@ class Watcher:
         self._on_over(attempt, record)
 
     def _track(self, live: _Live) -> None:
-        self._live[live.attempt.token] = live
         loop = asyncio.get_running_loop()
-        loop.add_reader(live.pidfd, self._supervisor_ended, live.attempt.token)
+        try:
+            loop.add_reader(live.pidfd, self._supervisor_ended, live.attempt.token)
+        except OSError:
+            os.close(live.pidfd)
+            raise
+        self._live[live.attempt.token] = live
 
     def _supervisor_ended(self, token: str) -> None:
         live = self._live.pop(token)

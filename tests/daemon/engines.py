@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,16 +11,22 @@ from pathlib import Path
 
 from tests.daemon.fake_daemon import check_python, command
 from tests.daemon.waiting import wait_async
+from zerotools.jobs.parse import job_to_dict
+from zerotools.jobs.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd.config import Config
 from zerotoolsd.engine import Engine
 from zerotoolsd.jobservice import EngineService
+from zerotoolsd.lifecycle import Standing
 from zerotoolsd.machine import Machine
 from zerotoolsd.service import JobView
+from zerotoolsd.store.rows import AttemptRow
 from zerotoolsd.store.store import Store
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST
+
+TOKEN = "t" * 32
 
 
 @dataclass
@@ -92,3 +99,43 @@ def _end_attempts(store: Store) -> None:
         for attempt in store.attempts(job.id):
             request: Mapping[str, object] = {"reason": "the test is over", "grace_seconds": 0}
             write_json(Path(attempt.run_dir) / REQUEST, request)
+
+
+def leave_attempt(
+    state: Path,
+    spec: JobSpec,
+    *,
+    attempt_state: str = "running",
+    gpu_uuids: tuple[str, ...] = (),
+    token: str = TOKEN,
+) -> Path:
+    """The next job of an earlier daemon, with an attempt in this state; its empty run directory."""
+    state.mkdir(exist_ok=True)
+    store = Store(state)
+    job, _ = store.submit(
+        uid=0,
+        name=spec.name,
+        spec_text=json.dumps(job_to_dict(spec)),
+        output_dir=None,
+        default_output=state / "jobs",
+        idempotency_key=None,
+        now=1.0,
+    )
+    run = state / "jobs" / str(job.id) / "attempt-1"
+    run.mkdir(parents=True)
+    attempt = AttemptRow(
+        job_id=job.id,
+        number=1,
+        token=token,
+        state=attempt_state,
+        run_dir=str(run),
+        gpu_uuids=gpu_uuids,
+        resumed_from=None,
+        started=1.0,
+        ended=None,
+        result=None,
+    )
+    with store.change(job, Standing(state=attempt_state), "admit", now=1.0, attempt=1) as change:
+        change.add_attempt(attempt)
+    store.close()
+    return run

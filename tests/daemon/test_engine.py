@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.daemon.daemons import make_job
-from tests.daemon.engines import running
+from tests.daemon.engines import TOKEN, leave_attempt, running
 from tests.daemon.waiting import wait_async
-from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.config import Config, Limits
-from zerotoolsd.lifecycle import Standing
-from zerotoolsd.store.rows import AttemptRow
-from zerotoolsd.store.store import Store
 from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.procfs import read_process
+from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 
 def gpu_job(fake: str, gpus: int | list[int | str] = 1) -> JobSpec:
@@ -102,35 +99,8 @@ def test_leases_outlive_the_engine(tmp_path: Path) -> None:
 
 def leave_ended_attempt(state: Path, record: dict[str, Any]) -> None:
     """A running job of an earlier daemon, whose supervisor has written `record` since."""
-    state.mkdir()
-    store = Store(state)
-    run = state / "jobs" / "1" / "attempt-1"
-    run.mkdir(parents=True)
-    write_json(run / "exit.json", {"token": "t", **record})
-    job, _ = store.submit(
-        uid=0,
-        name="old",
-        spec_text=json.dumps(job_to_dict(gpu_job("", 1))),
-        output_dir=None,
-        default_output=state / "jobs",
-        idempotency_key=None,
-        now=1.0,
-    )
-    attempt = AttemptRow(
-        job_id=job.id,
-        number=1,
-        token="t",
-        state="running",
-        run_dir=str(run),
-        gpu_uuids=("GPU-fake-0",),
-        resumed_from=None,
-        started=1.0,
-        ended=None,
-        result=None,
-    )
-    with store.change(job, Standing(state="running"), "admit", now=1.0, attempt=1) as change:
-        change.add_attempt(attempt)
-    store.close()
+    run = leave_attempt(state, gpu_job(""), gpu_uuids=("GPU-fake-0",))
+    write_json(run / "exit.json", {"token": TOKEN, **record})
 
 
 def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> None:
@@ -138,7 +108,7 @@ def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> Non
         stuck = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
         identity = read_process(stuck.pid)
         assert identity is not None
-        unkillable = [{"pid": stuck.pid, "start_ticks": identity.start_ticks}]
+        unkillable = [{"pid": stuck.pid, "start_ticks": identity.start_ticks, "boot_id": boot_id()}]
         record = {"outcome": "bad_job", "cause": "it broke", "unkillable": unkillable}
         leave_ended_attempt(tmp_path / "state", record)
         async with running(tmp_path / "state", gpus(1)) as it:
@@ -147,6 +117,21 @@ def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> Non
             assert f"GPU 0 is held by pid {stuck.pid}" in await it.waits(two.id)
             stuck.kill()
             await stuck.wait()
+            await it.reach(two.id, "succeeded")
+
+    asyncio.run(story())
+
+
+def test_a_process_of_an_earlier_boot_holds_no_gpu(tmp_path: Path) -> None:
+    me = read_process(os.getpid())
+    assert me is not None
+    unkillable = [{"pid": me.pid, "start_ticks": me.start_ticks, "boot_id": "another"}]
+    record = {"outcome": "bad_job", "cause": "it broke", "unkillable": unkillable}
+    leave_ended_attempt(tmp_path / "state", record)
+
+    async def story() -> None:
+        async with running(tmp_path / "state", gpus(1)) as it:
+            two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
             await it.reach(two.id, "succeeded")
 
     asyncio.run(story())

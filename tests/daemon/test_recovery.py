@@ -1,0 +1,58 @@
+"""What a daemon finds when it starts, and what it does where that goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.daemon.attempts import make_attempt, supervise
+from tests.daemon.daemons import make_job
+from tests.daemon.engines import leave_attempt, running
+from tests.daemon.waiting import wait_async
+from zerotoolsd.store.rows import LAUNCHING
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.plan import EXIT_USED
+
+
+def test_p2_an_attempt_that_cannot_be_prepared_again_is_fenced_first(tmp_path: Path) -> None:
+    job = make_job("exit=0", max_restarts=0)
+    run = leave_attempt(tmp_path / "state", job, attempt_state=LAUNCHING)
+    run.rmdir()
+    make_attempt(run, "release")
+    (run / "spec.json").unlink()
+    (run / "spec.json").mkdir()
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+            ended = await it.reach(1, "failed")
+            assert "could not be started: Is a directory" in str(ended.reason)
+
+    asyncio.run(story())
+    # The supervisor that the daemon before this one had spawned comes late.
+    late = supervise(run)
+    assert late.wait(timeout=10) == EXIT_USED
+
+
+def test_a_run_directory_that_cannot_be_read_holds_its_job_and_no_other(tmp_path: Path) -> None:
+    first = leave_attempt(tmp_path / "state", make_job("exit=0", max_restarts=0))
+    second = leave_attempt(tmp_path / "state", make_job("exit=0", max_restarts=0), token="u" * 32)
+    (first / "exit.json").symlink_to("exit.json")
+    write_json(second / "exit.json", {"token": "u" * 32, "outcome": "finished", "cause": "done"})
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+            await it.reach(2, "succeeded")
+
+            async def said() -> str | None:
+                return (await it.service.job(1)).reason
+
+            why = await wait_async(said, "job 1 to be held")
+            assert "Too many levels of symbolic links" in str(why)
+            assert (await it.service.job(1)).state == "running"
+            (first / "exit.json").unlink()
+            write_json(
+                first / "exit.json", {"token": "t" * 32, "outcome": "finished", "cause": "done"}
+            )
+            assert (await it.reach(1, "succeeded")).reason is None
+
+    asyncio.run(story())
