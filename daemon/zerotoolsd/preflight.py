@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import checkpoints
 
@@ -28,10 +29,22 @@ def _missing(spec: JobSpec) -> Iterator[str]:
         yield f"data.tokenizer = {spec.data.tokenizer}: there is no such file or directory"
     if spec.resume_from is not None and not Path(spec.resume_from).is_dir():
         yield f"resume_from = {spec.resume_from}: there is no such directory"
+    elif spec.resume_from is not None:
+        yield from _unusable(Path(spec.resume_from))
     for pattern in spec.data.text:
         # A pattern with ** may walk a whole disk: the trainer finds out.
         if "**" not in pattern and not Path(pattern).is_file() and not _matches(pattern):
             yield f"data.text = {pattern}: no file matches"
+
+
+def _unusable(resume_from: Path) -> Iterator[str]:
+    """Sizes are compared here; the ranks compare digests."""
+    try:
+        layout.resolve(resume_from, digests=False)
+    except BadRequest as error:
+        yield str(error)
+    except BadFile as error:
+        yield f"resume_from = {resume_from}: {error}; name another checkpoint"
 
 
 def _matches(pattern: str) -> bool:
@@ -50,7 +63,10 @@ def check_output(spec: JobSpec) -> None:
     if not os.access(parent, os.W_OK | os.X_OK):
         raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
     found = checkpoints.newest(output)
-    if found is None or _is_within(spec.resume_from, output):
+    if found is None:
+        return
+    if spec.resume_from is not None and _is_within(spec.resume_from, output):
+        _check_is_newest(Path(spec.resume_from), output)
         return
     raise BadRequest(
         f"output_dir = {output}: already holds checkpoints, the newest of step {found.step}; "
@@ -58,5 +74,17 @@ def check_output(spec: JobSpec) -> None:
     )
 
 
-def _is_within(path: str | None, directory: Path) -> bool:
-    return path is not None and Path(path).resolve().is_relative_to(directory.resolve())
+def _is_within(path: str, directory: Path) -> bool:
+    return Path(path).resolve().is_relative_to(directory.resolve())
+
+
+def _check_is_newest(resume_from: Path, output: Path) -> None:
+    """Ranks go on from the newest of their own: of an older one the job would see nothing."""
+    given = layout.resolve(resume_from, digests=False).record
+    newest = layout.choose(output, digests=False).record
+    if given is not None and newest is not None and newest.step > given.step:
+        raise BadRequest(
+            f"resume_from = {resume_from}: is of step {given.step} and output_dir = {output} holds "
+            f"step {newest.step}, from which the job would go on; name another output_dir to go on "
+            f'from step {given.step}, or resume_from = "{output}" to go on from step {newest.step}'
+        )

@@ -13,6 +13,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.engines import Running, running
+from tests.formats.dcp.test_jobcheckpoint import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.service import Conflict, Forbidden, JobView, NotFound
@@ -72,13 +73,48 @@ def test_more_gpus_than_there_are_is_refused(tmp_path: Path) -> None:
 
 def test_an_output_directory_with_checkpoints_is_not_mixed_up(tmp_path: Path) -> None:
     output = tmp_path / "out"
-    (output / "step-00000040").mkdir(parents=True)
-    (output / "step-00000040" / "MANIFEST.json").touch()
+    make(output, 40)
 
     async def story(it: Running) -> None:
         message = await refusal(submit(it, output_dir=str(output)), BadRequest)
         assert "already holds checkpoints, the newest of step 40" in message
         await submit(it, output_dir=str(output), resume_from=str(output))
+
+    tell(tmp_path / "state", story)
+
+
+def test_an_older_checkpoint_of_the_jobs_own_directory_is_refused(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    older = make(output, 20)
+    newest = make(output, 40)
+
+    async def story(it: Running) -> None:
+        message = await refusal(
+            submit(it, output_dir=str(output), resume_from=str(older)), BadRequest
+        )
+        assert message == (
+            f"resume_from = {older}: is of step 20 and output_dir = {output} holds step 40, from "
+            "which the job would go on; name another output_dir to go on from step 20, or "
+            f'resume_from = "{output}" to go on from step 40'
+        )
+        await submit(it, output_dir=str(tmp_path / "other"), resume_from=str(older))
+        await submit(it, output_dir=str(output), resume_from=str(newest))
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_damaged_checkpoint_to_resume_from_is_refused(tmp_path: Path) -> None:
+    damaged = make(tmp_path / "out", 20)
+    (damaged / "dcp" / "__0_0.distcp").write_bytes(b"short")
+
+    async def story(it: Running) -> None:
+        message = await refusal(submit(it, resume_from=str(damaged)), BadRequest)
+        assert message == (
+            f"resume_from = {damaged}: {damaged}/dcp/__0_0.distcp has 5 bytes and MANIFEST.json "
+            "says 7; name another checkpoint"
+        )
+        message = await refusal(submit(it, resume_from=str(tmp_path)), BadRequest)
+        assert "is neither a job's checkpoint" in message
 
     tell(tmp_path / "state", story)
 

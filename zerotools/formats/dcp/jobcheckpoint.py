@@ -127,15 +127,18 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
     return record
 
 
-def choose(output_dir: Path, *, above: int = -1) -> Choice:
-    """The newest checkpoint below `output_dir` that verifies, with a step greater than `above`."""
+def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> Choice:
+    """The newest checkpoint below `output_dir` that verifies, with a step greater than `above`.
+
+    With `digests=False` only sizes are compared, which reads no tensor.
+    """
     skipped: list[Skipped] = []
     for path in listing(output_dir):
         step = step_of(path.name)
         if step is None or step <= above:
             break
         try:
-            record = check(path)
+            record = check(path, digests=digests)
             if record.step != step:
                 raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
             return Choice(path, record, tuple(skipped))
@@ -144,7 +147,7 @@ def choose(output_dir: Path, *, above: int = -1) -> Choice:
     return Choice(None, None, tuple(skipped))
 
 
-def resolve(path: Path) -> Choice:
+def resolve(path: Path, *, digests: bool = True) -> Choice:
     """What `resume_from = path` means: a checkpoint itself, or the newest that verifies below it.
 
     Raises:
@@ -154,13 +157,13 @@ def resolve(path: Path) -> Choice:
     if not path.is_dir():
         raise BadRequest(f"resume_from: {path} is not a directory")
     if (path / RECORD).exists() or (path / DCP).is_dir():
-        return Choice(path, check(path))
+        return Choice(path, check(path, digests=digests))
     if not listing(path):
         raise BadRequest(
             f"resume_from: {path} is neither a job's checkpoint (no {RECORD}) "
             "nor a directory of them (no step-…)"
         )
-    choice = choose(path)
+    choice = choose(path, digests=digests)
     if choice.path is None:
         raise BadFile(f"no checkpoint in {path} is whole; the newest: {choice.skipped[0].why}")
     return choice
