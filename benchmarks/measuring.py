@@ -7,41 +7,69 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryFile
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One finished process: wall and CPU seconds, peak resident bytes of the largest process."""
+    """One finished process: wall and CPU seconds, peak resident bytes of the largest process.
+
+    `peak_anonymous_bytes` leaves out mapped files; it is sampled, so a short peak may be missed.
+    """
 
     wall_seconds: float
     cpu_seconds: float
     peak_rss_bytes: int
+    peak_anonymous_bytes: int = 0
+    output: str = ""
 
 
-def measure(command: Sequence[str]) -> Measurement:
-    """Run a command that must succeed.
+SAMPLE_SECONDS = 0.005
+
+
+def measure(command: Sequence[str], *, sampling: bool = False) -> Measurement:
+    """Run a command that must succeed; `sampling` watches its anonymous memory.
+
+    Python's compiled modules are kept: whoever measures warms up first.
 
     Raises:
         RuntimeError: it failed.
     """
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - began
-    if status:
-        assert process.stderr is not None
-        raise RuntimeError(f"{' '.join(command)} failed: {process.stderr.read().decode()[-2000:]}")
-    return Measurement(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment)
+        anonymous = _watch(process.pid) if sampling else 0
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - began
+        process.returncode = status
+        output.seek(0)
+        errors.seek(0)
+        if status:
+            raise RuntimeError(f"{' '.join(command)} failed: {errors.read().decode()[-2000:]}")
+        cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+        return Measurement(wall, cpu, peak, anonymous, output.read().decode())
+
+
+def _watch(pid: int) -> int:
+    """The largest RssAnon of a child until it ends, in bytes."""
+    largest = 0
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                largest = max(largest, 1024 * int(line.split()[1]))
+        time.sleep(SAMPLE_SECONDS)
+    return largest
 
 
 def interleaved(
-    commands: dict[str, Callable[[], Measurement]], *, runs: int
+    commands: Mapping[str, Callable[[], Measurement]], *, runs: int
 ) -> dict[str, list[Measurement]]:
     """Each in turn, `runs` times after one warm-up, so that drift of the machine hits all."""
     results: dict[str, list[Measurement]] = {name: [] for name in commands}
@@ -79,7 +107,7 @@ def machine() -> str:
     )
     return (
         f"{len(os.sched_getaffinity(0))} cores ({model}), {memory:.0f} GiB, "
-        f"Linux {platform.release()}, Python {platform.python_version()}"
+        f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
     )
 
 
