@@ -1,4 +1,4 @@
-"""Finding the checkpoints of a job. Sizes are compared here; the trainer compares digests."""
+"""Finding the checkpoints in a directory, by their names and manifests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.errors import BadFile
 from zerotools.formats.dcp import jobcheckpoint as layout
-from zerotools.io.manifest import MANIFEST, read_manifest
+from zerotools.io.manifest import MANIFEST
 
 
 @dataclass(frozen=True)
@@ -34,18 +33,3 @@ def committed(output_dir: Path) -> Iterator[Found]:
 def newest(output_dir: Path) -> Found | None:
     """The newest finished checkpoint."""
     return next(committed(output_dir), None)
-
-
-def newest_whole(output_dir: Path) -> Found | None:
-    """The newest finished checkpoint whose files are all there, of the right size."""
-    return next((found for found in committed(output_dir) if _is_whole(found.path)), None)
-
-
-def _is_whole(directory: Path) -> bool:
-    try:
-        entries = read_manifest(directory)
-        return all(
-            (directory / name).stat().st_size == entry.size for name, entry in entries.items()
-        )
-    except (BadFile, OSError):
-        return False

@@ -19,7 +19,7 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd import checkpoints, crashpoints, launch, lifecycle, reattach
+from zerotoolsd import crashpoints, launch, lifecycle, reattach, told
 from zerotoolsd.config import Config
 from zerotoolsd.lifecycle import Admit, Cancel, Ended, Retry, Standing, Started
 from zerotoolsd.machine import Machine
@@ -167,8 +167,9 @@ class Engine:
         self._move(job, self._advance(job, ended), states.GAVE_UP)
 
     def _launch(self, job: JobRow, start: Start) -> None:
-        number = len(self.store.attempts(job.id)) + 1
-        found = checkpoints.newest_whole(Path(job.output_dir))
+        attempts = self.store.attempts(job.id)
+        number = len(attempts) + 1
+        found = told.latest_checkpoint(job, attempts)
         attempt = AttemptRow(
             job_id=job.id,
             number=number,
@@ -176,7 +177,7 @@ class Engine:
             state=LAUNCHING,
             run_dir=str(self.jobs_dir / str(job.id) / f"attempt-{number}"),
             gpu_uuids=start.gpu_uuids,
-            resumed_from=str(found.path) if found else job.spec.resume_from,
+            resumed_from=str(found[1]) if found else job.spec.resume_from,
             started=None,
             ended=None,
             result=None,
@@ -251,7 +252,7 @@ class Engine:
         end = Ended(
             outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
             cause=str(record.get("cause")),
-            saved_step=_saved_step(job, record),
+            saved_step=_saved_step(record),
             max_restarts=spec.max_restarts if spec else 0,
         )
         after, kind = self._advance(job, end), lifecycle.name_of(job.standing, end)
@@ -331,12 +332,9 @@ def _readable_spec(job: JobRow) -> JobSpec | None:
         return None
 
 
-def _saved_step(job: JobRow, record: Mapping[str, Any]) -> int:
+def _saved_step(record: Mapping[str, Any]) -> int:
     checkpoint = record.get("checkpoint")
-    if isinstance(checkpoint, Mapping):
-        return int(checkpoint["step"])
-    found = checkpoints.newest(Path(job.output_dir)) if record.get("outcome") == "lost" else None
-    return found.step if found else 0
+    return int(checkpoint["step"]) if isinstance(checkpoint, Mapping) else 0
 
 
 def _still_there(process: Mapping[str, Any]) -> bool:

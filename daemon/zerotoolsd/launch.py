@@ -70,7 +70,6 @@ def prepare(
     run_dir = Path(attempt.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     sync_directory(run_dir.parent)
-    _make_output(Path(job.output_dir), umask)
     # Not attempt.resumed_from: the ranks compare digests, and pass over what fails.
     spec = replace(job.spec, output_dir=job.output_dir)
     plan = Plan(
@@ -89,15 +88,6 @@ def prepare(
     )
     write_json(run_dir / SPEC, job_to_dict(spec))
     write_json(run_dir / ATTEMPT, plan.to_json())
-
-
-def _make_output(directory: Path, umask: int) -> None:
-    """The one directory that is the user's: its mode follows their umask."""
-    own = os.umask(umask)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    finally:
-        os.umask(own)
 
 
 def spawn_supervisor(run_dir: Path) -> subprocess.Popen[bytes]:

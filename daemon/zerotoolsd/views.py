@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd import checkpoints, told
+from zerotoolsd import told
 from zerotoolsd.service import AttemptView, JobView
-from zerotoolsd.store.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.store.rows import AttemptRow, JobRow
 
 
 def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> JobView:
@@ -23,8 +22,9 @@ def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> 
         spec, unreadable = job.spec, None
     except ZerotoolsError as error:
         spec, unreadable = None, str(error)
-    found = checkpoints.newest(Path(job.output_dir)) if attempts else None
-    progress = next((p for p in map(last_step, reversed(attempts)) if p is not None), None)
+    found = told.latest_checkpoint(job, attempts)
+    steps = (told.of(attempt).step for attempt in reversed(attempts))
+    progress = next((step for step in steps if step is not None), None)
     return JobView(
         id=job.id,
         name=job.name,
@@ -39,7 +39,7 @@ def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> 
         device=spec.device if spec else "unknown",
         stage=spec.zero.stage if spec else 0,
         output_dir=job.output_dir,
-        latest_checkpoint=None if found is None else {"step": found.step, "path": str(found.path)},
+        latest_checkpoint=None if found is None else {"step": found[0], "path": str(found[1])},
         progress=progress,
         spec={} if spec is None else _without_secrets(spec),
     )
@@ -53,7 +53,8 @@ def _without_secrets(spec: JobSpec) -> dict[str, Any]:
 def attempt_view(attempt: AttemptRow) -> AttemptView:
     """One attempt; while it runs, what its ranks have told so far."""
     result = attempt.result or {}
-    step = last_step(attempt) or {}
+    known = told.of(attempt)
+    step = known.step or {}
     return AttemptView(
         number=attempt.number,
         state=attempt.state,
@@ -64,19 +65,11 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
         signal=result.get("signal"),
         cause=result.get("cause"),
         resumed_from=attempt.resumed_from,
-        peak_gpu_bytes=result.get("peak_gpu_bytes", step.get("gpu_peak_bytes")),
-        peak_host_bytes=result.get("peak_host_bytes"),
+        peak_gpu_bytes=known.peak_gpu_bytes,
+        peak_host_bytes=known.peak_host_bytes,
         steps_done=_whole(result.get("steps_done", step.get("step"))),
         run_dir=attempt.run_dir,
     )
-
-
-def last_step(attempt: AttemptRow) -> Mapping[str, Any] | None:
-    """The newest step that a rank of the attempt told of."""
-    if attempt.state == ENDED:
-        step = (attempt.result or {}).get("progress")
-        return step if isinstance(step, dict) else None
-    return told.last_step(Path(attempt.run_dir))
 
 
 def _whole(value: object) -> int:

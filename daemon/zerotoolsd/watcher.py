@@ -121,13 +121,16 @@ class Watcher:
     def _lost(self, attempt: AttemptRow, cause: str) -> None:
         strays = reattach.kill_strays(attempt.token)
         ended = f"; {len(strays)} of its processes were ended" if strays else ""
-        step = told.last_step(Path(attempt.run_dir)) or {}
+        known = told.so_far(Path(attempt.run_dir))
+        saved = known.checkpoint_step
         record = {
             "outcome": lifecycle.LOST,
             "cause": f"lost: {cause}{ended}",
-            "steps_done": step.get("step"),
-            "progress": step or None,
-            "peak_gpu_bytes": step.get("gpu_peak_bytes"),
+            "steps_done": (known.step or {}).get("step"),
+            "progress": known.step,
+            "checkpoint": None if saved is None else {"step": saved},
+            "peak_gpu_bytes": known.peak_gpu_bytes,
+            "peak_host_bytes": known.peak_host_bytes,
         }
         self._on_over(attempt, record)
 

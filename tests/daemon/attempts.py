@@ -11,7 +11,7 @@ from typing import Any
 from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.plan import SUMMARY, Plan
 from zerotoolsd.supervisor.procfs import read_process
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
@@ -62,9 +62,10 @@ def finish(run_dir: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def progress_of(run_dir: Path) -> list[dict[str, Any]]:
-    """The messages that the supervisor kept so far."""
+    """The messages of ranks that the supervisor kept so far."""
     path = run_dir / "progress.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    kept = path.read_text().splitlines() if path.exists() else []
+    return [message for message in map(json.loads, kept) if message["event"] != SUMMARY]
 
 
 def wait_for_file(path: Path) -> Path:

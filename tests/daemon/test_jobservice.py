@@ -13,6 +13,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from tests.daemon.engines import Running, running
+from tests.daemon.waiting import wait_async
 from tests.formats.dcp.test_jobcheckpoint import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.sensors.fake import FakeProbe, fake_gpu
@@ -165,6 +166,28 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
         await submit(it)
         with pytest.raises(NotFound, match="job 1 has no attempt 7"):
             it.service.run_dir(1, 7)
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_view_is_made_without_the_users_directory(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        output = tmp_path / "out"
+        job = await submit(it, "train save=5 release", output_dir=str(output))
+        await it.reach(job.id, "running")
+
+        async def saved() -> JobView | None:
+            view = await it.service.job(job.id)
+            return view if view.latest_checkpoint else None
+
+        view = await wait_async(saved, "a checkpoint")
+        assert view is not None
+        assert view.latest_checkpoint == {"step": 5, "path": f"{output}/step-00000005"}
+        assert (view.attempts[0].peak_host_bytes or 0) > 2**20
+        output.rename(tmp_path / "away")
+        assert (await it.service.job(job.id)).latest_checkpoint == view.latest_checkpoint
+        it.release(job.id)
+        assert (await it.reach(job.id, "succeeded")).latest_checkpoint == view.latest_checkpoint
 
     tell(tmp_path / "state", story)
 

@@ -159,6 +159,7 @@ def test_p5_the_processes_of_a_killed_supervisor_are_ended(daemon: Daemon) -> No
     first = job["attempts"][0]
     assert first["cause"].startswith("lost: its supervisor was killed")
     assert first["steps_done"] == 2
+    assert first["peak_host_bytes"] > 2**20
     assert not is_alive(orphan)
 
 

@@ -1,7 +1,10 @@
 """What is read from a run directory that its own ranks can write to."""
 
+import json
 import os
 from pathlib import Path
+
+import pytest
 
 from zerotoolsd import told
 
@@ -9,10 +12,26 @@ from zerotoolsd import told
 def test_the_newest_step_is_found_among_other_lines(tmp_path: Path) -> None:
     lines = [b'{"event": "step", "step": 1}', b'{"event": "step", "step": 2}', b"[", b'{"event": 3']
     (tmp_path / "progress.jsonl").write_bytes(b"x" * 40_000 + b"\n" + b"\n".join(lines))
-    assert told.last_step(tmp_path) == {"event": "step", "step": 2}
+    assert told.so_far(tmp_path).step == {"event": "step", "step": 2}
 
 
 def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
-    assert told.last_step(tmp_path) is None
+    assert told.so_far(tmp_path) == told.Told()
     os.mkfifo(tmp_path / "progress.jsonl")
-    assert told.last_step(tmp_path) is None
+    assert told.so_far(tmp_path) == told.Told()
+
+
+@pytest.mark.parametrize(
+    ("lines", "step"),
+    [
+        ([{"event": "checkpoint", "step": 4}, {"event": "summary", "checkpoint_step": 3}], 3),
+        ([{"event": "summary", "checkpoint_step": 3}, {"event": "checkpoint", "step": 4}], 4),
+        ([{"event": "checkpoint", "step": 4}, {"event": "summary", "checkpoint_step": None}], 4),
+        ([{"event": "checkpoint", "step": "4"}, {"event": []}], None),
+    ],
+)
+def test_the_newest_line_that_names_a_checkpoint_counts(
+    tmp_path: Path, lines: list[dict[str, object]], step: int | None
+) -> None:
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert told.so_far(tmp_path).checkpoint_step == step

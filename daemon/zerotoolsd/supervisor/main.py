@@ -145,7 +145,7 @@ def _record(
         "progress": progress.last_step,
         "checkpoint": progress.checkpoint,
         "peak_gpu_bytes": progress.peak_gpu_bytes,
-        "peak_host_bytes": watch.peak_host_bytes or None,
+        "peak_host_bytes": progress.peak_host_bytes or None,
         "started": started,
         "ended": time.time(),
         "unkillable": [

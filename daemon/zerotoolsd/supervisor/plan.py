@@ -14,6 +14,8 @@ LOCK = "lock"
 STOP = "stop"
 NOTIFY = "notify.sock"
 PROGRESS = "progress.jsonl"
+SUMMARY = "summary"
+"""The event of the supervisor's own lines in `progress.jsonl`: what an attempt came to so far."""
 
 EXIT_LOCKED = 3
 """The supervisor's own exit status: another copy holds the lock."""

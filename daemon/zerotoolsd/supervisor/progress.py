@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS
+from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS, SUMMARY
 
 MAX_DATAGRAM = 4096
 _THIN_ABOVE = 32 * 2**20
 """Bytes of `progress.jsonl` above which at most one step a second is kept."""
+_SUMMARY_BYTES = 16 * 1024
+"""A summary comes again after so many bytes: the end of the file always has one."""
+_NOTABLE = 1.05
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -39,6 +42,27 @@ class Progress:
         self.phases: dict[int, str] = {}
         self.steps_done = 0
         self.peak_gpu_bytes: int | None = None
+        self.peak_host_bytes = 0
+        self._summed_up_at = 0
+        self._summed_up_peak = 0
+
+    def used_host(self, used_bytes: int) -> None:
+        """All processes of the attempt together hold so much memory now."""
+        self.peak_host_bytes = max(self.peak_host_bytes, used_bytes)
+        if self.peak_host_bytes > self._summed_up_peak * _NOTABLE:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        self._summed_up_peak = self.peak_host_bytes
+        self._append(
+            {
+                "event": SUMMARY,
+                "time": time.time(),
+                "peak_host_bytes": self.peak_host_bytes or None,
+                "checkpoint_step": self.checkpoint and self.checkpoint["step"],
+            }
+        )
+        self._summed_up_at = self._size
 
     @property
     def trained(self) -> bool:
@@ -84,6 +108,11 @@ class Progress:
         if thin and self._size > _THIN_ABOVE and now - self._last_kept < 1:
             return
         self._last_kept = now
+        self._append(message)
+        if self._size - self._summed_up_at > _SUMMARY_BYTES:
+            self._sum_up()
+
+    def _append(self, message: dict[str, Any]) -> None:
         try:
             self._size += os.write(self._file, json.dumps(message).encode() + b"\n")
         except OSError as error:

@@ -33,7 +33,6 @@ class Watch:
         self.ranks: list[Rank] = []
         self.stop_reason: str | None = None
         self.killed_because: str | None = None
-        self.peak_host_bytes = 0
         self._kill_at: float | None = None
         self._kill_why = ""
         self._asked = False
@@ -147,7 +146,7 @@ class Watch:
 
     def _sample_memory(self) -> None:
         used = sum(p.rss_bytes for p in descendants(os.getpid(), processes()))
-        self.peak_host_bytes = max(self.peak_host_bytes, used)
+        self.progress.used_host(used)
 
     def close(self) -> None:
         """Copy what is left of the output."""

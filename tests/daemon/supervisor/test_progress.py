@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.told import so_far
 
 Send = Callable[[bytes], None]
 
@@ -98,6 +99,21 @@ def test_a_step_that_cannot_be_one_is_not_believed(
 ) -> None:
     send(message(event="checkpoint", step=step, path="/x"))
     assert (progress.steps_done, progress.checkpoint) == (0, None)
+
+
+def test_the_end_of_the_file_always_tells_the_peak_and_the_checkpoint(
+    progress: Progress, send: Send
+) -> None:
+    progress.used_host(1000)
+    progress.used_host(1049)
+    progress.used_host(900)
+    assert [line["peak_host_bytes"] for line in kept()] == [1000]
+    send(message(event="checkpoint", step=10, path="/a"))
+    for step in range(11, 1011):
+        send(message(event="step", step=step))
+        known = so_far(Path())
+        assert (known.checkpoint_step, known.peak_host_bytes or 0) >= (10, 1000)
+    assert progress.peak_host_bytes == 1049
 
 
 def test_the_newest_checkpoint_counts(progress: Progress, send: Send) -> None:
