@@ -3,7 +3,7 @@
 Each copy is cut into tiles that are contiguous in their target file. One worker handles a tile in
 its own buffers. The budget is divided by the number of workers, so peak memory depends on neither
 the model nor its largest tensor. Tiles stay small even under a large budget, because they are
-fastest when they fit in a core's cache (measured: 1 MiB; half of that and twice are slower).
+no faster when they are larger (measured in benchmarks/results/consolidate.md).
 """
 
 from __future__ import annotations
