@@ -9,8 +9,9 @@ import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import zerotools
 from zerotools.core.errors import BadRequest
@@ -22,6 +23,7 @@ from zerotoolsd.engine import Engine, request_of
 from zerotoolsd.interpreter import check_interpreter
 from zerotoolsd.launch import base_environment
 from zerotoolsd.lifecycle import NotAllowed
+from zerotoolsd.patience import within
 from zerotoolsd.scheduler import impossible
 from zerotoolsd.service import Conflict, Event, Forbidden, JobView, NotFound, Unavailable
 from zerotoolsd.store.rows import JobRow
@@ -29,6 +31,11 @@ from zerotoolsd.views import job_view
 
 _LARGEST_ID = 2**63 - 1
 
+LOOK_SECONDS = 10.0
+"""How long a look at the files of a job may take at submit."""
+
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
 InterpreterCheck = Callable[[str, Mapping[str, str]], Awaitable[None]]
 """(interpreter, environment); raises BadRequest."""
 
@@ -43,6 +50,7 @@ class EngineService:
         self._store = engine.store
         self._check_python = check_python
         self._started = time.monotonic()
+        self._places: dict[int, str] = {}
 
     async def submit(
         self, spec: JobSpec, *, uid: int, idempotency_key: str | None
@@ -50,11 +58,13 @@ class EngineService:
         """See `JobService`."""
         self._check_uid(uid)
         text = json.dumps(job_to_dict(spec), sort_keys=True)
+        place = None
         if self._store.by_key(uid, idempotency_key) is None:
             await self._check(spec)
+            place = await self._place_of(spec)
         # Nothing is awaited from here on: two submits may come at once, also of one job.
         if self._store.by_key(uid, idempotency_key) is None:
-            self._check_output_is_free(spec)
+            self._check_output_is_free(spec, place)
         try:
             job, new = self._store.submit(
                 uid=uid,
@@ -68,6 +78,7 @@ class EngineService:
         except sqlite3.OperationalError as error:
             raise Unavailable(f"the job cannot be queued: the queue's disk says: {error}") from None
         if new:
+            self._places[job.id] = place or os.path.normpath(job.output_dir)
             self._engine.announce()
         return self._view(job), new
 
@@ -85,16 +96,45 @@ class EngineService:
         why = impossible(request_of(0, spec), snapshot, self._engine.config.limits)
         if why is not None:
             raise BadRequest(why)
-        await asyncio.to_thread(preflight.check_files, spec)
-        preflight.check_output(spec)
+        await self._look(spec, preflight.check_files, spec)
+        await self._look(spec, preflight.check_output, spec)
         await self._check_python(spec.python or sys.executable, base_environment(spec))
 
-    def _check_output_is_free(self, spec: JobSpec) -> None:
+    async def _look(
+        self,
+        spec: JobSpec,
+        look: Callable[Parameters, Value],
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Value:
+        try:
+            return await within(LOOK_SECONDS, look, *args, **kwargs)
+        except TimeoutError:
+            raise Unavailable(
+                f"the files of the job do not answer within {LOOK_SECONDS:g} s: look at the file "
+                f"systems of output_dir = {spec.output_dir}, of resume_from, and of its data"
+            ) from None
+
+    async def _place_of(self, spec: JobSpec) -> str | None:
+        """Where the job writes, links followed. So for the jobs of an earlier daemon too."""
         if spec.output_dir is None:
+            return None
+        for job in self._unfinished():
+            if job.id not in self._places:
+                place = os.path.normpath(job.output_dir)
+                with suppress(TimeoutError):
+                    place = await within(1, os.path.realpath, job.output_dir)
+                self._places[job.id] = place
+        return await self._look(spec, os.path.realpath, spec.output_dir)
+
+    def _unfinished(self) -> list[JobRow]:
+        return self._store.jobs([state for state in states.STATES if state not in states.TERMINAL])
+
+    def _check_output_is_free(self, spec: JobSpec, place: str | None) -> None:
+        if place is None:
             return
-        unfinished = [state for state in states.STATES if state not in states.TERMINAL]
-        for job in self._store.jobs(unfinished):
-            if os.path.realpath(job.output_dir) == os.path.realpath(spec.output_dir):
+        for job in self._unfinished():
+            if self._places.get(job.id) == place:
                 raise Conflict(
                     f"output_dir = {spec.output_dir}: job {job.id}, which is {job.state}, "
                     "writes there; name another directory"
