@@ -20,7 +20,7 @@ from zerotools.jobs.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
 from zerotoolsd.api.app import make_app
-from zerotoolsd.api.listen import BACKLOG, open_socket
+from zerotoolsd.api.listen import BACKLOG, open_socket, refuse_taken
 from zerotoolsd.config import load
 from zerotoolsd.engine import Engine
 from zerotoolsd.holding import hold
@@ -85,6 +85,11 @@ async def _serve(
     state_dir = (options.state_dir or default_state_dir()).absolute()
     stop = _stop_on_signals()
     umask = os.umask(0o077)
+    path = _socket_path(options, state_dir)
+    inherited = systemd.inherited_socket()
+    if inherited is None and not state_dir.exists():
+        # Before a directory is made for nothing.
+        refuse_taken(path)
     lock = hold(state_dir)
     store = Store(state_dir)
     machine = Machine(SnapshotSource())
@@ -97,7 +102,7 @@ async def _serve(
             command=command,
             umask=umask,
         )
-        listening = systemd.inherited_socket() or _listen(_socket_path(options, state_dir))
+        listening = inherited or _listen(path)
         await _run(EngineService(engine, check_python=check_python), engine, listening, stop)
     finally:
         machine.close()

@@ -16,6 +16,10 @@ def hold(state_dir: Path) -> int:
 
     Raises DaemonRefused naming the daemon that holds it, BadRequest where it cannot be made.
     """
+    if state_dir.exists() and not state_dir.is_dir():
+        raise BadRequest(
+            f"--state-dir {state_dir}: is a file, and must be a directory or not there yet"
+        )
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(state_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import STEP, FakeService, an_attempt
 
@@ -32,3 +34,10 @@ def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeSe
 def test_show_of_nothing(zerotools: Command) -> None:
     done = zerotools("show", "3")
     assert (done.status, done.err) == (2, "zerotools: there is no job 3\n")
+
+
+@pytest.mark.parametrize("word", ["abc", "0", "1.5", "-1"])
+def test_show_of_what_is_no_number(zerotools: Command, word: str) -> None:
+    done = zerotools("show", "--", word)
+    sentence = f"zerotools: {word} is no job: give its number, which `zerotools queue` lists\n"
+    assert (done.status, done.err) == (2, sentence)

@@ -7,6 +7,8 @@ import resource
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -14,9 +16,9 @@ from contextlib import closing, suppress
 import pytest
 
 from tests.daemon.attempts import is_alive, progress_of, wait_for_file
-from tests.daemon.daemons import Daemon, make_job
+from tests.daemon.daemons import FAKE_DAEMON, ROOT, Daemon, make_job
 from tests.daemon.waiting import wait_for
-from zerotools.core.errors import DaemonRefused, DaemonUnreachable
+from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotoolsd import crashpoints
 from zerotoolsd.supervisor.durable import read_json, write_json
 
@@ -265,6 +267,51 @@ def test_ranks_that_stop_without_being_asked_are_not_started_for_ever(daemon: Da
     job = daemon.wait_for_end(1)
     assert (job["state"], len(job["attempts"])) == ("failed", 2)
     assert job["reason"] == "stopped at step 2 without being asked to; no restart left of 1"
+
+
+def test_a_job_whose_supervisor_is_stopped_from_outside_waits_and_counts(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.client.submit(make_job("attempt=1:stop exit=0", ranks=1))
+    wait_for(lambda: progress_of(daemon.run_dir()), "the rank to train")
+    os.kill(daemon.pids()[0], signal.SIGTERM)
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "succeeded"
+    assert job["attempts"][0]["cause"] == (
+        "saved at step 7 and stopped by a SIGTERM that the daemon did not send"
+    )
+    kinds = [event["kind"] for event in daemon.client.events()["events"]]
+    assert kinds[2:6] == ["started", "crashed", "retry", "admit"]
+
+
+def test_a_daemon_whose_socket_is_in_use_leaves_nothing_behind(daemon: Daemon) -> None:
+    first = daemon.start().process
+    other = daemon.state.parent / "other"
+    command = (sys.executable, str(FAKE_DAEMON), "--state-dir", str(other))
+    refused = subprocess.run(
+        (*command, "--socket", str(daemon.state / "api.sock")),
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert refused.returncode == DaemonRefused.exit_code
+    assert refused.stderr == (
+        f"zerotoolsd: another zerotoolsd already listens at {daemon.state / 'api.sock'}; "
+        "stop it, or start with another --socket\n"
+    )
+    assert not other.exists()
+    assert first is not None
+    assert first.poll() is None
+
+
+def test_a_state_directory_that_is_a_file_is_said(daemon: Daemon) -> None:
+    daemon.state.write_text("mine")
+    assert daemon.spawn().wait(timeout=20) == BadRequest.exit_code
+    assert daemon.log.read_text() == (
+        f"zerotoolsd: --state-dir {daemon.state}: is a file, and must be a directory or not there "
+        "yet\n"
+    )
 
 
 def test_a_second_daemon_on_the_same_state_names_the_first(daemon: Daemon) -> None:

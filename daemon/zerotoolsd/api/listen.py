@@ -7,7 +7,7 @@ import socket
 import stat
 from pathlib import Path
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.location import Address, connect
 
 BACKLOG = 1024
@@ -17,8 +17,8 @@ ANSWER_SECONDS = 1.0
 def open_socket(path: Path) -> socket.socket:
     """Listen at `path`, mode 0600; its directory is made with mode 0700 where it is missing.
 
-    A socket that a dead daemon left behind is replaced. Raises BadRequest where a living one
-    answers, or something else than a socket is in the way.
+    A socket that a dead daemon left behind is replaced. Raises DaemonRefused where a living one
+    answers, BadRequest where something else than a socket is in the way.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _clear(path)
@@ -53,4 +53,21 @@ def _clear(path: Path) -> None:
         return
     except OSError as error:
         raise BadRequest(f"{path} cannot be taken over: {error.strerror or error}") from error
-    raise BadRequest(f"another zerotoolsd already listens at {path}")
+    raise _taken(path)
+
+
+def refuse_taken(path: Path) -> None:
+    """Raises DaemonRefused where a daemon answers at `path`; changes nothing."""
+    try:
+        connect(path, ANSWER_SECONDS).close()
+    except OSError:
+        return
+    raise _taken(path)
+
+
+def _taken(path: Path) -> DaemonRefused:
+    return DaemonRefused(
+        f"another zerotoolsd already listens at {path}; stop it, or start with another --socket",
+        status=409,
+        code="held",
+    )

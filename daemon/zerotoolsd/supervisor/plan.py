@@ -17,6 +17,9 @@ PROGRESS = "progress.jsonl"
 SUMMARY = "summary"
 """The event of the supervisor's own lines in `progress.jsonl`: what an attempt came to so far."""
 
+OUTSIDE = "SIGTERM"
+"""The reason of a stop that the daemon did not ask for."""
+
 EXIT_LOCKED = 3
 """The supervisor's own exit status: another copy holds the lock."""
 EXIT_USED = 4

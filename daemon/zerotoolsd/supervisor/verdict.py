@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zerotoolsd.supervisor.plan import OUTSIDE
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import Rank
 
@@ -49,12 +50,15 @@ def judge(
     if all(rank.exit_code == 0 for rank in ranks):
         return Verdict("finished", f"finished after step {progress.steps_done}", status=0)
     if killed_because is not None:
-        idle_stop = stop is not None and not progress.trained
+        idle_stop = stop not in (None, OUTSIDE) and not progress.trained
         return Verdict("stopped" if idle_stop else "killed", killed_because)
     saved = progress.checkpoint["step"] if progress.checkpoint else 0
     if stop is None:
         # As "stopped" it would be queued again at once, as often as it does so.
         cause = f"stopped at step {progress.steps_done} without being asked to"
+        return Verdict("crashed", cause, status=EXIT_STOPPED)
+    if stop == OUTSIDE:
+        cause = f"saved at step {saved} and stopped by a SIGTERM that the daemon did not send"
         return Verdict("crashed", cause, status=EXIT_STOPPED)
     return Verdict("stopped", f"saved at step {saved} and stopped", status=EXIT_STOPPED)
 

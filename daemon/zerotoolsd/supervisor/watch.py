@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotoolsd.supervisor.durable import read_json, write_text
 from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.plan import REQUEST, STOP, Plan
+from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, STOP, Plan
 from zerotoolsd.supervisor.procfs import descendants, processes
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import Rank, free_port, spawn
@@ -121,7 +121,7 @@ class Watch:
             request = {"reason": f"an unreadable request ({error})"}
         if request is None and not self._asked:
             return
-        request = request or {"reason": "SIGTERM"}
+        request = request or {"reason": OUTSIDE}
         self.stop_reason = str(request.get("reason"))
         try:
             write_text(Path(STOP), self.stop_reason)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.serving import serving
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client import DaemonClient
 from zerotoolsd.api.listen import open_socket
 
@@ -23,7 +23,7 @@ def test_a_dead_daemons_socket_is_replaced_and_a_living_ones_is_not(tmp_path: Pa
     path = tmp_path / "api.sock"
     open_socket(path).close()
     living = open_socket(path)
-    with pytest.raises(BadRequest, match="another zerotoolsd already listens"):
+    with pytest.raises(DaemonRefused, match="another zerotoolsd already listens"):
         open_socket(path)
     living.close()
 

@@ -141,9 +141,19 @@ def test_a_stop_before_training_does_not_wait_for_the_grace(tmp_path: Path) -> N
     run = make_attempt(tmp_path / "run", "hang", grace_seconds=1000.0)
     process = supervise(run)
     wait_for_file(run / "run.json")
+    write_json(run / "request.json", {"reason": "cancel"})
     process.send_signal(signal.SIGTERM)
     record = finish(run, process)
     assert (record["outcome"], record["cause"]) == ("stopped", "stopped before training began")
+
+
+def test_a_stop_from_outside_before_training_is_no_stop_as_asked(tmp_path: Path) -> None:
+    run = make_attempt(tmp_path / "run", "hang", grace_seconds=1000.0)
+    process = supervise(run)
+    wait_for_file(run / "run.json")
+    process.send_signal(signal.SIGTERM)
+    record = finish(run, process)
+    assert (record["outcome"], record["cause"]) == ("killed", "stopped before training began")
 
 
 def test_p5_ranks_that_ignore_the_stop_are_killed_after_the_grace(tmp_path: Path) -> None:

@@ -52,6 +52,27 @@ class FlatGroup:
             return shard.masters[self.number]
         return shard.states[self.number].get(role)
 
+    def dtype(self, role: str) -> DType:
+        """The type of one of `roles`."""
+        found = _dtype(self.vectors(role))
+        assert found is not None, f"{role} is in no file"
+        return found
+
+    def check_roles(self) -> None:
+        """Check that every rank has the same kinds of state.
+
+        Raises:
+            BadFile: one has a kind that another lacks.
+        """
+        present = [shard for shard in self.shards if shard is not None]
+        for shard in present:
+            mine, others = (each.states[self.number].keys() for each in (shard, present[0]))
+            if mine != others:
+                raise BadFile(
+                    f"{shard.file.path} has {sorted(mine)} as state of group {self.number}, and "
+                    f"{present[0].file.path} has {sorted(others)}"
+                )
+
     def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
         """The tensors of one role, by name."""
         vectors = self.vectors(role)

@@ -14,12 +14,15 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.column import Column
-from zerotools.formats.deepspeed.lay_out_flat import first_of, lay_out_flat
-from zerotools.formats.deepspeed.order import ROUND_ROBIN, is_round_robin
-from zerotools.formats.deepspeed.shards import STAGE_3
+from zerotools.formats.deepspeed.lay_out_flat import lay_out_flat
+from zerotools.formats.deepspeed.lay_out_sliced import lay_out_sliced
+from zerotools.formats.deepspeed.order import ROUND_ROBIN, is_round_robin, zero_config
+from zerotools.formats.deepspeed.shards import STAGE_3, first_of
+from zerotools.formats.deepspeed.sub_groups import DEFAULT_SIZE, SUB_GROUP_SIZE, size_of
 from zerotools.formats.deepspeed.surroundings import around
 
 COLUMNS = "columns"
+QUANTIZED = "zero_quantized_nontrainable_weights"
 _RANK = re.compile(r"pp_rank_\d+_")
 
 
@@ -35,9 +38,13 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
         raise BadRequest(f"a checkpoint is laid out for at least 1 rank, not {world_size}")
     column = _column(source)
     shard = first_of(column.shards)
-    tag = source.root.name
+    tag, model = source.root.name, column.model.file.name
     names = [f"{tag}/{_RANK.sub(f'pp_rank_{r}_', shard.file.name)}" for r in range(world_size)]
-    files = lay_out_flat(column, world_size, f"{tag}/{column.model.file.name}", names)
+    if shard.kind == STAGE_3:
+        models = [f"{tag}/{_RANK.sub(f'pp_rank_{r}_', model)}" for r in range(world_size)]
+        files = lay_out_sliced(column, world_size, models, names)
+    else:
+        files = lay_out_flat(column, world_size, f"{tag}/{model}", names)
     plans, notes = around(source, same_ranks=world_size == len(column.shards))
     plans |= files.plans
     checkpoint = replace(
@@ -52,7 +59,7 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
         companions={},
         problems=(),
     )
-    notes = (*notes, *_settings(column), *_batch(column, world_size))
+    notes = (*notes, *_settings(column), *_client_state(column), *_batch(column, world_size))
     return Target(checkpoint, plans, notes=notes, carried=files.carried)
 
 
@@ -74,8 +81,16 @@ def _column(source: Checkpoint) -> Column:
         column.model.fields.tree.get("num_experts")
     ):
         raise Unsupported(f"{path} has experts, which zerotools does not reshard")
-    if first_of(column.shards).kind == STAGE_3:
-        raise Unsupported(f"{path} is of ZeRO stage 3, which zerotools does not reshard yet")
+    if column.model.data_parallel_size not in (None, len(column.shards)):
+        raise Unsupported(
+            f"{path} is of {column.model.data_parallel_size} ranks in groups of "
+            f"{len(column.shards)} (MiCS), which zerotools does not reshard"
+        )
+    if zero_config(column.model).get(QUANTIZED) and column.model.frozen_shapes:
+        raise Unsupported(
+            f"{path} has {QUANTIZED}: its frozen weights are quantized, and the scales are not in "
+            "the checkpoint; save it without"
+        )
     if column.model.groups is None:
         raise Unsupported(
             f"{path} was saved by DeepSpeed {column.model.version}, before 0.6.0; load it with "
@@ -86,9 +101,23 @@ def _column(source: Checkpoint) -> Column:
 
 def _settings(column: Column) -> list[str]:
     """Keys of the configuration that the resuming run must have, as this one had."""
-    if not is_round_robin(column.model, first_of(column.shards)):
+    shard, wanted = first_of(column.shards), []
+    if is_round_robin(column.model, shard):
+        wanted.append(f'"{ROUND_ROBIN}": true')
+    if shard.kind == STAGE_3 and size_of(column.model) != DEFAULT_SIZE:
+        wanted.append(f'"{SUB_GROUP_SIZE}": {size_of(column.model)}')
+    needed = ", ".join(wanted)
+    return (
+        [f'the resuming run needs "zero_optimization": {{{needed}}}, as this one'] if wanted else []
+    )
+
+
+def _client_state(column: Column) -> list[str]:
+    """At stage 3 each rank saves what its caller gave it."""
+    kept = ", ".join(column.model.client_state)
+    if not kept or first_of(column.shards).kind != STAGE_3:
         return []
-    return [f'the resuming run needs "zero_optimization": {{"{ROUND_ROBIN}": true}}, as this one']
+    return [f"the caller's own state ({kept}) is that of rank 0 on every rank"]
 
 
 def _batch(column: Column, ranks: int) -> list[str]:

@@ -9,12 +9,10 @@ Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `bf16_optimizer.py`: `stat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.checkpoint import FilePlan, Key, Opaque, Tensor
-from zerotools.core.dtypes import DType
-from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.checkpoint import Key, Opaque
+from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.column import Column
 from zerotools.formats.deepspeed.flat import Vector
 from zerotools.formats.deepspeed.flat_groups import FlatGroup
@@ -26,29 +24,14 @@ from zerotools.formats.deepspeed.order import (
     optimizer_order,
     paddings_of,
 )
-from zerotools.formats.deepspeed.output import Output, new_vector
-from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER, Shard
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.formats.deepspeed.output import Files, Output, carried_tensors, new_vector
+from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER, Shard, first_of, is_vector
 from zerotools.io.torchzip.values import Ordered, StoredTensor
 
 MASTERS = "single_partition_of_fp32_groups"
 MAPPINGS = "param_slice_mappings"
 PADDINGS = "group_paddings"
 ALIGNMENTS = "param_alignment_paddings"
-
-
-@dataclass(frozen=True)
-class Files:
-    """Files by name, tensors to be copied into them, and tensors in what they carry over."""
-
-    plans: Mapping[str, FilePlan]
-    tensors: Mapping[Key, Tensor]
-    carried: Mapping[Key, Tensor]
-
-
-def first_of(shards: Sequence[Shard | None]) -> Shard:
-    """The first file that is there: all are equal in everything but their vectors."""
-    return next(shard for shard in shards if shard is not None)
 
 
 def lay_out_flat(column: Column, ranks: int, model_name: str, names: Sequence[str]) -> Files:
@@ -72,7 +55,7 @@ def lay_out_flat(column: Column, ranks: int, model_name: str, names: Sequence[st
     tree = {**column.model.fields.tree, "dp_world_size": ranks, "param_shapes": shapes}
     model = Output.of(tree, column.model.file, ())
     plans = {model_name: model.plan({})}
-    vectors: dict[tuple[int, str], list[Vector | None]] = {}
+    vectors: dict[tuple[int, str], list[Vector]] = {}
     outputs = []
     for rank, name in enumerate(names):
         made = _made(column.groups, geometries, shard, rank)
@@ -91,30 +74,10 @@ def lay_out_flat(column: Column, ranks: int, model_name: str, names: Sequence[st
     tensors = {
         Key(parameter, role): tensor
         for (number, role), of_ranks in vectors.items()
-        for parameter, tensor in geometries[number].tensors(_type(of_ranks), of_ranks)
+        for parameter, tensor in geometries[number].tensors(of_ranks[0].dtype, of_ranks)
     }
     files = {model_name: model, names[0]: outputs[0]}
     return Files(plans, tensors, carried_tensors(column, tensors, files))
-
-
-def carried_tensors(
-    column: Column, tensors: Mapping[Key, Tensor], files: Mapping[str, Output]
-) -> dict[Key, Tensor]:
-    """Where the tensors that are not copied lie in the bytes that `files` carry over."""
-    found = {}
-    for key, tensor in column.tensors.items():
-        if key in tensors:
-            continue
-        moved = (output.carried(file, tensor) for file, output in files.items())
-        place = next((there for there in moved if there is not None), None)
-        if place is None:
-            raise BadFile(f"{column.model.file.path}: {key} is in no file that is carried over")
-        found[key] = place
-    return found
-
-
-def _type(vectors: Sequence[Vector | None]) -> DType:
-    return next(vector.dtype for vector in vectors if vector is not None)
 
 
 def _renewed(column: Column, number: int, geometry: Geometry) -> dict[str, Any]:
@@ -144,9 +107,9 @@ def _made(
     """One rank's vectors by group and role."""
     made = {}
     for group, geometry in zip(groups, geometries, strict=True):
-        check_roles(group)
+        group.check_roles()
         for role in group.roles:
-            dtype = _type(group.vectors(role))
+            dtype = group.dtype(role)
             length = geometry.width
             if role == "param" and shard.kind != BF16_OPTIMIZER and PADDINGS in shard.fields:
                 length -= _padding(geometry, rank)
@@ -154,22 +117,6 @@ def _made(
             key = f"new-{group.number}-{role}"
             made[group.number, role] = new_vector(key, dtype, length, requires_grad=master)
     return made
-
-
-def check_roles(group: FlatGroup) -> None:
-    """Every rank has the same kinds of state.
-
-    Raises:
-        BadFile: one has a kind that another lacks.
-    """
-    present = [shard for shard in group.shards if shard is not None]
-    for shard in present:
-        if shard.states[group.number].keys() != present[0].states[group.number].keys():
-            raise BadFile(
-                f"{shard.file.path} has {sorted(shard.states[group.number])} as state of group "
-                f"{group.number}, and {present[0].file.path} has "
-                f"{sorted(present[0].states[group.number])}"
-            )
 
 
 def _padding(geometry: Geometry, rank: int) -> int:
@@ -232,12 +179,6 @@ def _state(saved: Any, made: Mapping[tuple[int, str], StoredTensor]) -> dict[str
         for number, of_group in (saved.get("state") or {}).items()
     }
     return {**saved, "state": state}
-
-
-def is_vector(value: Any) -> bool:
-    """Whether a value of the optimizer's state is one of the flat vectors."""
-    tensor = as_tensor(value)
-    return tensor is not None and len(tensor.shape) == 1
 
 
 _FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")

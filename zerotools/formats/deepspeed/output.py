@@ -11,8 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.checkpoint import Carried, Checksum, Chunk, FilePlan, Literal, Tensor, Zeros
+from zerotools.core.checkpoint import (
+    Carried,
+    Checksum,
+    Chunk,
+    FilePlan,
+    Key,
+    Literal,
+    Tensor,
+    Zeros,
+)
 from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
+from zerotools.formats.deepspeed.column import Column
 from zerotools.formats.deepspeed.flat import Vector
 from zerotools.io.torchzip import lay_out as archives
 from zerotools.io.torchzip.pickles import dumps_renumbered
@@ -103,3 +114,28 @@ class Output:
                 offset = self.offsets[key] + chunk.offset - begin
                 return Chunk(chunk.box, file, offset, chunk.strides)
         return None
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files by name, tensors to be copied into them, and tensors in what they carry over."""
+
+    plans: Mapping[str, FilePlan]
+    tensors: Mapping[Key, Tensor]
+    carried: Mapping[Key, Tensor]
+
+
+def carried_tensors(
+    column: Column, tensors: Mapping[Key, Tensor], files: Mapping[str, Output]
+) -> dict[Key, Tensor]:
+    """Where the tensors that are not copied lie in the bytes that `files` carry over."""
+    found = {}
+    for key, tensor in column.tensors.items():
+        if key in tensors:
+            continue
+        moved = (output.carried(file, tensor) for file, output in files.items())
+        place = next((there for there in moved if there is not None), None)
+        if place is None:
+            raise BadFile(f"{column.model.file.path}: {key} is in no file that is carried over")
+        found[key] = place
+    return found

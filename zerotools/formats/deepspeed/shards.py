@@ -172,3 +172,14 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
     if not all(isinstance(group, dict) for group in groups):
         raise inner.fault("its param_groups are not dicts")
     return groups
+
+
+def first_of(shards: Sequence[Shard | None]) -> Shard:
+    """The first file that is there: all are equal in everything but their vectors."""
+    return next(shard for shard in shards if shard is not None)
+
+
+def is_vector(value: Any) -> bool:
+    """Whether a value of the optimizer's state is one of the flat vectors."""
+    tensor = as_tensor(value)
+    return tensor is not None and len(tensor.shape) == 1
