@@ -64,6 +64,7 @@ def main() -> None:
     allow_fp16_on_cpu()
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     for name in sys.argv[1:]:
+        print("judging", name, flush=True)
         judge(CASES[name])
     dist.barrier()
     leave()

@@ -5,12 +5,16 @@ Needs no torch itself: the ranks that `judge.py` describes run as processes of t
 
 from __future__ import annotations
 
+import argparse
+import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED, digests
+from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read
 from zerotools.formats.deepspeed.lay_out import lay_out
@@ -19,8 +23,10 @@ from .launch import launch
 
 # Those whose engines are Hugging Face's, or that are universal, pipelines and the like.
 OTHER_ENGINES = ("universal", "pipeline", "tensor-parallel", "experts", "z0-", "hf-trainer")
-# Refused, with a sentence: elastic state has no hyper-parameters.
-REFUSED = ("elastic",)
+# Elastic state has no hyper-parameters, and is refused with a sentence; Adagrad's checkpoint of
+# stage 3 is one that DeepSpeed 0.19.8 itself cannot load again at its own number of ranks.
+LEFT_OUT = ("elastic", "z3-fp32-w2-adagrad")
+LAUNCHED_TOGETHER = 20
 
 
 def judged_cases() -> list[str]:
@@ -29,7 +35,7 @@ def judged_cases() -> list[str]:
         path.parent.name
         for path in DEEPSPEED.glob("*/truth.json")
         if not path.parent.name.startswith(OTHER_ENGINES)
-        and not any(word in path.parent.name for word in REFUSED)
+        and not any(word in path.parent.name for word in LEFT_OUT)
     )
 
 
@@ -66,3 +72,27 @@ def _differences(name: str, ranks: int, directory: Path) -> Iterator[str]:
 def _is_excluded(name: str, key: str) -> bool:
     """Frozen weights that `exclude_frozen_parameters` kept out of the checkpoint."""
     return "exclude-frozen" in name and "lora" not in key
+
+
+def main() -> None:
+    """Every case at 1, 2, 3 and 4 ranks; exits 1 where something is not equal."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="JSON of the result")
+    options = parser.parse_args()
+    from .cases import CASES  # imports torch, which only marked tests may
+
+    names = [name for name in judged_cases() if not CASES[name].builds]
+    found: dict[str, list[str]] = {}
+    for ranks in (1, 2, 3, 4):
+        for first in range(0, len(names), LAUNCHED_TOGETHER):
+            part = names[first : first + LAUNCHED_TOGETHER]
+            with tempfile.TemporaryDirectory() as directory:
+                found.setdefault(str(ranks), []).extend(differences(part, ranks, Path(directory)))
+        print(f"{len(names)} cases at {ranks} ranks: {len(found[str(ranks)])} differences")
+    result = {"zerotools": __version__, "deepspeed": "0.19.8", "cases": names, "differences": found}
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    raise SystemExit(any(found.values()))
+
+
+if __name__ == "__main__":
+    main()

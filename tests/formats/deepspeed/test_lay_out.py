@@ -16,6 +16,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import read
 from zerotools.formats.deepspeed.lay_out import lay_out
+from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.torchfile import TorchFile
 
 REFUSED = ("universal", "pipeline", "tensor-parallel", "experts", "z0-")
@@ -66,7 +67,18 @@ def described(checkpoint: Checkpoint, name: str) -> Any:
     if is_round_robin(file.tree):
         # DeepSpeed's own are of the order without round robin; ours are of the real one.
         file.tree.get("optimizer_state_dict", {}).pop("param_slice_mappings", None)
+    without_padding(file.tree)
     return describe(file)
+
+
+def without_padding(tree: Any) -> None:
+    """Stage 3 saves uninitialised memory as padding of its masters: their shapes are compared."""
+    state = tree.get("optimizer_state_dict", {})
+    if "fp32_flat_groups" in state:
+        state["fp32_flat_groups"] = [as_tensor(value).shape for value in state["fp32_flat_groups"]]
+    fragments = tree.get("frozen_param_fragments")
+    if fragments and tree["ds_config"]["zero_optimization"]["stage"] == 3:
+        tree["frozen_param_fragments"] = {name: part.shape for name, part in fragments.items()}
 
 
 def is_round_robin(tree: Any) -> bool:
@@ -79,6 +91,40 @@ def test_every_record_has_the_right_checksum(case: Path, tmp_path: Path) -> None
     for file in tmp_path.rglob("*_states.pt"):
         with zipfile.ZipFile(file) as archive:
             assert archive.testzip() is None, file
+
+
+def test_a_sub_group_that_is_split_counts_its_steps_apart(tmp_path: Path) -> None:
+    """One tensor for two parts would be counted up twice at every step."""
+    source = read(DEEPSPEED / "z3-fp32-w2-sub-groups" / "checkpoint")
+    joined = reshard(source, tmp_path / "five", 5)
+    split = reshard(joined, tmp_path / "one", 1)
+    assert [len(step_storages(each)) for each in (source, joined, split)] == [4, 3, 4]
+    assert len(set(step_storages(split))) == 4
+
+
+def step_storages(checkpoint: Checkpoint) -> list[str]:
+    file = next(file for file in checkpoint.files if "rank_0_mp_rank_00_optim" in file)
+    tree = TorchFile.open(checkpoint.root, file).tree
+    states = tree["optimizer_state_dict"]["optimizer_state_dict"]["state"].values()
+    return [state["step"].storage.key for state in states]
+
+
+@pytest.mark.parametrize("limit", [1, 47, 10**9])
+def test_sub_groups_that_the_configuration_does_not_explain_are_refused(
+    tmp_path: Path, limit: int
+) -> None:
+    source = read(DEEPSPEED / "z3-fp32-w2-sub-groups" / "checkpoint")
+    column = source.origin.details["columns"][0]
+    column.model.fields.tree["ds_config"]["zero_optimization"]["sub_group_size"] = limit
+    with pytest.raises(Unsupported, match=f"sub_group_size = {limit}, and the sub-groups"):
+        lay_out(source, tmp_path / "out", world_size=3)
+
+
+def test_shards_over_a_part_of_the_ranks_are_refused(tmp_path: Path) -> None:
+    source = read(DEEPSPEED / "z3-fp32-w2" / "checkpoint")
+    source.origin.details["columns"][0].model.fields.tree["dp_world_size"] = 4
+    with pytest.raises(Unsupported, match=r"of 4 ranks in groups of 2 \(MiCS\)"):
+        lay_out(source, tmp_path / "out", world_size=3)
 
 
 def test_what_lies_around_the_tag_comes_along(tmp_path: Path) -> None:

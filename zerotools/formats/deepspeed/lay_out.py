@@ -106,10 +106,10 @@ def _settings(column: Column) -> list[str]:
         wanted.append(f'"{ROUND_ROBIN}": true')
     if shard.kind == STAGE_3 and size_of(column.model) != DEFAULT_SIZE:
         wanted.append(f'"{SUB_GROUP_SIZE}": {size_of(column.model)}')
+    if not wanted:
+        return []
     needed = ", ".join(wanted)
-    return (
-        [f'the resuming run needs "zero_optimization": {{{needed}}}, as this one'] if wanted else []
-    )
+    return [f'the resuming run needs "zero_optimization": {{{needed}}}, as this one']
 
 
 def _client_state(column: Column) -> list[str]:

@@ -7,10 +7,12 @@ byte and with the CRC-32 that the source's zip has for them, so that damage stay
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import (
     Carried,
     Checksum,
@@ -54,13 +56,21 @@ class Output:
     kept: Mapping[str, Storage]
 
     @classmethod
-    def of(cls, tree: Any, source: TorchFile, made: Iterable[StoredTensor]) -> Output:
-        """Lay out `tree`, whose storages are those of `made` and of `source`."""
+    def of(
+        cls,
+        tree: Any,
+        source: TorchFile,
+        made: Iterable[StoredTensor],
+        copies: Mapping[str, Storage] = MappingProxyType({}),
+    ) -> Output:
+        """Lay out `tree`, whose storages are those of `made` and of `source`, and copies: `copies`
+        has the storage of the source by the key of its copy."""
         new = {tensor.storage.key: tensor for tensor in made}
         pickle, storages = dumps_renumbered(tree)
+        sources = [copies.get(storage.key, storage) for storage in storages]
         crcs = {
             number: source.records[f"data/{storage.key}"].crc
-            for number, storage in enumerate(storages)
+            for number, storage in enumerate(sources)
             if storage.key not in new and f"data/{storage.key}" in source.records
         }
         layout = archives.lay_out(pickle, [storage.nbytes for storage in storages], crcs)
@@ -69,13 +79,17 @@ class Output:
         for (number, storage), at in zip(full, layout.payloads, strict=True):
             offsets[storage.key] = at.offset
             if storage.key not in new:
-                begin = source.payload(storage)
+                begin = source.payload(sources[number])
                 carried.append(Carried(at.offset, source.path, begin, at.length))
             if number not in crcs:
                 checksums.append(Checksum(at.offset, at.length, at.crc_at))
         literals = [Literal(at, data) for at, data in layout.literals]
         plan = FilePlan(layout.length, literals, carried, checksums)
-        kept = {storage.key: storage for _, storage in full if storage.key not in new}
+        kept = {
+            storage.key: storage
+            for _, storage in full
+            if storage.key not in new and storage.key not in copies
+        }
         return cls(plan, offsets, source, new, kept)
 
     def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
@@ -94,6 +108,12 @@ class Output:
         """Where a new vector is in `file`, which has this layout."""
         offset = self.offsets.get(tensor.storage.key, 0)
         return Vector(file, offset, tensor.shape[0], tensor.dtype)
+
+    def placed(self, file: str, stored: StoredTensor) -> Tensor:
+        """Where a small tensor of the tree is in `file`."""
+        offset = self.offsets[stored.storage.key] + stored.offset * stored.dtype.itemsize
+        chunk = Chunk(Box.whole(stored.shape), file, offset, stored.strides)
+        return Tensor(stored.dtype, stored.shape, [chunk])
 
     def carried(self, file: str, tensor: Tensor) -> Tensor | None:
         """Where a tensor of the source is in `file`; None if its bytes are not carried over."""
@@ -126,12 +146,12 @@ class Files:
 
 
 def carried_tensors(
-    column: Column, tensors: Mapping[Key, Tensor], files: Mapping[str, Output]
+    column: Column, elsewhere: Collection[Key], files: Mapping[str, Output]
 ) -> dict[Key, Tensor]:
-    """Where the tensors that are not copied lie in the bytes that `files` carry over."""
+    """Where the tensors that are not `elsewhere` lie in the bytes that `files` carry over."""
     found = {}
     for key, tensor in column.tensors.items():
-        if key in tensors:
+        if key in elsewhere:
             continue
         moved = (output.carried(file, tensor) for file, output in files.items())
         place = next((there for there in moved if there is not None), None)
