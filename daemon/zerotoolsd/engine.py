@@ -313,14 +313,14 @@ class Engine:
 def _look(attempt: AttemptRow) -> reattach.Finding:
     run_dir = Path(attempt.run_dir)
     found = reattach.look(run_dir, attempt.token)
+    if not isinstance(found, reattach.NeverStarted) or attempt.state == LAUNCHING:
+        return found
     try:
         prepared = (run_dir / ATTEMPT).exists()
     except OSError as error:
         return reattach.Unreadable(f"{error.filename}: {error.strerror}")
-    if isinstance(found, reattach.NeverStarted) and attempt.state != LAUNCHING and not prepared:
-        # It was written before the attempt was started: someone has removed it since.
-        return reattach.Gone("its run directory was removed")
-    return found
+    # It was written before the attempt was started: if it is gone, someone has removed it since.
+    return found if prepared else reattach.Gone("its run directory was removed")
 
 
 def _readable_spec(job: JobRow) -> JobSpec | None:

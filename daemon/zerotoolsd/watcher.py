@@ -43,6 +43,8 @@ class Watcher:
         self._on_over = on_over
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
+        self._unasked: dict[str, str] = {}
+        """Reasons of stops that could not be written down, by token."""
         self.held: dict[int, str] = {}
         """Why nothing can be said of an attempt now, by job."""
 
@@ -72,6 +74,8 @@ class Watcher:
                 self._on_over(attempt, record)
             case reattach.Alive(pidfd):
                 self._track(_Live(attempt, pidfd, None))
+                if (reason := self._unasked.pop(attempt.token, None)) is not None:
+                    self.request_stop(attempt, reason)
             case reattach.Starting():
                 self._look_again(attempt)
             case reattach.NeverStarted():
@@ -161,6 +165,7 @@ class Watcher:
             write_json(run_dir / REQUEST, {"reason": reason})
         except OSError as error:
             log.error("%s: %s", run_dir / REQUEST, error.strerror)
+            self._unasked[attempt.token] = reason
         live = self._live.get(attempt.token)
         # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
         if live is not None and ((run_dir / RUN).exists() or not run_dir.exists()):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
-from tests.daemon.attempts import make_attempt, supervise
+from tests.daemon.attempts import make_attempt, progress_of, supervise
 from tests.daemon.daemons import make_job
 from tests.daemon.engines import leave_attempt, running
-from tests.daemon.waiting import wait_async
+from tests.daemon.waiting import wait_async, wait_for
 from zerotoolsd.store.rows import LAUNCHING
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import EXIT_USED
@@ -31,6 +33,33 @@ def test_p2_an_attempt_that_cannot_be_prepared_again_is_fenced_first(tmp_path: P
     # The supervisor that the daemon before this one had spawned comes late.
     late = supervise(run)
     assert late.wait(timeout=10) == EXIT_USED
+
+
+def test_p5_a_cancel_reaches_a_job_whose_directory_could_not_be_read_at_first(
+    tmp_path: Path,
+) -> None:
+    run = leave_attempt(tmp_path / "state", make_job("stop"))
+    with closing(sqlite3.connect(tmp_path / "state" / "zerotools.db")) as store, store:
+        store.execute("UPDATE job SET state = 'stopping'")
+    run.rmdir()
+    run.symlink_to(run.name)
+    real = make_attempt(tmp_path / "state" / "real", "stop")
+    supervisor = supervise(real)
+    wait_for(lambda: len(progress_of(real)) == 2, "both ranks to train")
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+
+            async def said() -> str | None:
+                return (await it.service.job(1)).reason
+
+            await wait_async(said, "job 1 to be held")
+            run.unlink()
+            run.symlink_to(real)
+            assert (await it.reach(1, "cancelled")).attempts[0].steps_done == 7
+
+    asyncio.run(story())
+    assert supervisor.wait(timeout=10) == 0
 
 
 def test_a_run_directory_that_cannot_be_read_holds_its_job_and_no_other(tmp_path: Path) -> None:
