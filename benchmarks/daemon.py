@@ -1,6 +1,6 @@
 """The daemon idle, and the time from `submit` to the first training step.
 
-    python benchmarks/daemon.py [IDLE_SECONDS]
+    python -m benchmarks.daemon [IDLE_SECONDS]
 
 Prints a table. The job is a two-layer Llama on this file's own text: its time is all start-up.
 """
@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from measuring import machine
-
+from benchmarks.measuring import machine
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.parse import job_from_dict

@@ -1,6 +1,6 @@
 """`zerotools inspect` of a DCP checkpoint, against importing torch's own reader.
 
-    .venv/bin/python benchmarks/inspect_dcp.py [--layers 24] [--runs 7]
+    python -m benchmarks.inspect_dcp [--layers 24] [--runs 7]
 
 The checkpoint is written by torch.distributed.checkpoint: a Llama-shaped model with AdamW state.
 """
@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from measuring import HEADER, interleaved, machine, measure, row, zerotools
+from benchmarks.measuring import HEADER, interleaved, machine, measure, row, zerotools
 
 
 def write_checkpoint(directory: Path, layers: int) -> int:
