@@ -67,7 +67,7 @@ def connect(path: Path, timeout_seconds: float) -> socket.socket:
         link.settimeout(timeout_seconds)
         with Address(path) as address:
             _connect_in_turn(link, address, time.monotonic() + timeout_seconds)
-    except BaseException:
+    except BaseException:  # undone, and raised again
         link.close()
         raise
     return link

@@ -33,7 +33,7 @@ def open_socket(path: Path) -> socket.socket:
             os.umask(before)
         listening.listen(BACKLOG)
         listening.setblocking(False)
-    except BaseException:
+    except BaseException:  # undone, and raised again
         listening.close()
         raise
     return listening

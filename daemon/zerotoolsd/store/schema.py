@@ -146,7 +146,7 @@ def _open(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
             _migrate(connection, number, script)
         # The version must be in the file itself, where an older daemon looks for it.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except BaseException:
+    except BaseException:  # undone, and raised again
         connection.close()
         raise
     return connection

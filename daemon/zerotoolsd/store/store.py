@@ -103,7 +103,7 @@ class Store:
         try:
             yield
             self._sql("COMMIT")
-        except BaseException:
+        except BaseException:  # undone, and raised again
             if self._connection.in_transaction:
                 self._sql("ROLLBACK")
             raise
