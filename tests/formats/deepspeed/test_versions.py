@@ -13,12 +13,13 @@ import pytest
 
 from tests.formats.deepspeed.test_golden import ROOT, truth
 from tests.layouts import load
-from zerotools.core.checkpoint import Checkpoint, Opaque
+from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed import read
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.torchfile import TorchFile
+from zerotools.ops.inspect import inspect
 
 MODEL = "mp_rank_00_model_states.pt"
 Change = Callable[[dict[str, Any]], None]
@@ -176,3 +177,19 @@ def test_masters_that_were_swapped_to_nvme_are_refused_by_name(tmp_path: Path) -
         rewrite(path, change)
     with pytest.raises(Unsupported, match=r"optim_states\.pt.*swapped to NVMe"):
         read(tmp_path / "checkpoint")
+
+
+def test_a_parameter_without_elements_moves_nothing(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "z3-fp32-w2" / "checkpoint", tmp_path / "checkpoint")
+
+    def change(tree: dict[str, Any]) -> None:
+        first, *rest = tree["param_shapes"][0].items()
+        tree["param_shapes"][0] = dict([first, ("gone.weight", (0, 4)), *rest])
+
+    for path in (tmp_path / "checkpoint").glob("*/*model_states.pt"):
+        rewrite(path, change)
+    checkpoint = read(tmp_path / "checkpoint")
+    assert load(checkpoint, Key("gone.weight", "param")).shape == (0, 4)
+    assert [problem.message for problem in inspect(checkpoint).problems] == []
+    for key, values in truth(ROOT / "z3-fp32-w2"):
+        assert load(checkpoint, key).tobytes() == values.tobytes(), key
