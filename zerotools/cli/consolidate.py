@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.conversion import carry_out, conversion_options
+from zerotools.cli.conversion import Writing, carry_out, conversion_options
 from zerotools.cli.quantities import ByteSize
 from zerotools.ops.consolidate import (
     DTYPES,
@@ -97,13 +97,7 @@ def command(
     format: str,
     keep_aliases: bool,
     allow_overflow: bool,
-    max_memory: int,
-    workers: int | None,
-    dry_run: bool,
-    verify: bool,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
+    how: Writing,
 ) -> None:
     """Merge the checkpoint at PATH into a Hugging Face model in the directory OUT.
 
@@ -123,13 +117,7 @@ def command(
     )
     carry_out(
         prepare(path, out, options, tag=tag, layout=layout),
+        how,
         verb="consolidate",
-        max_memory=max_memory,
-        workers=workers,
-        dry_run=dry_run,
-        verify=verify,
-        resume=resume,
-        overwrite=overwrite,
-        as_json=as_json,
         check=(lambda _: None) if allow_overflow else refuse_overflow,
     )

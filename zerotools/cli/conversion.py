@@ -6,7 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -17,11 +19,35 @@ from zerotools.ops.convert import Conversion, perform, prove
 from zerotools.ops.execute import Report
 from zerotools.ops.tiles import Budget
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How to write, whatever is written: the options of every writing command."""
+
+    max_memory: int
+    workers: int | None
+    dry_run: bool
+    verify: bool
+    resume: bool
+    overwrite: bool
+    as_json: bool
+
+    @property
+    def budget(self) -> Budget:
+        if self.workers is None:
+            return Budget(self.max_memory)
+        return Budget(self.max_memory, self.workers)
 
 
-def conversion_options(command: Command) -> Command:
-    """Add the options that every writing command takes."""
+def conversion_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that every writing command takes; it is given them as `how`, a `Writing`."""
+    names = [field.name for field in fields(Writing)]
+
+    @wraps(command)
+    def collected(**given: Any) -> None:
+        how = Writing(**{name: given.pop(name) for name in names})
+        command(**given, how=how)
+
     options = (
         click.option(
             "--max-memory",
@@ -42,51 +68,40 @@ def conversion_options(command: Command) -> Command:
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
     for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def budget(max_memory: int, workers: int | None) -> Budget:
-    return Budget(max_memory) if workers is None else Budget(max_memory, workers)
+        option(collected)
+    return collected
 
 
 def carry_out(
     conversion: Conversion,
+    how: Writing,
     *,
     verb: str,
-    max_memory: int,
-    workers: int | None,
-    dry_run: bool,
-    verify: bool,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
     check: Callable[[Report], None] = lambda _: None,
 ) -> None:
     """Show the plan or follow it, with a progress bar on a terminal, and say what was done."""
-    limits = budget(max_memory, workers)
-    if dry_run:
-        _show_plan(conversion, limits, as_json=as_json)
+    if how.dry_run:
+        _show_plan(conversion, how.budget, as_json=how.as_json)
         return
     began = time.monotonic()
-    to_handle = conversion.bytes_of_tensors * (2 if verify else 1)
+    to_handle = conversion.bytes_of_tensors * (2 if how.verify else 1)
     with _progress(to_handle, verb) as on_bytes, hint_at_resuming(conversion):
         report = perform(
             conversion,
-            budget=limits,
-            overwrite=overwrite,
-            verify=verify,
-            resume=resume,
+            budget=how.budget,
+            overwrite=how.overwrite,
+            verify=how.verify,
+            resume=how.resume,
             on_bytes=on_bytes,
             check=check,
         )
     seconds = time.monotonic() - began
-    if as_json:
+    if how.as_json:
         done = {
             "dry_run": False,
             "seconds": round(seconds, 3),
             "resumed": list(report.resumed),
-            "verified": verify,
+            "verified": how.verify,
             **_losses_json(report),
         }
         print_json({**_plan_json(conversion), **done})
@@ -99,7 +114,7 @@ def carry_out(
         f"wrote {conversion.destination}: {len(conversion.target.checkpoint.tensors)} tensors, "
         f"{size(conversion.bytes_to_write)} in {files}, {took}"
         + (f"; {len(report.resumed)} of them were complete before" if report.resumed else "")
-        + ("; verified against the source" if verify else "")
+        + ("; verified against the source" if how.verify else "")
     )
 
 

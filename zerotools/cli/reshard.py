@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.conversion import carry_out, conversion_options
+from zerotools.cli.conversion import Writing, carry_out, conversion_options
 from zerotools.cli.render import print_json
 from zerotools.ops.reshard import Unchanged, prepare
 
@@ -24,13 +24,7 @@ def command(
     tag: str | None,
     world_size: int,
     force: bool,
-    max_memory: int,
-    workers: int | None,
-    dry_run: bool,
-    verify: bool,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
+    how: Writing,
 ) -> None:
     """Rewrite the checkpoint at PATH for another world size, optimizer state included, into OUT.
 
@@ -38,19 +32,9 @@ def command(
     """
     prepared = prepare(path, out, world_size=world_size, force=force, tag=tag)
     if isinstance(prepared, Unchanged):
-        _say_unchanged(prepared, as_json=as_json)
+        _say_unchanged(prepared, as_json=how.as_json)
         return
-    carry_out(
-        prepared,
-        verb="reshard",
-        max_memory=max_memory,
-        workers=workers,
-        dry_run=dry_run,
-        verify=verify,
-        resume=resume,
-        overwrite=overwrite,
-        as_json=as_json,
-    )
+    carry_out(prepared, how, verb="reshard")
 
 
 def _say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:

@@ -41,10 +41,6 @@ class RankGroup:
         return re.sub(rf"{known}(?=\.\w+$)", str(rank), name)
 
 
-def is_rank_file(name: str) -> bool:
-    return _RANK.fullmatch(name) is not None
-
-
 def rank_groups(names: Iterable[str]) -> list[RankGroup]:
     """The groups of files that may hold tensors of a model or an optimizer."""
     groups: dict[tuple[str, int | None, str], RankGroup] = {}
