@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Target
+from zerotools.ops.convert import drawn
 from zerotools.ops.execute import execute
 from zerotools.ops.plan import plan
 
 
 def write(source: Checkpoint, target: Target) -> Path:
     """Write the target and return where it is."""
-    execute(plan(source, target.checkpoint), source.root, target)
+    execute(plan(drawn(source, target), target.checkpoint), source.root, target)
     return target.checkpoint.root
 
 

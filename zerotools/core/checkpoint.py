@@ -227,6 +227,15 @@ def _no_seal(_: Path) -> None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something of the source that the output does not hold. `what` is a role (`exp_avg`) or a part
+    of the training state (`lr_scheduler`), `why` the rest of the sentence."""
+
+    what: str
+    why: str
+
+
 @dataclass(frozen=True)
 class Target:
     """A checkpoint that is laid out and not written: where every byte will go.
@@ -234,8 +243,10 @@ class Target:
     `checkpoint.root` is the destination; while it is written the files lie in a staging directory
     with the same relative paths. `seal` is called with that directory when all files are there,
     before it is renamed: for files that can only be made from finished ones (a manifest).
-    `notes` are sentences for the user on what was left out or changed. `carried` are tensors whose
-    bytes lie in what files carry over: a reader finds them, and no copy fills them.
+    `notes` are sentences for the user on what was left out or changed, `dropped` what the format
+    cannot hold. `carried` are tensors whose bytes lie in literals or in what files carry over: a
+    reader finds them, and no copy fills them. `sources` are tensors of the source under names that
+    only this target has for them, such as the 16-bit weights that are cast from masters.
     """
 
     checkpoint: Checkpoint
@@ -243,3 +254,5 @@ class Target:
     seal: Callable[[Path], None] = _no_seal
     notes: tuple[str, ...] = ()
     carried: Mapping[Key, Tensor] = field(default_factory=dict)
+    sources: Mapping[Key, Tensor] = field(default_factory=dict)
+    dropped: tuple[Dropped, ...] = ()

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
+from zerotools.core.training import TrainingState
 from zerotools.formats.detect import Detected, detect
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format by its module, which has `read(path) -> Checkpoint`; with `tag=` and
-    `layout=` if it is one of DeepSpeed's, which has tags."""
+    """A format by its module, which has `read(path) -> Checkpoint` (with `tag=` and
+    `layout=` if it is one of DeepSpeed's, which has tags) and `training_of(checkpoint)`."""
 
     name: str
     title: str
@@ -64,4 +65,18 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     return replace(checkpoint, origin=origin)
 
 
-__all__ = ["FORMATS", "Detected", "Format", "detect", "read"]
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """What `checkpoint`, as `read` gave it, says of the run beside its tensors. Reads numbers such
+    as `step` where they are tensors.
+
+    Raises:
+        BadFile: the files contradict themselves.
+    """
+    form = FORMATS[
+        "deepspeed" if checkpoint.origin.format == "universal" else checkpoint.origin.format
+    ]
+    state: TrainingState = import_module(form.module).training_of(checkpoint)
+    return state
+
+
+__all__ = ["FORMATS", "Detected", "Format", "detect", "read", "training_of"]

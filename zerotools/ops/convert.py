@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Target
@@ -60,6 +60,11 @@ class Conversion:
         """Tensor data to read, each element once."""
         tensors = self.target.checkpoint.tensors
         return sum(self.source.tensors[key].nbytes for key in tensors)
+
+
+def drawn(source: Checkpoint, target: Target) -> Checkpoint:
+    """The source with the tensors that the target has under names of its own."""
+    return replace(source, tensors={**source.tensors, **target.sources})
 
 
 def prove(conversion: Conversion) -> int:

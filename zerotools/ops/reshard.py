@@ -8,7 +8,7 @@ from pathlib import Path
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.ops.convert import Conversion
+from zerotools.ops.convert import Conversion, drawn
 
 MOST_RANKS = 100_000
 """Every rank is a file or more; far above any run, and far below what fills memory or a disk."""
@@ -43,7 +43,7 @@ def prepare(
         return Unchanged(checkpoint, world_size)
     target = _lay_out(checkpoint, destination, world_size)
     notes = (*checkpoint.origin.notes, *target.notes)
-    return Conversion(checkpoint, target, notes, f"world_size={world_size}")
+    return Conversion(drawn(checkpoint, target), target, notes, f"world_size={world_size}")
 
 
 def _lay_out(checkpoint: Checkpoint, destination: Path, world_size: int) -> Target:
