@@ -1,0 +1,34 @@
+"""Single numbers that are tensors of no dimension, such as an optimizer's `step`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from zerotools.core.checkpoint import Tensor
+from zerotools.core.errors import BadFile
+from zerotools.core.training import Scalar
+from zerotools.io.arrays import numpy_dtype
+
+
+def read_scalar(root: Path, tensor: Tensor) -> Scalar:
+    """The value of a tensor of one element, whose file lies below `root`.
+
+    Raises:
+        BadFile: it is in no file, or its file ends before it.
+    """
+    chunk = next((chunk for chunk in tensor.chunks if not chunk.box.is_empty), None)
+    if chunk is None:
+        raise BadFile(f"{root}: a number of the optimizer's state is in no file")
+    path = root / chunk.file
+    try:
+        with path.open("rb") as file:
+            data = os.pread(file.fileno(), tensor.dtype.itemsize, chunk.offset)
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) < tensor.dtype.itemsize:
+        raise BadFile(f"{path} ends before byte {chunk.offset + tensor.dtype.itemsize}")
+    value = np.frombuffer(data, numpy_dtype(tensor.dtype))[0].item()
+    return Scalar(value, tensor.dtype)
