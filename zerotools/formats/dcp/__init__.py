@@ -8,10 +8,12 @@ read           directory -> Checkpoint
 shards         which rank holds what, as torch would save it
 write_metadata checked values -> `.metadata`
 lay_out        Checkpoint -> Target
+training       what the files say of the run, in words that all formats share
 jobcheckpoint  the directory that a zerotools job keeps its DCP in
 """
 
 from zerotools.formats.dcp.lay_out import lay_out
 from zerotools.formats.dcp.read import read
+from zerotools.formats.dcp.training import training_of
 
-__all__ = ["lay_out", "read"]
+__all__ = ["lay_out", "read", "training_of"]

@@ -3,10 +3,12 @@
 header    the JSON header of a file, checked as the reference implementation checks it
 sharded   one file per rank, put together
 read      file or directory -> Checkpoint
+training  what the files say of the run: the type of the weights
 lay_out   Checkpoint -> Target, which `from_pretrained` loads
 """
 
 from zerotools.formats.safetensors.lay_out import lay_out
 from zerotools.formats.safetensors.read import read
+from zerotools.formats.safetensors.training import training_of
 
-__all__ = ["lay_out", "read"]
+__all__ = ["lay_out", "read", "training_of"]

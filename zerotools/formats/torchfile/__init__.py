@@ -11,10 +11,12 @@ single         one file -> Checkpoint
 shards         Hugging Face shards -> Checkpoint
 ranks          the files of all ranks -> Checkpoint
 read           which of these a path is
+training       what the files say of the run, in words that all formats share
 lay_out        Checkpoint -> Target, which `torch.load` and `from_pretrained` read
 """
 
 from zerotools.formats.torchfile.lay_out import lay_out
 from zerotools.formats.torchfile.read import read
+from zerotools.formats.torchfile.training import training_of
 
-__all__ = ["lay_out", "read"]
+__all__ = ["lay_out", "read", "training_of"]

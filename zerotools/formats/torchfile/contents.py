@@ -12,6 +12,8 @@ from zerotools.formats.torchfile.tree import Contents, take_apart
 from zerotools.io.torchzip.torchfile import TorchFile
 
 FORMAT = "torchfile"
+NUMBERED = "numbered"
+"""In `Origin.details`: the names of the parameters that the optimizer has by number."""
 
 
 class Opened(NamedTuple):

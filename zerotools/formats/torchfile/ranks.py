@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Origin, Problem
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats.torchfile.contents import FORMAT, Opened, keyed, open_file
+from zerotools.formats.torchfile.contents import FORMAT, NUMBERED, Opened, keyed, open_file
 from zerotools.formats.torchfile.merge import aliases, merge
 from zerotools.formats.torchfile.names import RankGroup, optimizer_of
 from zerotools.formats.torchfile.optimizer import names_by_number
@@ -74,7 +74,13 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
             numbered,
             tied,
         ),
-        origin=Origin(FORMAT, path, world_size=size, notes=_notes(model, parts, said)),
+        origin=Origin(
+            FORMAT,
+            path,
+            world_size=size,
+            notes=_notes(model, parts, said),
+            details={NUMBERED: numbered},
+        ),
         aliases=tied,
         state={**parts[0].contents.state, **moments[-1].contents.state},
         files={file.name: file.size for file, _ in moments},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.errors import BadFile
-from zerotools.formats.torchfile.contents import FORMAT, Opened, keyed
+from zerotools.formats.torchfile.contents import FORMAT, NUMBERED, Opened, keyed
 from zerotools.formats.torchfile.merge import aliases, merge
 from zerotools.formats.torchfile.optimizer import names_by_number
 from zerotools.formats.torchfile.tree import STATE_ROLE, Contents
@@ -36,7 +36,10 @@ def whole(path: Path, opened: Opened) -> Checkpoint:
         root=file.root,
         tensors=tensors,
         origin=Origin(
-            FORMAT, path, notes=(*_notes(file.name, contents), *([said] if said else []))
+            FORMAT,
+            path,
+            notes=(*_notes(file.name, contents), *([said] if said else [])),
+            details={NUMBERED: numbered},
         ),
         aliases=tied,
         state=contents.state,

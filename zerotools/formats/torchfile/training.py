@@ -1,0 +1,72 @@
+"""What torch files say of the run beside their tensors: a torch optimizer's groups, above all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.formats.torchfile.contents import NUMBERED
+from zerotools.formats.torchfile.tree import STATE_ROLE
+from zerotools.formats.torchoptim import (
+    WEIGHT_ROLES,
+    optimizer_of,
+    scalars_of,
+    trained_precision,
+    weights_dtype,
+)
+
+_SCHEDULERS = ("lr_scheduler", "lr_schedulers", "scheduler")
+_OWN = ("param_groups", "optimizer", *_SCHEDULERS)
+_NOT_OPTIONS = ("params", "param_names")
+
+
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """Param groups and numbers by the names of the weights; where nothing says which parameter a
+    number stands for, it is `optimizer.state.<number>`, as its tensors are called.
+
+    Raises:
+        BadFile: a number is in no file.
+    """
+    state = checkpoint.state
+    groups = tuple(_groups(checkpoint))
+    trained = any(key.role not in (*WEIGHT_ROLES, STATE_ROLE) for key in checkpoint.tensors)
+    return TrainingState(
+        groups=groups,
+        scalars={**scalars_of(checkpoint), **_plain_scalars(checkpoint)},
+        precision=(trained_precision if trained else weights_dtype)(checkpoint),
+        optimizer=optimizer_of(groups),
+        lr_scheduler=next((state[name] for name in _SCHEDULERS if name in state), None),
+        client={key: value for key, value in state.items() if key not in _OWN},
+    )
+
+
+def _groups(checkpoint: Checkpoint) -> Iterator[Group]:
+    saved = checkpoint.state.get("param_groups")
+    for group in saved if isinstance(saved, list) else ():
+        if isinstance(group, Mapping):
+            members = group.get("params")
+            names = members if isinstance(members, list) else []
+            yield Group(
+                tuple(_name(checkpoint, n) for n in names if type(n) in (int, str)),
+                {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS},
+            )
+
+
+def _name(checkpoint: Checkpoint, member: int | str) -> str:
+    if isinstance(member, str):
+        return checkpoint.aliases.get(member, member)
+    numbered: Mapping[int, str] = checkpoint.origin.details.get(NUMBERED, {})
+    return numbered.get(member, f"optimizer.state.{member}")
+
+
+def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
+    """The numbers that are no tensors (torch before 1.12 counted steps so)."""
+    saved = checkpoint.state.get("optimizer")
+    found: dict[Key, Scalar] = {}
+    for parameter, entry in (saved if isinstance(saved, Mapping) else {}).items():
+        for role, value in (entry if isinstance(entry, Mapping) else {}).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                member = int(parameter) if str(parameter).isdecimal() else str(parameter)
+                found[Key(_name(checkpoint, member), str(role))] = Scalar(value)
+    return found
