@@ -58,15 +58,13 @@ def is_in_the_files(key: Key, checkpoint: Checkpoint, said: dict[str, Any]) -> b
     if not said["stage"]:
         return key.role in ("param", "buffer")  # optimizer state that names no parameter
     if key.role == "step":
-        return not _step_is_a_number(key.name, checkpoint) and not (
-            stage_3 and checkpoint.origin.format == "universal"
-        )
+        return not _step_is_a_number(key.name, checkpoint)
     return True
 
 
 def _step_is_a_number(name: str, checkpoint: Checkpoint) -> bool:
     groups = checkpoint.state.get("param_groups", [])
-    states = (group["state"] for group in groups if name in group.get("params", ()))
+    states = (group.get("state", {}) for group in groups if name in group.get("params", ()))
     return any(isinstance(state.get("step"), int) for state in states)
 
 
@@ -118,9 +116,7 @@ def test_nothing_is_wrong_with_it(case: Path) -> None:
 def says_its_groups(case: Path) -> bool:
     """Whether the truth has param groups, and the files name the parameters of theirs."""
     said = facts(case)
-    return bool(
-        said.get("param_groups") and said["stage"] and not case.name.startswith("universal")
-    )
+    return bool(said.get("param_groups") and said["stage"])
 
 
 GROUPED = [case for case in CASES if says_its_groups(case)]

@@ -12,11 +12,30 @@ training  what the files say of the run, in words that all formats share
 order     how the order of parameters follows from the number of ranks
 output    one file to be written, with what it carries over
 lay_out   the whole checkpoint for another number of ranks
+
+universal           reading universal checkpoints, a directory per parameter
+universal_state     what their `optimizer_state.pt` says
+universal_training  the same of the run, in words that all formats share
 """
 
 from __future__ import annotations
 
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.read import read
-from zerotools.formats.deepspeed.training import training_of
+from zerotools.formats.deepspeed.training import training_of as training_of_native
+from zerotools.formats.deepspeed.universal_training import universal_training
+
+
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """What the files say of the run beside the tensors.
+
+    Raises:
+        BadFile: a number of the optimizer's state is in no file.
+    """
+    if checkpoint.origin.format == "universal":
+        return universal_training(checkpoint)
+    return training_of_native(checkpoint)
+
 
 __all__ = ["read", "training_of"]

@@ -5,9 +5,10 @@
     X/zero/optimizer_state.pt
 
 From stages 1 and 2, each file is a dict whose `param` is the whole tensor in its own shape. From
-stage 3, it is the flattened tensor alone, whose shape is in the model file. There are directories
-for buffers, frozen weights and tied names too, with values cast to fp32: those are read from the
-model file instead, where they still have their own type.
+stage 3, it is the flattened tensor alone, whose shape is in the model file, and `step` is in
+`optimizer_state.pt`. There are directories for buffers, frozen weights and tied names too, with
+values cast to fp32: those are read from the model file instead, where they still have their own
+type. What `lay_out_universal` writes has the files of both, and those of stages 1 and 2 count.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`.
 """
@@ -27,14 +28,19 @@ from zerotools.formats.deepspeed.files import Listing
 from zerotools.formats.deepspeed.find import Tag
 from zerotools.formats.deepspeed.load import stage_3_models
 from zerotools.formats.deepspeed.model import ModelStates, Shapes, parse_model
+from zerotools.formats.deepspeed.universal_state import (
+    ZERO,
+    UniversalState,
+    misplaced,
+    parse_state,
+)
 from zerotools.io.companions import companions
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.torchfile import TorchFile
 from zerotools.io.torchzip.values import StoredTensor
 
-ZERO = "zero"
 MASTER = "fp32.pt"
-OPTIMIZER_STATE = f"{ZERO}/optimizer_state.pt"
+STATE = "universal_state"
 
 
 def is_universal(directory: Path) -> bool:
@@ -43,30 +49,34 @@ def is_universal(directory: Path) -> bool:
     return zero.is_dir() and any((entry / MASTER).is_file() for entry in zero.iterdir())
 
 
-def read_universal(path: Path, found: Tag, listing: Listing) -> Checkpoint:
-    """The checkpoint in `found`, whose model files are listed.
+def read_universal(path: Path, tag: Tag, listing: Listing) -> Checkpoint:
+    """The checkpoint in `tag`, whose model files are listed.
 
     Raises:
         BadFile: a file is damaged, or disagrees with the model file.
     """
-    directory = found.directory
+    directory = tag.directory
     problems: list[Problem] = []
-    first_name = min(listing.models.items(), key=lambda item: (item[0][0], item[0][1] or 0))[1]
-    model = parse_model(TorchFile.open(directory, first_name))
-    is_stage_3 = any(dp is not None for _, dp in listing.models)
+    first = min(listing.models, key=lambda ranks: (ranks[0], -1 if ranks[1] is None else ranks[1]))
+    model = parse_model(TorchFile.open(directory, listing.models[first]))
+    is_stage_3 = first[1] is not None
     models = [model]
     if is_stage_3:
         models = stage_3_models(directory, listing, 0, model, len(listing.models), problems)
     rest = _rest(models, is_stage_3=is_stage_3)
+    saved = parse_state(directory, model)
+    problems += misplaced(saved, model)
     shapes = {name: shape for group in model.groups or () for name, shape in group.items()}
-    tensors = dict(_trained(directory, shapes, problems)) | rest
-    names = [first_name, *_files_of(directory)]
+    found = dict(saved.numbers()) | dict(_trained(directory, shapes, problems))
+    tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
+    numbers = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
+    names = [listing.models[first], *_files_of(directory)]
     return Checkpoint(
         root=directory,
-        tensors=tensors,
-        origin=_origin(path, found, model, is_stage_3=is_stage_3),
+        tensors=tensors | rest,
+        origin=_origin(path, tag, model, saved, numbers, is_stage_3=is_stage_3),
         aliases=model.shared,
-        state=_state(directory, model),
+        state=_state(model, saved),
         files={name: (directory / name).stat().st_size for name in names},
         companions=companions(directory.parent),
         problems=problems,
@@ -76,19 +86,20 @@ def read_universal(path: Path, found: Tag, listing: Listing) -> Checkpoint:
 def _rest(models: list[ModelStates], *, is_stage_3: bool) -> dict[Key, Tensor]:
     """Buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model file."""
     column: Column = read_column(models, [], whole_tensors(models[0]), sliced=is_stage_3)
-    trained = {name for group in models[0].groups or () for name in group}
+    trained = {name: shape for group in models[0].groups or () for name, shape in group.items()}
     rest = {}
     for key, tensor in column.tensors.items():
         if key.name not in trained:
             rest[key] = tensor
-        elif tensor.dtype.bits == 16 and not is_stage_3:
+        elif tensor.dtype.bits == 16 and tensor.shape == trained[key.name]:
             rest[Key(key.name, "param16")] = tensor
     return rest
 
 
 def _trained(
     directory: Path, shapes: Shapes, problems: list[Problem]
-) -> Iterator[tuple[Key, Tensor]]:
+) -> Iterator[tuple[Key, Tensor | int | float]]:
+    """Tensors, and numbers that are none, by name and role."""
     for name, shape in shapes.items():
         folder = directory / ZERO / name
         if not (folder / MASTER).is_file():
@@ -97,17 +108,15 @@ def _trained(
         for file in sorted(folder.glob("*.pt")):
             role = "param" if file.name == MASTER else file.stem
             relative = f"{ZERO}/{name}/{file.name}"
-            tensor = _tensor(TorchFile.open(directory, relative), shape, scalar=role == "step")
-            if tensor is not None:
-                yield Key(name, role), tensor
+            yield Key(name, role), _value(TorchFile.open(directory, relative), shape, role)
 
 
-def _tensor(file: TorchFile, shape: tuple[int, ...], *, scalar: bool) -> Tensor | None:
-    """The tensor of one file, in its own shape or the model file's; None for a bare number."""
+def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int | float:
+    """The tensor of one file, in its own shape or the model file's; or the number of `step`."""
     value = file.tree.get("param") if isinstance(file.tree, Mapping) else file.tree
-    stored = as_tensor(value)
-    if stored is None and scalar:
-        return None
+    stored, scalar = as_tensor(value), role == "step"
+    if stored is None and scalar and isinstance(value, int | float):
+        return value
     if stored is None:
         raise BadFile(f"{file.path} holds no tensor")
     if scalar or len(stored.shape) != 1 or stored.shape == shape:
@@ -131,7 +140,15 @@ def _files_of(directory: Path) -> list[str]:
     return sorted(file.relative_to(directory).as_posix() for file in zero.glob("**/*.pt"))
 
 
-def _origin(path: Path, found: Tag, model: ModelStates, *, is_stage_3: bool) -> Origin:
+def _origin(
+    path: Path,
+    tag: Tag,
+    model: ModelStates,
+    saved: UniversalState,
+    numbers: Mapping[Key, int | float],
+    *,
+    is_stage_3: bool,
+) -> Origin:
     precision = {"float16": "fp16", "bfloat16": "bf16"}
     types = [
         precision.get(stored.dtype.name, "fp32")
@@ -145,26 +162,26 @@ def _origin(path: Path, found: Tag, model: ModelStates, *, is_stage_3: bool) -> 
         world_size=None,
         stage=3 if is_stage_3 else None,
         step=model.fields.maybe("global_steps", int),
-        tag=found.name,
-        other_tags=found.others,
-        notes=found.notes,
+        tag=tag.name,
+        other_tags=tag.others,
+        notes=tag.notes,
         details={
             "precision": types[0] if types else "fp32",
             "saved_world_size": model.data_parallel_size,
+            "model": model,
+            "numbers": numbers,
+            STATE: saved,
         },
     )
 
 
-def _state(directory: Path, model: ModelStates) -> dict[str, Any]:
+def _state(model: ModelStates, saved: UniversalState) -> dict[str, Any]:
     tree = model.fields.tree
-    state = {
+    return {
         "lr_scheduler": tree.get("lr_scheduler"),
         "ds_config": tree.get("ds_config"),
         "skipped_steps": tree.get("skipped_steps"),
+        "global_samples": tree.get("global_samples"),
         "client_state": model.client_state,
+        "param_groups": [{**group.options, "params": list(group.params)} for group in saved.groups],
     }
-    if (directory / OPTIMIZER_STATE).is_file():
-        saved = TorchFile.open(directory, OPTIMIZER_STATE).tree
-        if isinstance(saved, Mapping) and isinstance(saved.get("param_groups"), list):
-            state["param_groups"] = saved["param_groups"]
-    return state

@@ -1,0 +1,64 @@
+"""The run beside the tensors of a universal checkpoint, in words that all formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.training import Scalar, TrainingState
+from zerotools.formats.deepspeed.model import ModelStates
+from zerotools.formats.deepspeed.training import PRECISIONS, loss_scale_of, optimizer_name
+from zerotools.formats.deepspeed.universal import STATE
+from zerotools.formats.deepspeed.universal_state import UniversalState
+from zerotools.io.scalars import read_scalar
+
+_VECTORS = ("param", "param16", "buffer")
+
+
+def universal_training(checkpoint: Checkpoint) -> TrainingState:
+    """What the model file and `optimizer_state.pt` say. Reads `step` where it is a tensor.
+
+    Raises:
+        BadFile: a number of the optimizer's state is in no file.
+    """
+    details = checkpoint.origin.details
+    model: ModelStates = details["model"]
+    saved: UniversalState = details[STATE]
+    tree, trained = model.fields.tree, {name for names in saved.shapes for name in names}
+    config = tree.get("ds_config")
+    return TrainingState(
+        groups=saved.groups,
+        scalars=_scalars(checkpoint, details["numbers"]),
+        frozen=frozenset(
+            key.name
+            for key in checkpoint.tensors
+            if key.role == "param" and key.name not in trained
+        ),
+        precision=PRECISIONS[details["precision"]],
+        optimizer=optimizer_name(config),
+        steps=model.fields.maybe("global_steps", int),
+        skipped=model.fields.maybe("skipped_steps", int),
+        samples=model.fields.maybe("global_samples", int),
+        lr_scheduler=tree.get("lr_scheduler"),
+        loss_scale=loss_scale_of(saved.tree),
+        ds_config=config if isinstance(config, Mapping) else None,
+        client=model.client_state,
+    )
+
+
+def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> dict[Key, Scalar]:
+    """Tensors of no dimension, by parameter, and plain numbers."""
+    found = {
+        key: read_scalar(checkpoint.root, tensor)
+        for key, tensor in checkpoint.tensors.items()
+        if not tensor.shape
+        and key.role not in _VECTORS
+        and not _is_scalar_parameter(checkpoint, key)
+    }
+    return found | {key: Scalar(value) for key, value in numbers.items()}
+
+
+def _is_scalar_parameter(checkpoint: Checkpoint, key: Key) -> bool:
+    """Whether the parameter itself has no dimension, so that its moments have none either."""
+    weight = checkpoint.tensors.get(Key(key.name, "param"))
+    return key.role != "step" and weight is not None and not weight.shape
