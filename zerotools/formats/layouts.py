@@ -20,6 +20,7 @@ _FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
 _TORCH_MODEL = re.compile(
     r"(pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
     r"|pytorch_model-\d+-of-\d+\.bin|pytorch_model.*\.bin\.index\.json"
+    r"|checkpoint\.pt"
     r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
 )
 

@@ -13,6 +13,7 @@ ranks          the files of all ranks -> Checkpoint
 read           which of these a path is
 training       what the files say of the run, in words that all formats share
 lay_out        Checkpoint -> Target, which `torch.load` and `from_pretrained` read
+lay_out_training   one file with the optimizer's state, from which a plain torch run goes on
 """
 
 from zerotools.formats.torchfile.lay_out import lay_out

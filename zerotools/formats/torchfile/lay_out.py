@@ -42,7 +42,10 @@ def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> T
 def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
     """One file, and the offset of each tensor in it; an empty tensor's is 0."""
     tree = Ordered(
-        {name: _stored(str(number), tensor) for number, (name, tensor) in enumerate(shard.items())}
+        {
+            name: stored_tensor(str(number), tensor)
+            for number, (name, tensor) in enumerate(shard.items())
+        }
     )
     layout = archives.lay_out(dumps(tree), [tensor.nbytes for tensor in shard.values()])
     full = [name for name, tensor in shard.items() if tensor.nbytes]
@@ -56,8 +59,9 @@ def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
     return plan, offsets
 
 
-def _stored(key: str, tensor: Tensor) -> StoredTensor:
-    """Types without a storage class of their own lie in an untyped storage."""
+def stored_tensor(key: str, tensor: Tensor) -> StoredTensor:
+    """A contiguous tensor, alone in storage `key`. Types without a storage class of their own lie
+    in an untyped storage."""
     dtype = tensor.dtype
     typed = dtype.torch_storage is not None
     storage = Storage(key, dtype if typed else None, tensor.numel if typed else tensor.nbytes)

@@ -4,6 +4,7 @@ pytorch_model.bin, adapter_model.bin, pytorch_model_fsdp.bin      one file
 pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin    Hugging Face shards
 model_world_size_4_rank_0.pt, optim_world_size_4_rank_0.pt        verl, one per rank
 pytorch_model_fsdp_0_rank0.bin, optimizer_0_rank0.bin             accelerate, one per rank
+checkpoint.pt                                                     where there is none of those
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+TRAINING = "checkpoint.pt"
 INDEX = re.compile(r"[^/]*\.bin\.index\.json")
 SINGLE = re.compile(r"(pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin")
 SHARD = re.compile(r"pytorch_model-(\d+)-of-(\d+)\.bin")

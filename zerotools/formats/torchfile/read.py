@@ -8,7 +8,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torchfile.contents import open_file
-from zerotools.formats.torchfile.names import INDEX, SINGLE, rank_groups, shards
+from zerotools.formats.torchfile.names import INDEX, SINGLE, TRAINING, rank_groups, shards
 from zerotools.formats.torchfile.ranks import choose, read_ranks
 from zerotools.formats.torchfile.shards import read_shards
 from zerotools.formats.torchfile.single import whole
@@ -45,6 +45,8 @@ def read(path: Path) -> Checkpoint:
     if found:
         return read_shards(path, found, None)
     groups = rank_groups(listed)
+    if not groups and TRAINING in listed:
+        return replace(_read_file(path / TRAINING), companions=companions(path))
     return read_ranks(path, choose(path, groups), groups)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
@@ -10,6 +11,8 @@ from zerotools.formats.torchfile.contents import FORMAT, NUMBERED, Opened, keyed
 from zerotools.formats.torchfile.merge import aliases, merge
 from zerotools.formats.torchfile.optimizer import names_by_number
 from zerotools.formats.torchfile.tree import STATE_ROLE, Contents
+
+BUFFER_NAMES = "buffer_names"
 
 
 def whole(path: Path, opened: Opened) -> Checkpoint:
@@ -28,6 +31,11 @@ def whole(path: Path, opened: Opened) -> Checkpoint:
     tensors = keyed(
         merge([(file, contents.weights)]), merge([(file, contents.moments)]), numbered, tied
     )
+    buffers = _buffers(contents)
+    tensors = {
+        Key(n, "buffer") if role == "param" and n in buffers else Key(n, role): tensor
+        for (n, role), tensor in tensors.items()
+    }
     rest = merge([(file, contents.rest)])
     tensors |= {Key(name, STATE_ROLE): tensor for name, tensor in rest.items()}
     if not tensors:
@@ -45,6 +53,13 @@ def whole(path: Path, opened: Opened) -> Checkpoint:
         state=contents.state,
         files={file.name: file.size},
     )
+
+
+def _buffers(contents: Contents) -> Set[str]:
+    """Names of buffers, where the file lists them beside its weights as DeepSpeed does."""
+    listed = contents.state.get(BUFFER_NAMES) if contents.wrapper is not None else None
+    names = listed if isinstance(listed, list) else []
+    return {name for name in names if isinstance(name, str)}
 
 
 def _notes(name: str, contents: Contents) -> list[str]:

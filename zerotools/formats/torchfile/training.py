@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.core.dtypes import named
+from zerotools.core.training import Group, LossScale, Scalar, TrainingState
 from zerotools.formats.torchfile.contents import NUMBERED
 from zerotools.formats.torchfile.tree import STATE_ROLE
 from zerotools.formats.torchoptim import (
@@ -16,7 +19,11 @@ from zerotools.formats.torchoptim import (
     weights_dtype,
 )
 
-_SCHEDULERS = ("lr_scheduler", "lr_schedulers", "scheduler")
+MARK, VERSION = "written_as", "zerotools.training/1"
+FROZEN, PRECISION, OPTIMIZER = "frozen_names", "precision", "optimizer_name"
+STEPS, SKIPPED, SAMPLES = "steps", "skipped_steps", "samples"
+LOSS_SCALE, SCHEDULER, CLIENT = "loss_scale", "lr_scheduler", "client"
+_SCHEDULERS = (SCHEDULER, "lr_schedulers", "scheduler")
 _OWN = ("param_groups", "optimizer", *_SCHEDULERS)
 _NOT_OPTIONS = ("params", "param_names")
 
@@ -31,7 +38,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     state = checkpoint.state
     groups = tuple(_groups(checkpoint))
     trained = any(key.role not in (*WEIGHT_ROLES, STATE_ROLE) for key in checkpoint.tensors)
-    return TrainingState(
+    found = TrainingState(
         groups=groups,
         scalars={**scalars_of(checkpoint), **_plain_scalars(checkpoint)},
         precision=(trained_precision if trained else weights_dtype)(checkpoint),
@@ -39,6 +46,38 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         lr_scheduler=next((state[name] for name in _SCHEDULERS if name in state), None),
         client={key: value for key, value in state.items() if key not in _OWN},
     )
+    return _said(found, state) if state.get(MARK) == VERSION else found
+
+
+def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
+    """With what `lay_out_training` writes beside model and optimizer."""
+    frozen, precision, client = (state.get(key) for key in (FROZEN, PRECISION, CLIENT))
+    name = state.get(OPTIMIZER)
+    return replace(
+        found,
+        frozen=frozenset(map(str, frozen)) if isinstance(frozen, list) else frozenset(),
+        precision=named(precision) if isinstance(precision, str) else found.precision,
+        optimizer=name if isinstance(name, str) else None,
+        steps=_count(state.get(STEPS)),
+        skipped=_count(state.get(SKIPPED)),
+        samples=_count(state.get(SAMPLES)),
+        loss_scale=_loss_scale(state.get(LOSS_SCALE)),
+        client=client if isinstance(client, Mapping) else {},
+    )
+
+
+def _loss_scale(saved: Any) -> LossScale | None:
+    if not isinstance(saved, Mapping):
+        return None
+    options = {str(key): value for key, value in saved.items()}
+    scale, dynamic = options.pop("scale", None), options.pop("dynamic", None)
+    if not isinstance(scale, int | float):
+        return None
+    return LossScale(float(scale), dynamic is True, options)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int else None
 
 
 def _groups(checkpoint: Checkpoint) -> Iterator[Group]:

@@ -1,0 +1,29 @@
+"""What a checkpoint holds, in the words in which a target says what it dropped."""
+
+from __future__ import annotations
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.training import TrainingState
+
+WEIGHTS = ("param", "buffer")
+
+
+def extra_roles(source: Checkpoint, training: TrainingState) -> list[str]:
+    """Every role beside the weights: the 16-bit copies and the optimizer's, tensors and numbers."""
+    keys = (*source.tensors, *training.scalars)
+    return list(dict.fromkeys(key.role for key in keys if key.role not in WEIGHTS))
+
+
+def state_words(training: TrainingState) -> list[str]:
+    """Every part of the training state that is there."""
+    counters = (training.steps, training.skipped, training.samples)
+    there = {
+        "param_groups": training.groups,
+        "lr_scheduler": training.lr_scheduler,
+        "loss_scale": training.loss_scale,
+        "steps": any(counter is not None for counter in counters),
+        "ds_config": training.ds_config,
+        "client": training.client,
+        "frozen": training.frozen,
+    }
+    return [word for word, value in there.items() if value]
