@@ -247,6 +247,8 @@ class Target:
     cannot hold. `carried` are tensors whose bytes lie in literals or in what files carry over: a
     reader finds them, and no copy fills them. `sources` are tensors of the source under names that
     only this target has for them, such as the 16-bit weights that are cast from masters.
+    `unlisted` are tensors of the target that its reader does not name, because they repeat others.
+    `read_back` reads the output; None: its format's reader does.
     """
 
     checkpoint: Checkpoint
@@ -256,3 +258,5 @@ class Target:
     carried: Mapping[Key, Tensor] = field(default_factory=dict)
     sources: Mapping[Key, Tensor] = field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
+    unlisted: frozenset[Key] = frozenset()
+    read_back: Callable[[Path], Checkpoint] | None = None

@@ -100,8 +100,10 @@ def compare_layout(target: Target, directory: Path) -> None:
     form = formats.FORMATS.get(target.checkpoint.origin.format)
     if form is None:
         return
-    found = import_module(form.module).read(directory)
+    read = target.read_back or import_module(form.module).read
+    found = read(directory)
     wanted = {**target.checkpoint.tensors, **target.carried}
+    wanted = {key: tensor for key, tensor in wanted.items() if key not in target.unlisted}
     below = found.root.relative_to(directory)
     places = {_weight(key): _places(tensor, below) for key, tensor in found.tensors.items()}
     planned = {_weight(key): _places(tensor, Path()) for key, tensor in wanted.items()}

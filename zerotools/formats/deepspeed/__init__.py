@@ -11,7 +11,11 @@ read      the whole checkpoint
 training  what the files say of the run, in words that all formats share
 order     how the order of parameters follows from the number of ranks
 output    one file to be written, with what it carries over
-lay_out   the whole checkpoint for another number of ranks
+settings  what the resuming run was asked to have
+blueprint a checkpoint of one model-parallel rank before it is cut
+recast    a blueprint for another stage
+wanted    how a blueprint is to be laid out
+lay_out   the whole checkpoint for another number of ranks, or another stage
 
 universal           reading universal checkpoints, a directory per parameter
 universal_state     what their `optimizer_state.pt` says

@@ -1,121 +1,233 @@
-"""A DeepSpeed checkpoint for another number of ranks, as DeepSpeed itself would have saved it.
+"""A DeepSpeed checkpoint for another number of ranks or stage, as DeepSpeed itself would save it.
 
 The output is a save directory: the tag with its files, `latest`, and what lay around the tag.
+Every model-parallel rank is laid out on its own.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Target
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.checkpoint import Carried, Checkpoint, Dropped, FilePlan, Key, Target, Tensor
+from zerotools.core.errors import BadRequest
+from zerotools.formats.deepspeed.blueprint import Blueprint, blueprint_of
+from zerotools.formats.deepspeed.checks import check_masters, check_supported
 from zerotools.formats.deepspeed.column import Column
+from zerotools.formats.deepspeed.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.lay_out_flat import lay_out_flat
 from zerotools.formats.deepspeed.lay_out_sliced import lay_out_sliced
-from zerotools.formats.deepspeed.order import ROUND_ROBIN, is_round_robin, zero_config
+from zerotools.formats.deepspeed.output import REPEATED, Files
+from zerotools.formats.deepspeed.read import read
+from zerotools.formats.deepspeed.recast import COPY, recast
+from zerotools.formats.deepspeed.settings import AS_IS, Settings
 from zerotools.formats.deepspeed.shards import STAGE_3, first_of
-from zerotools.formats.deepspeed.sub_groups import DEFAULT_SIZE, SUB_GROUP_SIZE, size_of
 from zerotools.formats.deepspeed.surroundings import around
+from zerotools.formats.deepspeed.wanted import Wanted, configured, needed_keys, wanted_of
 
 COLUMNS = "columns"
-QUANTIZED = "zero_quantized_nontrainable_weights"
-_RANK = re.compile(r"pp_rank_\d+_")
 
 
-def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
+def lay_out(
+    source: Checkpoint, destination: Path, *, world_size: int, settings: Settings = AS_IS
+) -> Target:
     """Lay `source`, as the reader of DeepSpeed gave it, out for `world_size` ranks.
 
     Raises:
-        BadRequest: `world_size` is less than 1.
-        Unsupported: a checkpoint without ZeRO, with model-parallel ranks or with experts.
+        BadRequest: `world_size` is not a multiple of the model-parallel ranks, or a setting that
+            does not fit.
+        Unsupported: a checkpoint without ZeRO, or with experts; another stage of model-parallel
+            ranks; files that do not say what is needed.
         BadFile: its files disagree.
     """
-    if world_size < 1:
-        raise BadRequest(f"a checkpoint is laid out for at least 1 rank, not {world_size}")
-    column = _column(source)
-    shard = first_of(column.shards)
-    tag, model = source.root.name, column.model.file.name
-    names = [f"{tag}/{_RANK.sub(f'pp_rank_{r}_', shard.file.name)}" for r in range(world_size)]
-    if shard.kind == STAGE_3:
-        models = [f"{tag}/{_RANK.sub(f'pp_rank_{r}_', model)}" for r in range(world_size)]
-        files = lay_out_sliced(column, world_size, models, names)
-    else:
-        files = lay_out_flat(column, world_size, f"{tag}/{model}", names)
-    plans, notes = around(source, same_ranks=world_size == len(column.shards))
-    plans |= files.plans
+    columns: Sequence[Column] = source.origin.details[COLUMNS]
+    ranks = data_parallel(source, world_size)
+    laid = [_lay_out_column(source, mp, settings, ranks) for mp in range(len(columns))]
+    tag, first = source.root.name, laid[0]
+    same_ranks = ranks == len(columns[0].shards)
+    plans, notes = around(source, same_ranks=same_ranks)
+    for each in laid:
+        plans |= each.files.plans
+    plans |= {f"{tag}/{name}": _whole(source.root / name) for name in layer_files(source)}
     checkpoint = replace(
         source,
         root=destination,
-        tensors=files.tensors,
+        tensors={key: tensor for each in laid for key, tensor in each.files.tensors.items()},
         origin=replace(
-            source.origin, path=destination, world_size=world_size, notes=(), details={}
+            source.origin,
+            path=destination,
+            world_size=world_size,
+            stage=first.wanted.stage,
+            notes=(),
+            details={},
         ),
         files={name: plan.size for name, plan in plans.items()},
         state={},
         companions={},
         problems=(),
     )
-    notes = (*notes, *_settings(column), *_client_state(column), *_batch(column, world_size))
-    return Target(checkpoint, plans, notes=notes, carried=files.carried)
+    tensors = checkpoint.tensors
+    return Target(
+        checkpoint,
+        plans,
+        notes=(*notes, *_notes(source, first, settings, ranks)),
+        carried={key: tensor for each in laid for key, tensor in each.files.carried.items()},
+        sources={key: tensor for each in laid for key, tensor in each.files.sources.items()},
+        dropped=_dropped(source, first.wanted),
+        unlisted=frozenset(key for key in tensors if key.role == COPY or REPEATED in key.role),
+        read_back=partial(_read_back, len(columns)),
+    )
 
 
-def _column(source: Checkpoint) -> Column:
-    """The one column of a checkpoint that can be laid out again."""
-    columns: list[Column] = source.origin.details[COLUMNS]
-    column, path = columns[0], source.root
-    if not column.groups:
-        raise Unsupported(
-            f"{path} has no ZeRO partitions that name their parameters, so there is nothing to "
-            "distribute over other ranks"
-        )
-    if len(columns) > 1 or column.model.module is None:
-        raise Unsupported(
-            f"{path} has pipeline or tensor-parallel ranks ({len(columns)}), which zerotools does "
-            "not reshard"
-        )
-    if any(group.geometry.ranks != len(column.shards) for group in column.groups) or (
-        column.model.fields.tree.get("num_experts")
-    ):
-        raise Unsupported(f"{path} has experts, which zerotools does not reshard")
-    if column.model.data_parallel_size not in (None, len(column.shards)):
-        raise Unsupported(
-            f"{path} is of {column.model.data_parallel_size} ranks in groups of "
-            f"{len(column.shards)} (MiCS), which zerotools does not reshard"
-        )
-    if zero_config(column.model).get(QUANTIZED) and column.model.frozen_shapes:
-        raise Unsupported(
-            f"{path} has {QUANTIZED}: its frozen weights are quantized, and the scales are not in "
-            "the checkpoint; save it without"
-        )
-    if column.model.groups is None:
-        raise Unsupported(
-            f"{path} was saved by DeepSpeed {column.model.version}, before 0.6.0; load it with "
-            "DeepSpeed and save it again"
-        )
-    return column
+@dataclass(frozen=True)
+class _Laid:
+    """One model-parallel rank: its blueprint as it was read, its layout, and its files."""
+
+    source: Blueprint
+    wanted: Wanted
+    files: Files
 
 
-def _settings(column: Column) -> list[str]:
-    """Keys of the configuration that the resuming run must have, as this one had."""
-    shard, wanted = first_of(column.shards), []
-    if is_round_robin(column.model, shard):
-        wanted.append(f'"{ROUND_ROBIN}": true')
-    if shard.kind == STAGE_3 and size_of(column.model) != DEFAULT_SIZE:
-        wanted.append(f'"{SUB_GROUP_SIZE}": {size_of(column.model)}')
-    if not wanted:
+def _lay_out_column(source: Checkpoint, mp: int, settings: Settings, ranks: int) -> _Laid:
+    columns: Sequence[Column] = source.origin.details[COLUMNS]
+    column, tag = columns[mp], source.root.name
+    check_supported(source.root, column, len(columns), settings)
+    blueprint = blueprint_of(column, hyperparameters_of(column, settings))
+    wanted = wanted_of(blueprint, settings, ranks, len(column.shards))
+    check_masters(source, column)
+    made = configured(recast(blueprint, wanted.kind, wanted.stage), wanted)
+    layers = layer_files(source)
+    there = {key: tensor for key, tensor in made.held.items() if _lies_in(tensor, layers)}
+    made = replace(made, held={k: t for k, t in made.held.items() if k not in there})
+    bf16 = first_of(column.shards).file.name.startswith("bf16_")
+    files = cut(made, wanted, tag, mp, bf16=bf16)
+    carried = {key: _below(tag, tensor) for key, tensor in there.items()}
+    files = replace(files, carried={**files.carried, **carried})
+    if len(columns) > 1:
+        files = _apart(files, mp, column)
+    return _Laid(blueprint, wanted, files)
+
+
+def cut(blueprint: Blueprint, wanted: Wanted, tag: str, mp: int, *, bf16: bool) -> Files:
+    """The files of one model-parallel rank, in the directory `tag`."""
+    models, names = [], []
+    for rank in range(wanted.ranks):
+        zero = f"zero_pp_rank_{rank}_mp_rank_{mp:02d}"
+        models.append(f"{tag}/{zero}_model_states.pt")
+        names.append(f"{tag}/{'bf16_' if bf16 else ''}{zero}_optim_states.pt")
+    if wanted.kind == STAGE_3:
+        return lay_out_sliced(blueprint, wanted, models, names)
+    return lay_out_flat(blueprint, wanted, f"{tag}/mp_rank_{mp:02d}_model_states.pt", names)
+
+
+def data_parallel(source: Checkpoint, world_size: int) -> int:
+    """How many of `world_size` ranks share the vectors of each model-parallel rank.
+
+    Raises:
+        BadRequest: the model-parallel ranks cannot stay as they are.
+    """
+    count = len(source.origin.details[COLUMNS])
+    if world_size < 1:
+        raise BadRequest(f"a checkpoint is laid out for at least 1 rank, not {world_size}")
+    if world_size % count:
+        raise BadRequest(
+            f"{source.root} has {count} model-parallel ranks (pipeline and tensor), which stay as "
+            f"they are, and --world-size {world_size} is not a multiple of {count}"
+        )
+    return world_size // count
+
+
+def layer_files(source: Checkpoint) -> list[str]:
+    """The files of a pipeline's layers, which no number of data-parallel ranks changes."""
+    return sorted(name for name in source.files if name.startswith("layer_"))
+
+
+def _lies_in(tensor: Tensor, files: Sequence[str]) -> bool:
+    return bool(files) and all(chunk.file in files for chunk in tensor.chunks)
+
+
+def _below(tag: str, tensor: Tensor) -> Tensor:
+    chunks = [replace(chunk, file=f"{tag}/{chunk.file}") for chunk in tensor.chunks]
+    return replace(tensor, chunks=chunks)
+
+
+def _whole(path: Path) -> FilePlan:
+    size = path.stat().st_size
+    return FilePlan(size, carried=[Carried(0, path, 0, size)])
+
+
+def _apart(files: Files, mp: int, column: Column) -> Files:
+    """The files of one of several model-parallel ranks, whose tensors have names of their own."""
+    sources = {key: files.sources.get(key) or column.tensors[key] for key in files.tensors}
+    return Files(
+        files.plans,
+        *(
+            {_of_rank(mp, key): tensor for key, tensor in tensors.items()}
+            for tensors in (files.tensors, files.carried, sources)
+        ),
+    )
+
+
+def _of_rank(mp: int, key: Key) -> Key:
+    return Key(f"mp_rank_{mp:02d}/{key.name}", key.role)
+
+
+def _read_back(columns: int, directory: Path) -> Checkpoint:
+    """What the reader finds in an output of so many model-parallel ranks, each apart."""
+    found = read(directory)
+    if columns == 1:
+        return found
+    tensors = {
+        _of_rank(mp, key): tensor
+        for mp, column in enumerate(found.origin.details[COLUMNS])
+        for key, tensor in column.tensors.items()
+    }
+    return replace(found, tensors=tensors)
+
+
+def _dropped(source: Checkpoint, wanted: Wanted) -> tuple[Dropped, ...]:
+    copies = any(key.role == "param16" for key in source.tensors)
+    if wanted.kind != STAGE_3 or not copies:
+        return ()
+    return (Dropped("param16", "stage 3 keeps no 16-bit copies: they are cast from the masters"),)
+
+
+def _notes(source: Checkpoint, laid: _Laid, settings: Settings, ranks: int) -> tuple[str, ...]:
+    column: Column = source.origin.details[COLUMNS][0]
+    return (
+        *_elastic(column, settings),
+        *_settings(laid, settings),
+        *_client_state(column, laid.wanted),
+        *_batch(column, ranks),
+    )
+
+
+def _elastic(column: Column, settings: Settings) -> list[str]:
+    if first_of(column.shards).is_rigid:
         return []
-    needed = ", ".join(wanted)
-    return [f'the resuming run needs "zero_optimization": {{{needed}}}, as this one']
+    origin = "the configuration given" if settings.ds_config else "the run's configuration"
+    return [
+        "elastic optimizer state is written as rigid, which DeepSpeed loads either way; it has no "
+        f"options of param groups, so all have those of {origin}"
+    ]
 
 
-def _client_state(column: Column) -> list[str]:
+def _settings(laid: _Laid, settings: Settings) -> list[str]:
+    """Keys of the configuration that the resuming run must have."""
+    needed = needed_keys(laid.source, laid.wanted)
+    if settings.ds_config is not None or not needed:
+        return []
+    return [f'the resuming run needs "zero_optimization": {json.dumps(needed)}']
+
+
+def _client_state(column: Column, wanted: Wanted) -> list[str]:
     """At stage 3 each rank saves what its caller gave it."""
     kept = ", ".join(column.model.client_state)
-    if not kept or first_of(column.shards).kind != STAGE_3:
+    if not kept or wanted.kind != STAGE_3:
         return []
     return [f"the caller's own state ({kept}) is that of rank 0 on every rank"]
 

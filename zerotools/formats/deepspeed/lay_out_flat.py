@@ -1,4 +1,4 @@
-"""The files of ZeRO stages 1 and 2 and of BF16_Optimizer for another number of ranks.
+"""The files of ZeRO stages 1 and 2 and of BF16_Optimizer for any number of ranks.
 
 Written as DeepSpeed 0.19.8 writes them: masters without their trailing padding (with it where
 BF16_Optimizer wrote them), rigid optimizer state with it, all of them zeros there.
@@ -12,59 +12,55 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Opaque
-from zerotools.core.errors import Unsupported
-from zerotools.formats.deepspeed.column import Column
+from zerotools.core.dtypes import FLOAT32
+from zerotools.formats.deepspeed.blueprint import BASE_STATE, STATE, Blueprint, Part, joined
 from zerotools.formats.deepspeed.flat import Vector
-from zerotools.formats.deepspeed.flat_groups import FlatGroup
 from zerotools.formats.deepspeed.geometry import Geometry, Held, held, partition_of
-from zerotools.formats.deepspeed.order import (
-    alignment_of,
-    flat_order,
-    is_round_robin,
-    optimizer_order,
-    paddings_of,
-)
+from zerotools.formats.deepspeed.order import flat_order, paddings_of
 from zerotools.formats.deepspeed.output import Files, Output, carried_tensors, new_vector
-from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER, Shard, first_of, is_vector
+from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER
+from zerotools.formats.deepspeed.units import (
+    Place,
+    Scalars,
+    Unit,
+    placed_scalars,
+    scalars_of,
+    state_of,
+)
+from zerotools.formats.deepspeed.wanted import Wanted
 from zerotools.io.torchzip.values import Ordered, StoredTensor
 
 MASTERS = "single_partition_of_fp32_groups"
 MAPPINGS = "param_slice_mappings"
 PADDINGS = "group_paddings"
 ALIGNMENTS = "param_alignment_paddings"
+ELASTIC_STEP = "base_optimizer_state_step"
 
 
-def lay_out_flat(column: Column, ranks: int, model_name: str, names: Sequence[str]) -> Files:
+def lay_out_flat(
+    blueprint: Blueprint, wanted: Wanted, model_name: str, names: Sequence[str]
+) -> Files:
     """The model file `model_name`, and `names[r]` for the vectors of rank r.
 
     Raises:
-        Unsupported: elastic state, or an order of parameters that the files do not explain.
-        BadFile: the ranks' files disagree.
+        Unsupported: parts of a group that differ in what must be equal.
     """
-    shard = first_of(column.shards)
-    if not shard.is_rigid:
-        raise Unsupported(
-            f"{shard.file.path} has elastic optimizer state, which lacks the hyper-parameters; "
-            "load it with DeepSpeed, and save it with elastic_checkpoint off"
-        )
-    round_robin = is_round_robin(column.model, shard)
-    orders = [optimizer_order(group, round_robin=round_robin) for group in column.groups]
-    geometries = _geometries(column, orders, ranks, round_robin=round_robin)
-    contents = [held(geometry) for geometry in geometries]
-    shapes = [Ordered(_renewed(column, i, each)) for i, each in enumerate(geometries)]
-    tree = {**column.model.fields.tree, "dp_world_size": ranks, "param_shapes": shapes}
-    model = Output.of(tree, column.model.file, ())
+    units = _units(blueprint, wanted)
+    scalars = scalars_of(units)
+    contents = [held(unit.geometry) for unit in units]
+    model = _model_file(blueprint, units, wanted.ranks)
     plans = {model_name: model.plan({})}
-    vectors: dict[tuple[int, str], list[Vector]] = {}
+    vectors: dict[Place, list[Vector]] = {}
     outputs = []
     for rank, name in enumerate(names):
-        made = _made(column.groups, geometries, shard, rank)
-        held_here = [content[rank] for content in contents]
+        made = _made(blueprint, units, rank)
+        here = [content[rank] for content in contents]
+        tree = _tree(blueprint, units, scalars, rank, made, here)
         output = Output.of(
-            _tree(shard, geometries, orders, rank, made, held_here), shard.file, made.values()
+            tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers
         )
         gaps = {
-            tensor.storage.key: _clipped(held_here[number], tensor.shape[0])
+            tensor.storage.key: _clipped(here[number], tensor.shape[0])
             for (number, _), tensor in made.items()
         }
         plans[name] = output.plan(gaps)
@@ -74,48 +70,52 @@ def lay_out_flat(column: Column, ranks: int, model_name: str, names: Sequence[st
     tensors = {
         Key(parameter, role): tensor
         for (number, role), of_ranks in vectors.items()
-        for parameter, tensor in geometries[number].tensors(of_ranks[0].dtype, of_ranks)
+        for parameter, tensor in units[number].geometry.tensors(of_ranks[0].dtype, of_ranks)
     }
-    files = {model_name: model, names[0]: outputs[0]}
-    return Files(plans, tensors, carried_tensors(column, tensors, files))
+    weights = {key: model.placed(model_name, each) for key, each in blueprint.weights.items()}
+    small = dict(placed_scalars(units, scalars, outputs[0], names[0]))
+    known = {**tensors, **weights, **small}
+    carried = carried_tensors(blueprint.held, known, {model_name: model})
+    return Files(plans, {**tensors, **weights}, {**carried, **small}, blueprint.sources)
 
 
-def _renewed(column: Column, number: int, geometry: Geometry) -> dict[str, Any]:
-    """The saved shapes of a group, as they were written, in the order of the new vector."""
-    saved = column.model.fields.need("param_shapes", list)[number]
-    return {name: saved[name] for name in geometry.shapes}
-
-
-def _geometries(
-    column: Column, orders: Sequence[Sequence[str]], ranks: int, *, round_robin: bool
-) -> list[Geometry]:
-    alignment = alignment_of(column.model, column.groups)
-    made = []
-    for group, order in zip(column.groups, orders, strict=True):
-        names = flat_order(order, ranks, round_robin=round_robin)
+def _units(blueprint: Blueprint, wanted: Wanted) -> list[Unit]:
+    """One for each param group, in the order of the vector."""
+    units = []
+    for group in blueprint.groups:
+        names = flat_order(list(group.shapes), wanted.ranks, round_robin=wanted.round_robin)
         shapes = {name: group.shapes[name] for name in names}
+        alignment = wanted.alignment
         paddings = () if alignment is None else paddings_of(shapes, alignment)
-        unpartitioned = Geometry(shapes, paddings, ranks, None)
-        partition = partition_of(unpartitioned.total, ranks)
-        made.append(Geometry(shapes, paddings, ranks, partition))
-    return made
+        total = Geometry(shapes, paddings, wanted.ranks, None).total
+        partition = partition_of(total, wanted.ranks)
+        geometry = Geometry(shapes, paddings, wanted.ranks, partition)
+        units.append(Unit(geometry, joined(group.parts) if group.parts else _EMPTY))
+    return units
 
 
-def _made(
-    groups: Sequence[FlatGroup], geometries: Sequence[Geometry], shard: Shard, rank: int
-) -> dict[tuple[int, str], StoredTensor]:
+_EMPTY = Part("", {}, {"param": FLOAT32}, None, {})
+
+
+def _model_file(blueprint: Blueprint, units: Sequence[Unit], ranks: int) -> Output:
+    shapes = [
+        Ordered({name: blueprint.shapes[name] for name in unit.geometry.shapes}) for unit in units
+    ]
+    tree = {**blueprint.model, "dp_world_size": ranks, "param_shapes": shapes}
+    return Output.of(tree, blueprint.model_file, blueprint.weights.values())
+
+
+def _made(blueprint: Blueprint, units: Sequence[Unit], rank: int) -> dict[Place, StoredTensor]:
     """One rank's vectors by group and role."""
+    is_cut = blueprint.kind != BF16_OPTIMIZER and PADDINGS in blueprint.inner
     made = {}
-    for group, geometry in zip(groups, geometries, strict=True):
-        group.check_roles()
-        for role in group.roles:
-            dtype = group.dtype(role)
-            length = geometry.width
-            if role == "param" and shard.kind != BF16_OPTIMIZER and PADDINGS in shard.fields:
-                length -= _padding(geometry, rank)
-            master = role == "param"
-            key = f"new-{group.number}-{role}"
-            made[group.number, role] = new_vector(key, dtype, length, requires_grad=master)
+    for number, unit in enumerate(units):
+        for role, dtype in unit.part.dtypes.items():
+            length, master = unit.geometry.width, role == "param"
+            if master and is_cut:
+                length -= _padding(unit.geometry, rank)
+            key = f"new-{number}-{role}"
+            made[number, role] = new_vector(key, dtype, length, requires_grad=master)
     return made
 
 
@@ -130,63 +130,57 @@ def _clipped(content: Held, length: int) -> list[tuple[int, int]]:
 
 
 def _tree(
-    shard: Shard,
-    geometries: Sequence[Geometry],
-    orders: Sequence[Sequence[str]],
+    blueprint: Blueprint,
+    units: Sequence[Unit],
+    scalars: Scalars,
     rank: int,
-    made: Mapping[tuple[int, str], StoredTensor],
+    made: Mapping[Place, StoredTensor],
     contents: Sequence[Held],
 ) -> dict[str, Any]:
-    """The optimizer file of one rank: the source's, with vectors and layout replaced."""
-    saved = shard.fields.tree
-    ranks = geometries[0].ranks
+    """The optimizer file of one rank: the blueprint's, with vectors and layout replaced."""
+    saved, ranks = blueprint.inner, units[0].geometry.ranks
+    geometries = [unit.geometry for unit in units]
+    base = saved.get(BASE_STATE)
+    groups = [
+        {**group.options, "params": [number]} for number, group in enumerate(blueprint.groups)
+    ]
+    state = {"state": state_of(units, {**made, **scalars.found}), "param_groups": groups}
     new = {
-        **saved,
-        "base_optimizer_state": _state(saved["base_optimizer_state"], made),
-        MASTERS: [made[number, "param"] for number in range(len(geometries))],
+        **{key: value for key, value in saved.items() if key != ELASTIC_STEP},
+        BASE_STATE: {**(base if isinstance(base, dict) else {}), **state},
+        MASTERS: [made[number, "param"] for number in range(len(units))],
     }
     if isinstance(saved.get("partition_count"), int):
         new["partition_count"] = ranks
     elif "partition_count" in saved:
-        new["partition_count"] = [ranks] * len(geometries)
+        new["partition_count"] = [ranks] * len(units)
     if PADDINGS in saved:
-        new[PADDINGS] = [_booked(shard, geometry, rank) for geometry in geometries]
+        new[PADDINGS] = [_booked(blueprint.kind, geometry, rank) for geometry in geometries]
     if ALIGNMENTS in saved:
         new[ALIGNMENTS] = [list(each.paddings) or [0] * len(each.shapes) for each in geometries]
     if MAPPINGS in saved:
+        address = _address(saved[MAPPINGS])
         new[MAPPINGS] = [
-            _mapping(content, order, _address(shard))
-            for content, order in zip(contents, orders, strict=True)
+            _mapping(content, list(group.shapes), address)
+            for content, group in zip(contents, blueprint.groups, strict=True)
         ]
-    return {**shard.file.tree, "optimizer_state_dict": new}
+    return {**blueprint.optimizer, STATE: new}
 
 
-def _booked(shard: Shard, geometry: Geometry, rank: int) -> int:
+def _booked(kind: str, geometry: Geometry, rank: int) -> int:
     """`group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
-    if shard.kind != BF16_OPTIMIZER:
+    if kind != BF16_OPTIMIZER:
         return _padding(geometry, rank)
     last = rank == geometry.ranks - 1
     return geometry.ranks * geometry.width - geometry.total if last else 0
 
 
-def _state(saved: Any, made: Mapping[tuple[int, str], StoredTensor]) -> dict[str, Any]:
-    """torch's state dict with the vectors replaced; numbers such as `step` stay."""
-    state = {
-        number: {
-            role: made.get((number, role), value) if is_vector(value) else value
-            for role, value in of_group.items()
-        }
-        for number, of_group in (saved.get("state") or {}).items()
-    }
-    return {**saved, "state": state}
-
-
 _FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")
 
 
-def _address(shard: Shard) -> Opaque:
+def _address(mappings: Any) -> Opaque:
     """The class that the source uses for a place in a vector; it moved between versions."""
-    for mapping in shard.fields.tree[MAPPINGS]:
+    for mapping in mappings or ():
         for value in mapping.values() if isinstance(mapping, Mapping) else ():
             if isinstance(value, Opaque):
                 return value

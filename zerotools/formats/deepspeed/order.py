@@ -12,22 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import gcd, prod
-from typing import Any
 
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.flat_groups import FlatGroup
 from zerotools.formats.deepspeed.model import ModelStates, Shapes
+from zerotools.formats.deepspeed.settings import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.shards import STAGE_1_AND_2, Shard
-
-ROUND_ROBIN = "round_robin_gradients"
-ALIGNED = "parameter_alignment"
-
-
-def zero_config(model: ModelStates) -> Mapping[str, Any]:
-    """The `zero_optimization` of the run's configuration; empty where the file has none."""
-    config = model.fields.tree.get("ds_config")
-    zero = config.get("zero_optimization") if isinstance(config, Mapping) else None
-    return zero if isinstance(zero, Mapping) else {}
 
 
 def slots(count: int, ranks: int) -> list[int]:
@@ -37,7 +28,8 @@ def slots(count: int, ranks: int) -> list[int]:
 
 def is_round_robin(model: ModelStates, shard: Shard) -> bool:
     """Whether the flat vectors are in round robin order; BF16_Optimizer has none."""
-    return shard.kind == STAGE_1_AND_2 and zero_config(model).get(ROUND_ROBIN) is True
+    zero = zero_optimization(model.fields.tree.get("ds_config"))
+    return shard.kind == STAGE_1_AND_2 and zero.get(ROUND_ROBIN) is True
 
 
 def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
@@ -74,15 +66,9 @@ def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[s
     return [names[i] for i in slots(len(names), ranks)] if round_robin else list(names)
 
 
-def alignment_of(model: ModelStates, groups: Sequence[FlatGroup]) -> int | None:
-    """Elements that parameters are aligned to, 16 bytes of the model's type; None: they are not."""
-    padded = any(any(group.geometry.paddings) for group in groups)
-    if not padded and zero_config(model).get(ALIGNED) is not True:
-        return None
-    names = [name for group in groups for name in group.shapes if name in (model.module or {})]
-    if not names or model.module is None:
-        raise Unsupported(f"{model.file.path} has aligned parameters, and does not say their type")
-    return 16 // gcd(16, model.module[names[0]].dtype.itemsize)
+def alignment_of(precision: DType) -> int:
+    """Elements that `parameter_alignment` aligns to: 16 bytes of the model's type."""
+    return 16 // gcd(16, precision.itemsize)
 
 
 def paddings_of(shapes: Shapes, alignment: int) -> list[int]:

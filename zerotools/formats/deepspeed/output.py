@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+from zlib import crc32
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import (
@@ -25,7 +26,6 @@ from zerotools.core.checkpoint import (
 )
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.formats.deepspeed.column import Column
 from zerotools.formats.deepspeed.flat import Vector
 from zerotools.io.torchzip import lay_out as archives
 from zerotools.io.torchzip.pickles import dumps_renumbered
@@ -51,7 +51,7 @@ class Output:
 
     base: FilePlan
     offsets: Mapping[str, int]
-    source: TorchFile
+    source: TorchFile | None
     made: Mapping[str, StoredTensor]
     kept: Mapping[str, Storage]
 
@@ -59,36 +59,44 @@ class Output:
     def of(
         cls,
         tree: Any,
-        source: TorchFile,
+        source: TorchFile | None,
         made: Iterable[StoredTensor],
         copies: Mapping[str, Storage] = MappingProxyType({}),
+        known: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Output:
         """Lay out `tree`, whose storages are those of `made` and of `source`, and copies: `copies`
-        has the storage of the source by the key of its copy."""
+        has the storage of the source by the key of its copy. `known` are the bytes of storages
+        that are in no file."""
         new = {tensor.storage.key: tensor for tensor in made}
+        records = source.records if source is not None else {}
         pickle, storages = dumps_renumbered(tree)
         sources = [copies.get(storage.key, storage) for storage in storages]
         crcs = {
-            number: source.records[f"data/{storage.key}"].crc
+            number: records[f"data/{storage.key}"].crc
             for number, storage in enumerate(sources)
-            if storage.key not in new and f"data/{storage.key}" in source.records
+            if storage.key not in new and f"data/{storage.key}" in records
         }
+        data = {number: known[each.key] for number, each in enumerate(sources) if each.key in known}
+        crcs |= {number: crc32(each) for number, each in data.items()}
         layout = archives.lay_out(pickle, [storage.nbytes for storage in storages], crcs)
+        literals = [Literal(at, each) for at, each in layout.literals]
         full = [(i, storage) for i, storage in enumerate(storages) if storage.nbytes]
         offsets, carried, checksums = {}, [], []
         for (number, storage), at in zip(full, layout.payloads, strict=True):
             offsets[storage.key] = at.offset
-            if storage.key not in new:
+            if number in data:
+                literals.append(Literal(at.offset, data[number]))
+            elif storage.key not in new:
+                assert source is not None, f"{storage.key} is in no file"
                 begin = source.payload(sources[number])
                 carried.append(Carried(at.offset, source.path, begin, at.length))
             if number not in crcs:
                 checksums.append(Checksum(at.offset, at.length, at.crc_at))
-        literals = [Literal(at, data) for at, data in layout.literals]
         plan = FilePlan(layout.length, literals, carried, checksums)
         kept = {
             storage.key: storage
             for _, storage in full
-            if storage.key not in new and storage.key not in copies
+            if not (storage.key in new or storage.key in copies or storage.key in known)
         }
         return cls(plan, offsets, source, new, kept)
 
@@ -124,7 +132,7 @@ class Output:
         return Tensor(tensor.dtype, tensor.shape, moved)
 
     def _moved(self, file: str, chunk: Chunk, tensor: Tensor) -> Chunk | None:
-        if chunk.file != self.source.name:
+        if self.source is None or chunk.file != self.source.name:
             return None
         if chunk.box.is_empty:
             return Chunk(chunk.box, file, 0, chunk.strides)
@@ -138,24 +146,30 @@ class Output:
 
 @dataclass(frozen=True)
 class Files:
-    """Files by name, tensors to be copied into them, and tensors in what they carry over."""
+    """Files by name, tensors to be copied into them, tensors in what they carry over, and sources
+    of tensors that only the output has under their names."""
 
     plans: Mapping[str, FilePlan]
     tensors: Mapping[Key, Tensor]
     carried: Mapping[Key, Tensor]
+    sources: Mapping[Key, Tensor]
+
+
+REPEATED = " of rank "
+"""In the role of a tensor that is the same as another's: readers do not list it."""
 
 
 def carried_tensors(
-    column: Column, elsewhere: Collection[Key], files: Mapping[str, Output]
+    held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, Output]
 ) -> dict[Key, Tensor]:
     """Where the tensors that are not `elsewhere` lie in the bytes that `files` carry over."""
     found = {}
-    for key, tensor in column.tensors.items():
+    for key, tensor in held.items():
         if key in elsewhere:
             continue
         moved = (output.carried(file, tensor) for file, output in files.items())
         place = next((there for there in moved if there is not None), None)
         if place is None:
-            raise BadFile(f"{column.model.file.path}: {key} is in no file that is carried over")
+            raise BadFile(f"{next(iter(files))}: {key} is in no file that is carried over")
         found[key] = place
     return found

@@ -9,74 +9,54 @@ Source: DeepSpeed `runtime/zero/stage3.py`: `_create_fp16_partitions_with_defrag
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
 
-from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.column import Column
-from zerotools.formats.deepspeed.flat_groups import FlatGroup
+from zerotools.core.errors import Unsupported
+from zerotools.formats.deepspeed.blueprint import Blueprint, ParamGroup, joined
 from zerotools.formats.deepspeed.geometry import Geometry
-from zerotools.formats.deepspeed.model import ModelStates, Shapes
-from zerotools.formats.deepspeed.order import zero_config
-from zerotools.formats.deepspeed.shards import Shard, first_of
-from zerotools.io.torchzip.tensors import as_tensor
-
-SUB_GROUP_SIZE = "sub_group_size"
-DEFAULT_SIZE = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class SubGroup:
-    """A sub-group of the output: `source` is one of those that its parameters come from, all of
-    which have the same kinds of state and equal numbers."""
-
-    geometry: Geometry
-    source: FlatGroup
+from zerotools.formats.deepspeed.model import Shapes
+from zerotools.formats.deepspeed.settings import (
+    DEFAULT_SUB_GROUP_SIZE,
+    SUB_GROUP_SIZE,
+    number_of,
+)
+from zerotools.formats.deepspeed.units import Unit
 
 
-def size_of(model: ModelStates) -> int:
-    """`sub_group_size` as the run had it."""
-    value = zero_config(model).get(SUB_GROUP_SIZE)
-    return int(value) if isinstance(value, int | float) else DEFAULT_SIZE
+def size_of(blueprint: Blueprint) -> int:
+    """`sub_group_size` as the run's configuration has it."""
+    return number_of(blueprint.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
 
 
-def members(column: Column) -> list[list[int]]:
-    """The sub-groups of each of the optimizer's param groups.
+def check_explained(blueprint: Blueprint, ranks: int) -> None:
+    """Check that the sub-groups of `ranks` ranks are cut as the configuration says.
 
     Raises:
-        BadFile: a sub-group is in none, or in several.
+        Unsupported: they are not, so that nobody knows how the resuming run would cut them.
     """
-    shard = first_of(column.shards)
-    found = [list(group.get("params", ())) for group in shard.param_groups or ()]
-    if sorted(number for numbers in found for number in numbers) != [*range(len(column.groups))]:
-        raise BadFile(
-            f"{shard.file.path} has {len(column.groups)} sub-groups, and its param_groups list "
-            f"{found}"
-        )
-    return found
-
-
-def regroup(column: Column, ranks: int) -> list[list[SubGroup]]:
-    """The sub-groups of each param group for `ranks` ranks.
-
-    Raises:
-        Unsupported: the source's are not cut as its `sub_group_size` says, or differ in what must
-            be equal to be put together.
-    """
-    limit, made = size_of(column.model), []
-    for numbers in members(column):
-        groups = [column.groups[number] for number in numbers]
-        shapes = {name: shape for group in groups for name, shape in group.shapes.items()}
-        if cut(shapes, len(column.shards), limit) != [dict(group.shapes) for group in groups]:
+    limit = size_of(blueprint)
+    for group in blueprint.groups:
+        if cut(group.shapes, ranks, limit) != [dict(part.shapes) for part in group.parts]:
+            file = blueprint.model_file.path if blueprint.model_file else "the source"
             raise Unsupported(
-                f"{column.model.file.path}: ds_config says {SUB_GROUP_SIZE} = {limit}, and the "
-                "sub-groups are not cut like that; load it with DeepSpeed, and save it again"
+                f"{file}: ds_config says {SUB_GROUP_SIZE} = {limit}, and the sub-groups are not "
+                "cut like that; say what the resuming run has with --sub-group-size"
             )
-        made.append([_sub_group(part, groups, ranks) for part in cut(shapes, ranks, limit)])
-    return made
+
+
+def sub_groups(group: ParamGroup, ranks: int, limit: int) -> list[Unit]:
+    """The sub-groups of one param group.
+
+    Raises:
+        Unsupported: parts that would be put together differ in what must be equal.
+    """
+    return [
+        Unit(
+            Geometry(shapes, (), ranks, None),
+            joined([part for part in group.parts if not part.shapes.keys().isdisjoint(shapes)]),
+        )
+        for shapes in cut(group.shapes, ranks, limit)
+    ]
 
 
 def cut(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
@@ -93,41 +73,3 @@ def cut(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
             parts.append(current)
             current, filled = {}, 0
     return [*parts, current] if current else parts
-
-
-def _sub_group(shapes: Shapes, groups: Sequence[FlatGroup], ranks: int) -> SubGroup:
-    sources = [group for group in groups if any(name in group.shapes for name in shapes)]
-    for group in sources:
-        group.check_roles()
-        if _common(group) != _common(sources[0]):
-            raise Unsupported(
-                f"{first_of(group.shards).file.path}: sub-groups {sources[0].number} and "
-                f"{group.number} would become one, and their optimizer state differs in kind or "
-                "in its step"
-            )
-    return SubGroup(Geometry(shapes, (), ranks, None), sources[0])
-
-
-def _common(group: FlatGroup) -> Any:
-    """What must be equal in all parts of a sub-group."""
-    shard = first_of(group.shards)
-    numbers = {key: _number(shard, value) for key, value in shard.scalars[group.number].items()}
-    return {role: group.dtype(role) for role in group.roles}, numbers
-
-
-def _number(shard: Shard, value: Any) -> Any:
-    """A number, or the bytes of a tensor of one."""
-    tensor = as_tensor(value)
-    if tensor is None or tensor.shape != ():
-        return value
-    with shard.file.path.open("rb") as file:
-        return os.pread(file.fileno(), tensor.dtype.itemsize, shard.file.first_byte(tensor))
-
-
-def renumbered(saved: Mapping[str, Any], counts: Sequence[int]) -> list[dict[str, Any]]:
-    """torch's param groups with the numbers of as many sub-groups as each has now."""
-    groups, first = [], 0
-    for group, count in zip(saved["param_groups"], counts, strict=True):
-        groups.append({**group, "params": list(range(first, first + count))})
-        first += count
-    return groups

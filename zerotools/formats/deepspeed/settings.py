@@ -1,0 +1,89 @@
+"""What the resuming run was asked to have, by flags or by its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+
+STAGE = "stage"
+SUB_GROUP_SIZE = "sub_group_size"
+ROUND_ROBIN = "round_robin_gradients"
+ALIGNED = "parameter_alignment"
+DEFAULT_SUB_GROUP_SIZE = 1_000_000_000
+_STAGES = (1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was asked for; None keeps what the source has. `ds_config` is the configuration of the
+    resuming run, whose every key then counts, also by its default."""
+
+    stage: int | None = None
+    sub_group_size: int | None = None
+    round_robin: bool | None = None
+    ds_config: Mapping[str, Any] | None = None
+
+    def settled(self) -> Settings:
+        """With the values of `ds_config` where there is one.
+
+        Raises:
+            BadRequest: a value that DeepSpeed does not have, or a flag that contradicts it.
+        """
+        if self.stage is not None and self.stage not in _STAGES:
+            raise BadRequest(f"--stage is {self.stage}; ZeRO partitions at stages 1, 2 and 3")
+        if self.sub_group_size is not None and self.sub_group_size < 1:
+            raise BadRequest(f"--sub-group-size is {self.sub_group_size}; it is at least 1")
+        if self.ds_config is None:
+            return self
+        zero = zero_optimization(self.ds_config)
+        stage = number_of(zero, STAGE, 0)
+        if stage not in _STAGES:
+            raise BadRequest(
+                f"the configuration has ZeRO stage {stage}, whose checkpoints are not partitioned; "
+                "zerotools writes stages 1, 2 and 3"
+            )
+        size = number_of(zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
+        round_robin = zero.get(ROUND_ROBIN) is True
+        _agree("--stage", self.stage, stage)
+        _agree("--sub-group-size", self.sub_group_size, size)
+        _agree("--round-robin", self.round_robin, round_robin)
+        return Settings(
+            stage,
+            size if stage == 3 else None,
+            round_robin if stage != 3 else None,
+            self.ds_config,
+        )
+
+
+AS_IS = Settings()
+
+
+def zero_optimization(config: Any) -> Mapping[str, Any]:
+    """That section of a configuration; empty where there is none."""
+    zero = config.get("zero_optimization") if isinstance(config, Mapping) else None
+    return zero if isinstance(zero, Mapping) else {}
+
+
+def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
+    """A number of the configuration, where DeepSpeed drops "auto" in favour of its default."""
+    value = zero.get(key, default)
+    if value is None or value == "auto":
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise BadRequest(f'the configuration has "{key}": {value!r:.40}, which is no whole number')
+    return int(value)
+
+
+def _agree(flag: str, asked: int | None, configured: int) -> None:
+    if asked is not None and asked != configured:
+        raise BadRequest(
+            f"{flag} asks for {_word(asked)} and the configuration has {_word(configured)}; the "
+            "run that resumes has what its configuration says: leave the flag out, or change it"
+        )
+
+
+def _word(value: int) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,129 @@
+"""How to lay a blueprint out: what was asked for, and for the rest what the source has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.formats.deepspeed.blueprint import Blueprint
+from zerotools.formats.deepspeed.order import alignment_of
+from zerotools.formats.deepspeed.settings import (
+    ALIGNED,
+    DEFAULT_SUB_GROUP_SIZE,
+    ROUND_ROBIN,
+    STAGE,
+    SUB_GROUP_SIZE,
+    Settings,
+    zero_optimization,
+)
+from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER, STAGE_1_AND_2, STAGE_3
+from zerotools.formats.deepspeed.sub_groups import check_explained, size_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`kind` is that of the optimizer files; `stage` is None for BF16_Optimizer. `alignment` is in
+    elements; None: parameters are not aligned. Sub-groups are of stage 3, the rest of the others.
+    """
+
+    ranks: int
+    kind: str
+    stage: int | None
+    sub_group_size: int = DEFAULT_SUB_GROUP_SIZE
+    round_robin: bool = False
+    alignment: int | None = None
+
+
+def wanted_of(blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks: int) -> Wanted:
+    """The layout for `ranks` ranks of what `saved_ranks` saved.
+
+    Raises:
+        BadRequest: a setting that the stage does not have.
+        Unsupported: sub-groups that the configuration does not explain.
+    """
+    settled = settings.settled()
+    kind, stage = _class_of(blueprint, settled.stage)
+    if kind == STAGE_3:
+        if settled.round_robin is not None:
+            raise BadRequest("--round-robin is of stages 1 and 2, and the output is of stage 3")
+        size = settled.sub_group_size
+        if size is None:
+            if blueprint.kind == STAGE_3:
+                check_explained(blueprint, saved_ranks)
+            size = size_of(blueprint)
+        return Wanted(ranks, kind, stage, sub_group_size=size)
+    if settled.sub_group_size is not None:
+        raise BadRequest(f"--sub-group-size is of stage 3, and the output is of stage {stage or 1}")
+    if kind == BF16_OPTIMIZER:
+        if settings.round_robin:
+            raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
+        return Wanted(ranks, kind, stage, alignment=_alignment(blueprint, settings))
+    round_robin = settled.round_robin
+    if round_robin is None:
+        round_robin = blueprint.zero.get(ROUND_ROBIN) is True
+    alignment = _alignment(blueprint, settings)
+    return Wanted(ranks, kind, stage, round_robin=round_robin, alignment=alignment)
+
+
+def _class_of(blueprint: Blueprint, stage: int | None) -> tuple[str, int | None]:
+    """BF16_Optimizer is what bf16 runs at stage 1 have that add gradients up in fp32."""
+    if stage is None or (blueprint.kind == BF16_OPTIMIZER and stage == 1):
+        return blueprint.kind, blueprint.stage
+    return (STAGE_3 if stage == 3 else STAGE_1_AND_2), stage
+
+
+def _alignment(blueprint: Blueprint, settings: Settings) -> int | None:
+    zero = blueprint.zero if settings.ds_config is None else zero_optimization(settings.ds_config)
+    is_kept = settings.ds_config is None and blueprint.is_aligned
+    if not is_kept and zero.get(ALIGNED) is not True:
+        return None
+    if blueprint.precision is None:
+        file = blueprint.model_file.path if blueprint.model_file is not None else "the source"
+        raise Unsupported(f"{file} has aligned parameters, and does not say their type")
+    return alignment_of(blueprint.precision)
+
+
+def configured(blueprint: Blueprint, wanted: Wanted) -> Blueprint:
+    """The blueprint whose saved configuration says how the output is laid out."""
+    changed = dict(_differing(blueprint, wanted))
+    if not changed:
+        return blueprint
+    return replace(
+        blueprint,
+        model=_with_config(blueprint.model, changed),
+        optimizer=_with_config(blueprint.optimizer, changed),
+    )
+
+
+def _differing(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]]:
+    zero = blueprint.zero
+    if wanted.stage is not None and zero.get(STAGE) != wanted.stage:
+        yield STAGE, wanted.stage
+    if wanted.kind == STAGE_3 and size_of(blueprint) != wanted.sub_group_size:
+        yield SUB_GROUP_SIZE, wanted.sub_group_size
+    if wanted.kind == STAGE_1_AND_2 and (zero.get(ROUND_ROBIN) is True) != wanted.round_robin:
+        yield ROUND_ROBIN, wanted.round_robin
+    if wanted.kind != STAGE_3 and (zero.get(ALIGNED) is True) != (wanted.alignment is not None):
+        yield ALIGNED, wanted.alignment is not None
+
+
+def _with_config(tree: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+    config = tree.get("ds_config")
+    config = config if isinstance(config, dict) else {}
+    zero = {**zero_optimization(config), **changed}
+    return {**tree, "ds_config": {**config, "zero_optimization": zero}}
+
+
+def needed_keys(source: Blueprint, wanted: Wanted) -> dict[str, Any]:
+    """Keys of `zero_optimization` that the resuming run must have: what is not DeepSpeed's default,
+    and what is no longer as the source had it."""
+    needed = dict(_differing(source, wanted))
+    if wanted.round_robin:
+        needed[ROUND_ROBIN] = True
+    if wanted.alignment is not None:
+        needed[ALIGNED] = True
+    if wanted.kind == STAGE_3 and wanted.sub_group_size != DEFAULT_SUB_GROUP_SIZE:
+        needed[SUB_GROUP_SIZE] = wanted.sub_group_size
+    return needed
