@@ -5,18 +5,19 @@ The defaults are those of torch 2.13's constructors, in the order of `param_grou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
-from zerotools.core.training import Group, Scalar
+from zerotools.core.training import Group, Scalar, TrainingState
 from zerotools.io.scalars import read_scalar
 
 WEIGHT_ROLES = ("param", "param16", "buffer")
 STATE_ROLE = "state"
 
+_COMMON = {"maximize": False, "foreach": None, "differentiable": False}
 _ADAM = {
     "lr": 1e-3,
     "betas": (0.9, 0.999),
@@ -30,34 +31,78 @@ _ADAM = {
     "fused": None,
     "decoupled_weight_decay": False,
 }
-_SGD = {
-    "lr": 1e-3,
-    "momentum": 0,
-    "dampening": 0,
-    "weight_decay": 0,
-    "nesterov": False,
-    "maximize": False,
-    "foreach": None,
-    "differentiable": False,
-    "fused": None,
-}
 
-DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "AdamW": {**_ADAM, "weight_decay": 1e-2, "decoupled_weight_decay": True},
-        "Adam": _ADAM,
-        "SGD": _SGD,
-    }
-)
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """One of torch's optimizers. `needed` are the options that no run leaves to chance; the others
+    have `defaults`."""
+
+    name: str
+    needed: tuple[str, ...]
+    defaults: Mapping[str, Any]
+
+
+_SGD = {"lr": 1e-3, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False}
+_RMSPROP = {
+    "lr": 1e-2,
+    "momentum": 0,
+    "alpha": 0.99,
+    "eps": 1e-8,
+    "centered": False,
+    "weight_decay": 0,
+    "capturable": False,
+}
+_ADAGRAD = {
+    "lr": 1e-2,
+    "lr_decay": 0,
+    "eps": 1e-10,
+    "weight_decay": 0,
+    "initial_accumulator_value": 0,
+}
+_ADAM_NEEDS = ("lr", "betas", "eps", "weight_decay")
+
+CLASSES: Mapping[str, Class] = {
+    kind.name: kind
+    for kind in (
+        Class(
+            "AdamW", _ADAM_NEEDS, {**_ADAM, "weight_decay": 1e-2, "decoupled_weight_decay": True}
+        ),
+        Class("Adam", _ADAM_NEEDS, _ADAM),
+        Class("SGD", ("lr", "momentum", "weight_decay"), {**_SGD, **_COMMON, "fused": None}),
+        Class("RMSprop", ("lr", "momentum", "alpha", "eps", "weight_decay"), _RMSPROP | _COMMON),
+        Class("Adagrad", ("lr", "lr_decay", "eps", "weight_decay"), {**_ADAGRAD, **_COMMON}),
+    )
+}
+_BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
 
 
 def optimizer_of(groups: Iterable[Group]) -> str | None:
     """The class of torch's whose options the groups have, as far as they tell one from another."""
-    options = next((group.options for group in groups), {})
-    if "betas" in options and "amsgrad" in options:
-        decoupled = options.get("decoupled_weight_decay")
-        return {True: "AdamW", False: "Adam"}.get(decoupled) if type(decoupled) is bool else None
+    options = next((group.options for group in groups if group.options), {})
+    decoupled = options.get("decoupled_weight_decay")
+    if {"betas", "amsgrad"} <= options.keys() and type(decoupled) is bool:
+        return "AdamW" if decoupled else "Adam"
     return "SGD" if {"momentum", "dampening", "nesterov"} <= options.keys() else None
+
+
+def class_of(training: TrainingState, roles: Collection[str]) -> Class | None:
+    """The optimizer of torch's own that goes on with state of these roles; None: another's.
+
+    DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
+    """
+    word = (optimizer_of(training.groups) or training.optimizer or "").lower()
+    if word == "adam" and training.ds_config is not None and not optimizer_of(training.groups):
+        word = "adamw" if _adam_w_mode(training.ds_config) else "adam"
+    if not word and {"exp_avg", "exp_avg_sq"} <= set(roles):
+        word = "adamw"
+    return _BY_WORD.get(word)
+
+
+def _adam_w_mode(config: Mapping[str, Any]) -> bool:
+    section = config.get("optimizer")
+    params = section.get("params") if isinstance(section, Mapping) else None
+    return not isinstance(params, Mapping) or params.get("adam_w_mode", True) is not False
 
 
 def scalars_of(checkpoint: Checkpoint) -> dict[Key, Scalar]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from zerotools.core.checkpoint import Tensor
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar
 from zerotools.io.arrays import numpy_dtype
@@ -32,3 +33,8 @@ def read_scalar(root: Path, tensor: Tensor) -> Scalar:
         raise BadFile(f"{path} ends before byte {chunk.offset + tensor.dtype.itemsize}")
     value = np.frombuffer(data, numpy_dtype(tensor.dtype))[0].item()
     return Scalar(value, tensor.dtype)
+
+
+def scalar_bytes(value: int | float, dtype: DType) -> bytes:
+    """The bytes of a tensor of one element, rounded to its type."""
+    return np.array(value, numpy_dtype(dtype)).tobytes()

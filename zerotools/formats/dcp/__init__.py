@@ -7,13 +7,18 @@ names          DCP's flat keys and ours
 read           directory -> Checkpoint
 shards         which rank holds what, as torch would save it
 write_metadata checked values -> `.metadata`
-lay_out        Checkpoint -> Target
+rank_files     the files of all ranks of a flat state dict
+lay_out        Checkpoint -> Target, for another number of ranks
+styles         how torch, accelerate and torchtitan name model and optimizer
+param_groups   the param groups that torch's optimizer would have
+lay_out_training  Checkpoint of any format, TrainingState -> Target
 training       what the files say of the run, in words that all formats share
 jobcheckpoint  the directory that a zerotools job keeps its DCP in
 """
 
 from zerotools.formats.dcp.lay_out import lay_out
+from zerotools.formats.dcp.lay_out_training import lay_out_training
 from zerotools.formats.dcp.read import read
 from zerotools.formats.dcp.training import training_of
 
-__all__ = ["lay_out", "read", "training_of"]
+__all__ = ["lay_out", "lay_out_training", "read", "training_of"]

@@ -144,8 +144,13 @@ def _origin(source: Checkpoint, destination: Path, world_size: int) -> Origin:
 
 
 def _job_files(source: Checkpoint, record: JobRecord) -> dict[str, FilePlan]:
-    plans = {RECORD: literal(record_to_json(record).encode())}
-    for name, path in source.companions.items():
-        size = path.stat().st_size
-        plans[name] = FilePlan(size, carried=[Carried(0, path, 0, size)])
-    return plans
+    return {RECORD: literal(record_to_json(record).encode()), **companion_files(source)}
+
+
+def companion_files(source: Checkpoint) -> dict[str, FilePlan]:
+    """The source's companions, as they are."""
+    sizes = {name: path.stat().st_size for name, path in source.companions.items()}
+    return {
+        name: FilePlan(sizes[name], carried=[Carried(0, path, 0, sizes[name])])
+        for name, path in source.companions.items()
+    }

@@ -36,7 +36,9 @@ class Names:
         keys, known = list(keys), paths or {}
         flat = [key for key in keys if len(known.get(key, ())) <= 1]
         sections = {key.partition(".")[0] for key in flat}
-        sectioned = bool(sections & {"optim", "optimizer"}) or sections == {"model"}
+        # Where paths were recorded, a key of one part is a name as the state dict had it, and all
+        # of a Hugging Face model's may begin with "model.".
+        sectioned = bool(sections & {"optim", "optimizer"}) or (sections == {"model"} and not known)
         groups = any(key.startswith("optim.param_groups.") for key in keys)
         return cls(known, sectioned, frozenset({"optim", "optimizer"} if groups else {"optimizer"}))
 

@@ -18,13 +18,14 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from zerotools.core.training import Group, TrainingState
+from zerotools.core.training import Group, Scalar, TrainingState
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.formats.dcp.names import STATE_ROLE
 from zerotools.formats.torchoptim import optimizer_of, scalars_of, trained_precision
 from zerotools.io.scalars import read_scalar
 
 _GROUP = re.compile(r"(?:optim|optimizer)\.param_groups\.(?P<name>.+)\.(?P<option>[^.]+)", re.S)
+_STATE = re.compile(r"(?:optim|optimizer)\.state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)
 _LONGEST_OPTION = 16
 _SCHEDULERS = ("lr_scheduler", "scheduler")
 _PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
@@ -45,7 +46,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     schedulers = dict(_schedulers(checkpoint))
     return TrainingState(
         groups=groups,
-        scalars=scalars_of(checkpoint),
+        scalars={**scalars_of(checkpoint), **_plain_scalars(checkpoint)},
         precision=trained_precision(checkpoint),
         optimizer=optimizer_of(groups),
         steps=steps if type(steps) is int else None,
@@ -152,6 +153,17 @@ def _schedulers(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
             yield rest or section, checkpoint.state[flat]
 
 
+def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
+    """The numbers of optimizer state that are no tensors."""
+    found = {}
+    for flat in checkpoint.state:
+        match = _STATE.fullmatch(flat)
+        value = checkpoint.state[flat] if match else None
+        if match and isinstance(value, int | float) and not isinstance(value, bool):
+            found[Key(match["name"], match["role"])] = Scalar(value)
+    return found
+
+
 class _Rest(Mapping[str, Any]):
     """The values that belong to neither the optimizer nor the schedule, each read when it is asked
     for."""
@@ -161,7 +173,8 @@ class _Rest(Mapping[str, Any]):
         self._keys = dict.fromkeys(
             flat
             for flat in checkpoint.state
-            if not _GROUP.fullmatch(flat) and flat.partition(".")[0] not in _SCHEDULERS
+            if not (_GROUP.fullmatch(flat) or _STATE.fullmatch(flat))
+            and flat.partition(".")[0] not in _SCHEDULERS
         )
 
     def __len__(self) -> int:
