@@ -18,7 +18,8 @@ from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.training import Group
 from zerotools.formats.deepspeed.fields import integer_of
 from zerotools.formats.deepspeed.model import ModelStates
-from zerotools.formats.deepspeed.order import ROUND_ROBIN, slots, zero_config
+from zerotools.formats.deepspeed.order import slots
+from zerotools.formats.deepspeed.settings import ROUND_ROBIN, zero_optimization
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.torchfile import TorchFile
 
@@ -114,7 +115,9 @@ def _joined(numbers: Any, shapes: tuple[tuple[str, ...], ...]) -> tuple[str, ...
 def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
     """Of stages 1 and 2; BF16_Optimizer, which has no `zero_stage`, takes no notice of it."""
     is_flat = integer_of(tree.get("zero_stage")) in (1, 2)
-    return is_flat and zero_config(model).get(ROUND_ROBIN) is True
+    return (
+        is_flat and zero_optimization(model.fields.tree.get("ds_config")).get(ROUND_ROBIN) is True
+    )
 
 
 def misplaced(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
