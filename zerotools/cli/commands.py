@@ -26,6 +26,9 @@ COMMANDS: dict[str, Entry] = {
     "reshard": Entry(
         "zerotools.cli.reshard", CHECKPOINTS, "Rewrite a checkpoint for another world size."
     ),
+    "convert": Entry(
+        "zerotools.cli.convert", CHECKPOINTS, "Rewrite a checkpoint in another format."
+    ),
     "submit": Entry("zerotools.cli.submit", JOBS, "Queue training jobs, and follow one if asked."),
     "queue": Entry("zerotools.cli.queue", JOBS, "List the jobs, and what they wait for."),
     "show": Entry("zerotools.cli.show", JOBS, "Show one job: attempts, memory, checkpoints."),

@@ -146,11 +146,17 @@ def _plan_json(conversion: Conversion) -> dict[str, Any]:
             {"name": name, "bytes": file.size} for name, file in conversion.target.files.items()
         ],
         "notes": list(conversion.notes),
+        "dropped": [{"what": each.what, "why": each.why} for each in conversion.target.dropped],
         "warnings": list(conversion.warnings),
     }
 
 
 def _print_notes(conversion: Conversion) -> None:
+    reasons: dict[str, list[str]] = {}
+    for dropped in conversion.target.dropped:
+        reasons.setdefault(dropped.why, []).append(dropped.what)
+    for why, what in reasons.items():
+        click.echo(f"dropped: {clean(', '.join(what))} ({clean(why)})", err=True)
     for note in conversion.notes:
         click.echo(f"note: {note}", err=True)
     for warning in conversion.warnings:

@@ -6,15 +6,17 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training import TrainingState
 
 WEIGHTS = ("param", "buffer")
+LOOSE = "state"
+"""The role of tensors that are neither weights nor an optimizer's: the client's own."""
 
 
 def extra_roles(source: Checkpoint, training: TrainingState) -> list[str]:
     """Every role beside the weights: the 16-bit copies and the optimizer's, tensors and numbers."""
     keys = (*source.tensors, *training.scalars)
-    return list(dict.fromkeys(key.role for key in keys if key.role not in WEIGHTS))
+    return list(dict.fromkeys(key.role for key in keys if key.role not in (*WEIGHTS, LOOSE)))
 
 
-def state_words(training: TrainingState) -> list[str]:
+def state_words(source: Checkpoint, training: TrainingState) -> list[str]:
     """Every part of the training state that is there."""
     counters = (training.steps, training.skipped, training.samples)
     there = {
@@ -23,7 +25,7 @@ def state_words(training: TrainingState) -> list[str]:
         "loss_scale": training.loss_scale,
         "steps": any(counter is not None for counter in counters),
         "ds_config": training.ds_config,
-        "client": training.client,
+        "client": training.client or any(key.role == LOOSE for key in source.tensors),
         "frozen": training.frozen,
     }
     return [word for word, value in there.items() if value]

@@ -1,17 +1,17 @@
-"""Single numbers that are tensors of no dimension, such as an optimizer's `step`."""
+"""Single numbers that are tensors of no dimension, such as an optimizer's `step`.
+
+numpy is imported only where there is one: reading metadata is to take milliseconds.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import numpy as np
-
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar
-from zerotools.io.arrays import numpy_dtype
 
 
 def read_scalar(root: Path, tensor: Tensor) -> Scalar:
@@ -31,10 +31,18 @@ def read_scalar(root: Path, tensor: Tensor) -> Scalar:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     if len(data) < tensor.dtype.itemsize:
         raise BadFile(f"{path} ends before byte {chunk.offset + tensor.dtype.itemsize}")
+    import numpy as np
+
+    from zerotools.io.arrays import numpy_dtype
+
     value = np.frombuffer(data, numpy_dtype(tensor.dtype))[0].item()
     return Scalar(value, tensor.dtype)
 
 
 def scalar_bytes(value: int | float, dtype: DType) -> bytes:
     """The bytes of a tensor of one element, rounded to its type."""
+    import numpy as np
+
+    from zerotools.io.arrays import numpy_dtype
+
     return np.array(value, numpy_dtype(dtype)).tobytes()

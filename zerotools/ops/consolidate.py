@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
+from zerotools.ops.aliases import settle_aliases
 from zerotools.ops.convert import Conversion
 from zerotools.ops.execute import Report
 from zerotools.ops.reference import Reference, check_against, read_reference, with_companions
@@ -91,7 +90,7 @@ def _choose_weights(
         raise BadRequest(f"{checkpoint.origin.path} has no weights that match; nothing to export")
     if like is not None:
         weights = replace(weights, companions=with_companions(weights, like))
-    weights, said = _settle_aliases(weights, keep=options.keep_aliases, like=like)
+    weights, said = settle_aliases(weights, keep=options.keep_aliases, like=like)
     useless = _useless_prefixes(checkpoint, options.strip_prefix)
     return weights, [*checkpoint.origin.notes, *useless, *said]
 
@@ -135,59 +134,19 @@ def _choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None
 
 
 def _exported_dtype(key: Key, tensor: Tensor, dtype: DType, like: Reference | None) -> DType:
-    """Integers, booleans and 8-bit floats (which have scales of their own) keep their type."""
-    chosen = dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
+    chosen = cast_dtype(tensor, dtype)
     return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
 
 
-def _settle_aliases(
-    weights: Checkpoint, *, keep: bool, like: Reference | None
-) -> tuple[Checkpoint, list[str]]:
-    """Leave tied names out where the model's config ties them again, else write them out.
-
-    A reference model decides for itself: what it holds is written, what it lacks is not.
-    """
-    if like is not None and not keep:
-        written = {alias for alias in weights.aliases if alias in like.tensors}
-        why = f"as {like.path} does"
-    elif keep or not _config_ties(weights):
-        written = set(weights.aliases)
-        why = "as asked" if keep else "no config.json says that they are tied"
-    else:
-        written, why = set(), "as config.json says"
-    tensors = dict(weights.tensors)
-    for alias, name in weights.aliases.items():
-        if alias in written:
-            tensors.setdefault(Key(alias, "param"), tensors[Key(name, "param")])
-    notes = [
-        f"tied weights are {how}, {why}: {_listed(weights, chosen)}"
-        for how, chosen in (
-            ("stored once", weights.aliases.keys() - written),
-            ("written under each name", written),
-        )
-        if chosen
-    ]
-    dropped = {alias: name for alias, name in weights.aliases.items() if alias not in written}
-    return replace(weights, tensors=tensors, aliases=dropped), notes
+def cast_dtype(tensor: Tensor, dtype: DType) -> DType:
+    """Integers, booleans and 8-bit floats (which have scales of their own) keep their type."""
+    return dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
 
 
-def _listed(weights: Checkpoint, chosen: Set[str]) -> str:
-    pairs = (f"{alias} = {name}" for alias, name in weights.aliases.items() if alias in chosen)
-    return ", ".join(pairs)
+OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infinities"
 
 
-def _config_ties(checkpoint: Checkpoint) -> bool:
-    path = checkpoint.companions.get("config.json")
-    if path is None:
-        return False
-    try:
-        config: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and config.get("tie_word_embeddings") is True
-
-
-def refuse_overflow(report: Report) -> None:
+def refuse_overflow(report: Report, advice: str = OVERFLOW_ADVICE) -> None:
     """Veto an export in which finite weights became infinite.
 
     Raises:
@@ -203,5 +162,5 @@ def refuse_overflow(report: Report) -> None:
     more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""
     raise BadRequest(
         f"{len(lost)} tensors do not fit in their new type (the largest fp16 is 65504): {worst}"
-        f"{more}; use --dtype bf16 or fp32, or --allow-overflow to write infinities"
+        f"{more}; {advice}"
     )

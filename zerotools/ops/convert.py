@@ -179,12 +179,14 @@ def check_destination(source: Path, destination: Path, *, overwrite: bool) -> No
         )
 
 
-# One of these lies in every output of `consolidate` and `reshard`.
+# One of these lies in every output of `consolidate`, `reshard` and `convert`.
 _SIGNS = (
     "*.safetensors",
     "pytorch_model*.bin",
     "MANIFEST.json",
     ".metadata",
+    "*/.metadata",
+    "checkpoint.pt",
     "*/*_model_states.pt",
 )
 

@@ -31,7 +31,7 @@ from zerotools.core.checkpoint import (
     Target,
     Tensor,
 )
-from zerotools.core.dropping import WEIGHTS, extra_roles
+from zerotools.core.dropping import LOOSE, WEIGHTS, extra_roles
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import Group, Scalar, TrainingState
@@ -81,14 +81,17 @@ def lay_out_training(source: Checkpoint, training: TrainingState, destination: P
     for role in extra_roles(source, training):
         if role not in held:
             drops.add(role, _why(role))
+    loose = sorted({key.name for key in source.tensors if key.role == LOOSE})
+    if loose:
+        drops.add(
+            "client", f"tensors that are neither weights nor an optimizer's: {', '.join(loose)}"
+        )
     return Target(checkpoint, plans, carried=file.known, dropped=tuple(drops.found))
 
 
 def _why(role: str) -> str:
     if role == "param16":
         return "plain torch keeps the masters that the 16-bit weights are cast from, and no copies"
-    if role == "state":
-        return "they are neither weights nor an optimizer's"
     return "nothing says which parameters they belong to"
 
 
@@ -212,7 +215,7 @@ def _state_by_name(
     found: dict[str, dict[str, Tensor | Scalar]] = {}
     held: Mapping[Key, Tensor | Scalar] = {**training.scalars, **source.tensors}
     for key, value in held.items():
-        if key.name in weights and key.role not in (*WEIGHTS, "param16", "state"):
+        if key.name in weights and key.role not in (*WEIGHTS, "param16", LOOSE):
             found.setdefault(key.name, {})[key.role] = value
     return found
 

@@ -20,11 +20,11 @@ def names_by_number(
     weights has them in the model's order, if every shape agrees. Several groups are in no known
     order: their state keeps its numbers.
     """
-    if not any(isinstance(parameter, int) for parameter, _ in moments):
-        return {}, None
     named = _said(groups)
     if named is not None:
         return named, None
+    if not any(isinstance(parameter, int) for parameter, _ in moments):
+        return {}, None
     counted = _in_order(groups, moments, weights)
     if counted is not None:
         return counted, "the optimizer's state is by number; names are the weights', in order"

@@ -1,0 +1,137 @@
+"""`zerotools convert`: what it says, its JSON, and one sentence for what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden_files import DEEPSPEED, JOB
+from tests.ops.exports import model, noise
+from zerotools.cli.main import build, run
+
+FULL = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
+
+Convert = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def convert(capsys: pytest.CaptureFixture[str]) -> Convert:
+    """`convert(path, out, "--to", "torch")` is (exit status, stdout, stderr)."""
+
+    def invoke(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = run(build(), ["convert", *map(str, arguments)])
+        return (status, *capsys.readouterr())
+
+    return invoke
+
+
+def test_what_is_dropped_is_one_line_per_reason(convert: Convert, tmp_path: Path) -> None:
+    status, out, err = convert(FULL, tmp_path / "out", "--to", "safetensors")
+    assert status == 0, err
+    assert out.startswith(f"wrote {tmp_path / 'out'}: 14 tensors")
+    lines = [line for line in err.splitlines() if line.startswith("dropped: ")]
+    assert lines == [
+        "dropped: exp_avg, exp_avg_sq, step, param_groups, steps, ds_config "
+        "(safetensors holds weights alone)",
+        "dropped: param16 (they are written from the masters that these are cast from)",
+        "dropped: frozen (safetensors does not say which weights were frozen)",
+        "dropped: buffer (kept, but no longer told from parameters)",
+        "dropped: aliases (safetensors does not say which names are tied)",
+    ]
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(convert: Convert, tmp_path: Path) -> None:
+    _, _, wet = convert(FULL, tmp_path / "out", "--to", "torch")
+    status, out, dry = convert(FULL, tmp_path / "dry", "--to", "torch", "--dry-run")
+    assert (status, dry) == (0, wet)
+    assert out.startswith(f"would write {tmp_path / 'dry'}:\n  checkpoint.pt  ")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_the_json(convert: Convert, tmp_path: Path, dry: bool) -> None:
+    asked = ("--to", "torch", "--json", *(["--dry-run"] if dry else []))
+    status, out, err = convert(FULL, tmp_path / "out", *asked)
+    told: dict[str, Any] = json.loads(out)
+    assert (status, err) == (0, "")
+    assert told["schema"] == "zerotools.conversion/1"
+    assert told["dry_run"] is dry
+    assert told["files"] == [{"name": "checkpoint.pt", "bytes": told["bytes_to_write"]}]
+    assert [each["what"] for each in told["dropped"]] == ["ds_config", "param16"]
+    assert all(set(each) == {"what", "why"} and each["why"] for each in told["dropped"])
+
+
+def test_consolidate_drops_in_silence_as_before(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(build(), ["consolidate", str(FULL), str(tmp_path / "out")]) == 0
+    assert "dropped" not in capsys.readouterr().err
+
+
+def test_weights_alone_are_said_to_be_that(convert: Convert, tmp_path: Path) -> None:
+    source = model(tmp_path / "in", {"w": noise(4, 3)})
+    status, _, err = convert(source, tmp_path / "out", "--to", "torch", "--lr", "1e-3")
+    assert status == 0
+    assert "note: weights only: " in err
+    assert "note: all 1 trained parameters are one param group" in err
+
+
+def test_verified(convert: Convert, tmp_path: Path) -> None:
+    status, out, _ = convert(FULL, tmp_path / "out", "--to", "safetensors", "--verify")
+    assert (status, "; verified against the source" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--to", "parquet"], "'parquet' is not one of"),
+        ([], "--to"),
+        (["--to", "torch", "--style", "torch", "--dtype", "bf16"], "--dtype and --style"),
+        (["--to", "safetensors", "--world-size", "2"], "has no use for --world-size"),
+        (["--to", "safetensors", "--lr", "1"], "has no use for --lr"),
+        (["--to", "torch", "--max-shard-size", "1GB"], "has no use for --max-shard-size"),
+        (["--to", "torch", "--lr", "0.1"], "has lr in its param groups: leave --lr out"),
+        (["--to", "torch", "--tag", "nothing"], "nothing"),
+        (["--to", "torch", "--config-dir", str(FULL)], "has no config.json and no tokenizer"),
+    ],
+)
+def test_bad_requests(convert: Convert, tmp_path: Path, asked: list[str], said: str) -> None:
+    status, out, err = convert(FULL, tmp_path / "out", *asked)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_inside_the_source_is_refused(convert: Convert, tmp_path: Path) -> None:
+    source = model(tmp_path / "in", {"w": noise(4, 3)})
+    status, _, err = convert(source, source / "out", "--to", "torch")
+    assert (status, "write it elsewhere" in err) == (2, True)
+    status, _, err = convert(source, tmp_path, "--to", "torch", "--overwrite")
+    assert (status, "contains the checkpoint" in err) == (2, True)
+    assert [path.name for path in source.iterdir()] == ["model.safetensors"]
+
+
+def test_an_output_that_exists(convert: Convert, tmp_path: Path) -> None:
+    convert(FULL, tmp_path / "out", "--to", "torch")
+    assert "exists" in convert(FULL, tmp_path / "out", "--to", "torch")[2]
+    assert convert(FULL, tmp_path / "out", "--to", "safetensors", "--overwrite")[0] == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    status, _, err = convert(FULL, tmp_path / "mine", "--to", "torch", "--overwrite")
+    assert (status, "--overwrite does not replace it" in err) == (2, True)
+
+
+def test_companions_come_from_the_config_dir(convert: Convert, tmp_path: Path) -> None:
+    asked = ("--to", "torch", "--config-dir", JOB)
+    assert convert(FULL, tmp_path / "out", *asked)[0] == 0
+    assert (tmp_path / "out" / "config.json").is_file()
+
+
+def test_no_checkpoint_is_status_3(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    assert convert(tmp_path, tmp_path.with_name("out"), "--to", "torch")[0] == 3

@@ -1,0 +1,87 @@
+"""Conversions to formats that hold less than their source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.formats.elements import elements
+from tests.golden_files import DEEPSPEED
+from tests.ops.exports import model, noise, weights_of
+from zerotools import formats
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadRequest
+from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.tiles import Budget
+from zerotools.ops.translate import prepare
+
+FULL = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
+
+
+def convert(path: Path, out: Path, to: str, **options: Any) -> Conversion:
+    conversion = prepare(path, out, to, options)
+    perform(conversion, budget=Budget(), overwrite=False, verify=True)
+    return conversion
+
+
+def test_safetensors_are_the_masters_as_they_are(tmp_path: Path) -> None:
+    convert(FULL, tmp_path / "out", "safetensors")
+    source, written = formats.read(FULL), weights_of(tmp_path / "out")
+    names = {key.name for key in source.tensors if key.role in ("param", "buffer")}
+    assert set(written) == names | set(source.aliases)
+    for name, values in written.items():
+        key = next(
+            Key(source.aliases.get(name, name), r)
+            for r in ("param", "buffer")
+            if Key(source.aliases.get(name, name), r) in source.tensors
+        )
+        assert values.tobytes() == elements(source, key).tobytes()
+    assert written["embed.weight"].dtype == np.float32
+
+
+def test_safetensors_in_another_type(tmp_path: Path) -> None:
+    convert(FULL, tmp_path / "out", "safetensors", dtype="bf16")
+    source = formats.read(FULL)
+    master = elements(source, Key("embed.weight", "param"))
+    written = weights_of(tmp_path / "out")["embed.weight"]
+    assert written.tobytes() == master.astype(ml_dtypes.bfloat16).tobytes()
+
+
+def test_tied_names_are_left_out_where_the_config_ties_them(tmp_path: Path) -> None:
+    config = model(
+        tmp_path / "model", {"w": noise(2)}, config__json='{"tie_word_embeddings": true}'
+    )
+    conversion = prepare(FULL, tmp_path / "out", "safetensors", {}, config_dir=config)
+    assert Key("head.weight", "param") not in conversion.target.checkpoint.tensors
+    assert any("as config.json says" in note for note in conversion.notes)
+
+
+def test_the_users_hyperparameters_fill_what_the_groups_lack(tmp_path: Path) -> None:
+    elastic = DEEPSPEED / "z2-fp32-w2-elastic" / "checkpoint"
+    source = formats.read(elastic)
+    known = formats.training_of(source).groups
+    assert all("lr" not in group.options for group in known)
+    options: dict[str, Any] = {"lr": 0.5, "betas": (0.8, 0.9), "weight_decay": 0.1}
+    convert(elastic, tmp_path / "out", "torch", **options)
+    groups = formats.training_of(formats.read(tmp_path / "out")).groups
+    assert [group.params for group in groups] == [group.params for group in known]
+    for group in groups:
+        assert options.items() <= group.options.items()
+
+
+def test_weights_alone_become_one_group_of_all_floats(tmp_path: Path) -> None:
+    tensors = {"a": noise(3, 2), "count": np.array([7]), "b": noise(4)}
+    source = model(tmp_path / "in", tensors)
+    convert(source, tmp_path / "out", "torch", lr=0.1)
+    (group,) = formats.training_of(formats.read(tmp_path / "out")).groups
+    assert set(group.params) == {"a", "b"}
+    assert group.options == {"lr": 0.1}
+
+
+def test_a_missing_file_of_rules_or_tag_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="no use for --tag"):
+        prepare(model(tmp_path / "in", {"a": noise(2)}), tmp_path / "out", "torch", {}, tag="x")

@@ -1,0 +1,84 @@
+"""`zerotools convert`: the same checkpoint in another format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.conversion import Writing, carry_out, conversion_options
+from zerotools.cli.quantities import ByteSize
+from zerotools.ops.consolidate import DTYPES, refuse_overflow
+from zerotools.ops.execute import Report
+from zerotools.ops.targets import KEEP, STYLES, TARGETS
+from zerotools.ops.translate import prepare
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("convert")
+@click.argument("path", type=_PATH)
+@click.argument("out", type=_PATH)
+@click.option("--to", type=click.Choice(list(TARGETS)), required=True, help="Format to write.")
+@click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
+@click.option(
+    "--layout",
+    type=_PATH,
+    metavar="FILE",
+    help="Rules on how tensor-parallel ranks share the weights (TOML).",
+)
+@click.option(
+    "--config-dir",
+    type=_PATH,
+    metavar="DIR",
+    help="Take config.json and the tokenizer from this model directory.",
+)
+@click.option(
+    "--world-size",
+    type=int,
+    help="Ranks that will load it (dcp). Default: as many as saved it.",
+)
+@click.option(
+    "--style",
+    type=click.Choice(STYLES),
+    help="Whose names and directories (dcp). Default: torch.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice([KEEP, *DTYPES]),
+    help="Type of the floating-point weights (safetensors). Default: keep.",
+)
+@click.option(
+    "--max-shard-size",
+    "max_shard_bytes",
+    type=ByteSize(),
+    help="Largest weights file (safetensors). Default: 5GB.",
+)
+@click.option("--lr", type=float, help="Learning rate, where the checkpoint has none.")
+@click.option("--betas", type=(float, float), metavar="B1 B2", help="Likewise, Adam's betas.")
+@click.option("--eps", type=float, help="Likewise, Adam's eps.")
+@click.option("--weight-decay", type=float, help="Likewise, the weight decay.")
+@conversion_options
+def command(
+    path: Path,
+    out: Path,
+    to: str,
+    tag: str | None,
+    layout: Path | None,
+    config_dir: Path | None,
+    how: Writing,
+    **given: Any,
+) -> None:
+    """Write the checkpoint at PATH into OUT in another format, optimizer state included.
+
+    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken. What the
+    format cannot hold is listed.
+    """
+    options = {name: value for name, value in given.items() if value is not None}
+    conversion = prepare(path, out, to, options, tag=tag, layout=layout, config_dir=config_dir)
+    carry_out(conversion, how, verb="convert", check=_refuse_overflow)
+
+
+def _refuse_overflow(report: Report) -> None:
+    refuse_overflow(report, "use --dtype bf16 or fp32")

@@ -1,0 +1,118 @@
+"""The same checkpoint in another format, as much of it as that format can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools import formats
+from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target
+from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.training import TrainingState
+from zerotools.io.companions import companions
+from zerotools.ops.convert import Conversion, drawn
+from zerotools.ops.hyperparameters import completed, flag
+from zerotools.ops.ranks import check_world_size
+from zerotools.ops.targets import HYPERPARAMETERS, TARGETS, Format, Wanted
+
+_FLAGS = {"max_shard_bytes": "--max-shard-size"}
+
+
+def prepare(
+    path: Path,
+    destination: Path,
+    to: str,
+    options: Mapping[str, Any],
+    *,
+    tag: str | None = None,
+    layout: Path | None = None,
+    config_dir: Path | None = None,
+) -> Conversion:
+    """Lay the checkpoint at `path` out in the format `to`; nothing is written.
+
+    `options` are those that the user gave, by name. `config_dir` has config.json and the
+    tokenizer, for sources that lack them.
+
+    Raises:
+        BadRequest: `path` does not exist; an option that the target has no use for; or what the
+            target needs is known from nowhere.
+        BadFile: it is no checkpoint, or its metadata is damaged.
+        Unsupported: the target cannot hold its weights.
+    """
+    form = TARGETS[to]
+    _check_options(form, options)
+    source = formats.read(path, tag=tag, layout=layout)
+    if config_dir is not None:
+        source = replace(source, companions={**source.companions, **_companions(config_dir)})
+    training, notes = _training(source, options)
+    target = form.lay_out(Wanted(source, training, destination, options))
+    target = replace(target, dropped=(*target.dropped, *_unlisted(source, target)))
+    notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source)]
+    request = repr((to, sorted(options.items()), tag, layout and layout.read_bytes()))
+    return Conversion(drawn(source, target), target, tuple(notes), request)
+
+
+def _check_options(form: Format, options: Mapping[str, Any]) -> None:
+    useless = [_FLAGS.get(name, flag(name)) for name in options if name not in form.options]
+    if useless:
+        raise BadRequest(
+            f"--to {form.word} has no use for {' and '.join(sorted(useless))}; leave it out"
+        )
+    if "world_size" in options:
+        check_world_size(options["world_size"])
+
+
+def _companions(directory: Path) -> dict[str, Path]:
+    found = companions(directory) if directory.is_dir() else {}
+    if not found:
+        raise BadRequest(f"{directory} has no config.json and no tokenizer")
+    return found
+
+
+def _training(source: Checkpoint, options: Mapping[str, Any]) -> tuple[TrainingState, list[str]]:
+    """What is known of the run, completed with the user's hyperparameters."""
+    training = formats.training_of(source)
+    given = {name: options[name] for name in HYPERPARAMETERS if name in options}
+    return completed(source, training, given, training.ds_config)
+
+
+def _unlisted(source: Checkpoint, target: Target) -> list[Dropped]:
+    """What the target does not hold and does not say either: nothing gets lost in silence.
+
+    Raises:
+        Unsupported: it is a weight.
+    """
+    held = {(key.name, _weight(key.role)) for key in (*target.checkpoint.tensors, *target.carried)}
+    said = {dropped.what for dropped in target.dropped}
+    said |= {LOOSE} if "client" in said else set()
+    lost: dict[str, list[str]] = {}
+    for key in source.tensors:
+        if key.role not in said and (key.name, _weight(key.role)) not in held:
+            lost.setdefault(key.role, []).append(key.name)
+    for role in WEIGHTS:
+        if role in lost:
+            raise Unsupported(
+                f"{source.origin.path}: {Key(lost[role][0], role)} has no place in "
+                f"{target.checkpoint.origin.format}, so it is not written"
+            )
+    return [
+        Dropped(role, f"{names[0]} and {len(names) - 1} others have no place in it")
+        for role, names in lost.items()
+    ]
+
+
+def _weight(role: str) -> str:
+    return "param" if role == "buffer" else role
+
+
+def _weights_only(form: Format, source: Checkpoint) -> list[str]:
+    weights = (*WEIGHTS, "param16", LOOSE)
+    said = form.says_weights or not form.holds_state
+    if said or any(key.role not in weights for key in source.tensors):
+        return []
+    return [
+        f"weights only: {source.origin.path} has no optimizer state, so the optimizer begins anew"
+    ]
