@@ -48,10 +48,23 @@ def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> 
         missing[f"the param group of {strays[0]}" + _others(len(strays) - 1)] = None
     return Groups(
         kind,
-        tuple(Group(group.params, _complete(group.options, kind)) for group in training.groups),
+        tuple(
+            Group(params, _complete(group.options, kind))
+            for params, group in zip(_members(training), training.groups, strict=True)
+        ),
         tuple(missing),
         tuple(_dropped(training)),
     )
+
+
+def _members(training: TrainingState) -> list[tuple[str, ...]]:
+    """Names by group. torch's groups have their frozen parameters too, and loading asks for their
+    options; a group that DeepSpeed left none in can only be theirs."""
+    members = [group.params for group in training.groups]
+    empty = [number for number, params in enumerate(members) if not params]
+    if len(empty) == 1:
+        members[empty[0]] = tuple(sorted(training.frozen))
+    return members
 
 
 def _others(count: int) -> str:
