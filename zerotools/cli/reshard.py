@@ -8,6 +8,8 @@ import click
 
 from zerotools.cli.conversion import Writing, carry_out, conversion_options
 from zerotools.cli.render import print_json
+from zerotools.cli.zero import zero_options
+from zerotools.formats.deepspeed.settings import Settings
 from zerotools.ops.reshard import Unchanged, prepare
 
 
@@ -16,6 +18,7 @@ from zerotools.ops.reshard import Unchanged, prepare
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
 @click.option("--world-size", type=int, required=True, help="Ranks that will load it.")
+@zero_options
 @click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
 @conversion_options
 def command(
@@ -23,6 +26,7 @@ def command(
     out: Path,
     tag: str | None,
     world_size: int,
+    settings: Settings,
     force: bool,
     how: Writing,
 ) -> None:
@@ -30,7 +34,7 @@ def command(
 
     PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
     """
-    prepared = prepare(path, out, world_size=world_size, force=force, tag=tag)
+    prepared = prepare(path, out, world_size=world_size, settings=settings, force=force, tag=tag)
     if isinstance(prepared, Unchanged):
         _say_unchanged(prepared, as_json=how.as_json)
         return
@@ -50,6 +54,6 @@ def _say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
         )
         return
     click.echo(
-        f"{path} is already for {unchanged.world_size} ranks; nothing was written "
-        "(--force rewrites it)"
+        f"{path} is already laid out like that for {unchanged.world_size} ranks; nothing was "
+        "written (--force rewrites it)"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.formats.deepspeed.settings import AS_IS, Settings
 from zerotools.ops.convert import Conversion, drawn
 
 MOST_RANKS = 100_000
@@ -23,9 +24,16 @@ class Unchanged:
 
 
 def prepare(
-    path: Path, destination: Path, *, world_size: int, force: bool = False, tag: str | None = None
+    path: Path,
+    destination: Path,
+    *,
+    world_size: int,
+    settings: Settings = AS_IS,
+    force: bool = False,
+    tag: str | None = None,
 ) -> Conversion | Unchanged:
-    """Lay out the checkpoint at `path` for `world_size` ranks; nothing is written.
+    """Lay out the checkpoint at `path` for `world_size` ranks; nothing is written. `settings` are
+    of DeepSpeed's checkpoints alone.
 
     Raises:
         BadRequest: `path` does not exist, or no run has so many ranks.
@@ -39,14 +47,31 @@ def prepare(
             f"--world-size is {world_size}; zerotools lays out for at most {MOST_RANKS} ranks"
         )
     checkpoint = formats.read(path, tag=tag)
-    if checkpoint.origin.world_size == world_size and not force:
+    if not force and _is_as_asked(checkpoint, world_size, settings):
         return Unchanged(checkpoint, world_size)
-    target = _lay_out(checkpoint, destination, world_size)
+    target = _lay_out(checkpoint, destination, world_size, settings)
     notes = (*checkpoint.origin.notes, *target.notes)
-    return Conversion(drawn(checkpoint, target), target, notes, f"world_size={world_size}")
+    request = repr((world_size, settings))
+    return Conversion(drawn(checkpoint, target), target, notes, request)
 
 
-def _lay_out(checkpoint: Checkpoint, destination: Path, world_size: int) -> Target:
+def _is_as_asked(checkpoint: Checkpoint, world_size: int, settings: Settings) -> bool:
+    if checkpoint.origin.format != "deepspeed":
+        return checkpoint.origin.world_size == world_size and settings == AS_IS
+    from zerotools.formats.deepspeed.lay_out import is_as_asked
+
+    return is_as_asked(checkpoint, world_size, settings)
+
+
+def _lay_out(
+    checkpoint: Checkpoint, destination: Path, world_size: int, settings: Settings
+) -> Target:
+    if checkpoint.origin.format != "deepspeed" and settings != AS_IS:
+        raise BadRequest(
+            f"{checkpoint.origin.path} is {checkpoint.origin.format}: --stage, --sub-group-size, "
+            "--round-robin and --ds-config are of DeepSpeed's checkpoints; to make one, use "
+            "zerotools convert --to deepspeed"
+        )
     if checkpoint.origin.format == "dcp":
         from zerotools.formats.dcp.lay_out import lay_out
 
@@ -54,7 +79,7 @@ def _lay_out(checkpoint: Checkpoint, destination: Path, world_size: int) -> Targ
     if checkpoint.origin.format == "deepspeed":
         from zerotools.formats.deepspeed.lay_out import lay_out as lay_out_deepspeed
 
-        return lay_out_deepspeed(checkpoint, destination, world_size=world_size)
+        return lay_out_deepspeed(checkpoint, destination, world_size=world_size, settings=settings)
     raise Unsupported(
         f"{checkpoint.origin.path} is {checkpoint.origin.format}, which zerotools cannot reshard; "
         "it reshards torch DCP and DeepSpeed checkpoints"

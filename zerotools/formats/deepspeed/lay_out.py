@@ -6,12 +6,10 @@ Every model-parallel rank is laid out on its own.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from zerotools.core.checkpoint import Carried, Checkpoint, Dropped, FilePlan, Key, Target, Tensor
 from zerotools.core.errors import BadRequest
@@ -21,13 +19,22 @@ from zerotools.formats.deepspeed.column import Column
 from zerotools.formats.deepspeed.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.lay_out_flat import lay_out_flat
 from zerotools.formats.deepspeed.lay_out_sliced import lay_out_sliced
+from zerotools.formats.deepspeed.notes import notes_on
+from zerotools.formats.deepspeed.order import is_round_robin
 from zerotools.formats.deepspeed.output import REPEATED, Files
 from zerotools.formats.deepspeed.read import read
 from zerotools.formats.deepspeed.recast import COPY, recast
-from zerotools.formats.deepspeed.settings import AS_IS, Settings
+from zerotools.formats.deepspeed.settings import (
+    AS_IS,
+    DEFAULT_SUB_GROUP_SIZE,
+    SUB_GROUP_SIZE,
+    Settings,
+    number_of,
+    zero_optimization,
+)
 from zerotools.formats.deepspeed.shards import STAGE_3, first_of
 from zerotools.formats.deepspeed.surroundings import around
-from zerotools.formats.deepspeed.wanted import Wanted, configured, needed_keys, wanted_of
+from zerotools.formats.deepspeed.wanted import Wanted, configured, wanted_of
 
 COLUMNS = "columns"
 
@@ -74,7 +81,7 @@ def lay_out(
     return Target(
         checkpoint,
         plans,
-        notes=(*notes, *_notes(source, first, settings, ranks)),
+        notes=(*notes, *notes_on(columns[0], first.source, first.wanted, settings)),
         carried={key: tensor for each in laid for key, tensor in each.files.carried.items()},
         sources={key: tensor for each in laid for key, tensor in each.files.sources.items()},
         dropped=_dropped(source, first.wanted),
@@ -196,54 +203,22 @@ def _dropped(source: Checkpoint, wanted: Wanted) -> tuple[Dropped, ...]:
     return (Dropped("param16", "stage 3 keeps no 16-bit copies: they are cast from the masters"),)
 
 
-def _notes(source: Checkpoint, laid: _Laid, settings: Settings, ranks: int) -> tuple[str, ...]:
-    column: Column = source.origin.details[COLUMNS][0]
-    return (
-        *_elastic(column, settings),
-        *_settings(laid, settings),
-        *_client_state(column, laid.wanted),
-        *_batch(column, ranks),
-    )
+def is_as_asked(source: Checkpoint, world_size: int, settings: Settings) -> bool:
+    """Whether `source` is laid out for `world_size` ranks and with `settings` already.
 
-
-def _elastic(column: Column, settings: Settings) -> list[str]:
-    if first_of(column.shards).is_rigid:
-        return []
-    origin = "the configuration given" if settings.ds_config else "the run's configuration"
-    return [
-        "elastic optimizer state is written as rigid, which DeepSpeed loads either way; it has no "
-        f"options of param groups, so all have those of {origin}"
-    ]
-
-
-def _settings(laid: _Laid, settings: Settings) -> list[str]:
-    """Keys of the configuration that the resuming run must have."""
-    needed = needed_keys(laid.source, laid.wanted)
-    if settings.ds_config is not None or not needed:
-        return []
-    return [f'the resuming run needs "zero_optimization": {json.dumps(needed)}']
-
-
-def _client_state(column: Column, wanted: Wanted) -> list[str]:
-    """At stage 3 each rank saves what its caller gave it."""
-    kept = ", ".join(column.model.client_state)
-    if not kept or wanted.kind != STAGE_3:
-        return []
-    return [f"the caller's own state ({kept}) is that of rank 0 on every rank"]
-
-
-def _batch(column: Column, ranks: int) -> list[str]:
-    """What keeps the global batch, and so the schedule, equal."""
-    before = len(column.shards)
-    config: Any = column.model.fields.tree.get("ds_config")
-    keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    found = [config.get(key) for key in keys] if isinstance(config, Mapping) else []
-    numbers = [value for value in found if isinstance(value, int)]
-    if ranks == before or len(numbers) < len(keys):
-        return []
-    micro, steps = numbers
-    total = micro * steps * before
-    return [
-        f"the batch was {micro} (micro batch) x {steps} (accumulation) x {before} ranks = {total}; "
-        f"choose the first two so that it stays {total} with {ranks}"
-    ]
+    Raises:
+        BadRequest: settings that contradict one another.
+    """
+    if source.origin.world_size != world_size or source.origin.details["elastic"]:
+        return False
+    column, settled = source.origin.details[COLUMNS][0], settings.settled()
+    shards = [shard for shard in column.shards if shard is not None]
+    if not shards:
+        return True
+    zero = zero_optimization(column.model.fields.tree.get("ds_config"))
+    own = {
+        "stage": shards[0].stage or 1,
+        "sub_group_size": number_of(zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE),
+        "round_robin": is_round_robin(column.model, shards[0]),
+    }
+    return all(getattr(settled, name) in (None, value) for name, value in own.items())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
@@ -59,6 +61,30 @@ class Settings:
 
 
 AS_IS = Settings()
+
+
+LARGEST_CONFIG = 2**24
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A DeepSpeed configuration, in JSON.
+
+    Raises:
+        BadRequest: there is none at `path`.
+    """
+    try:
+        if path.stat().st_size > LARGEST_CONFIG:
+            raise BadRequest(
+                f"{path} is larger than {LARGEST_CONFIG} bytes: it is no configuration"
+            )
+        tree: Any = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{path} is not JSON: {error!s:.200}") from None
+    if not isinstance(tree, dict):
+        raise BadRequest(f"{path} holds no JSON object, which a DeepSpeed configuration is")
+    return tree
 
 
 def zero_optimization(config: Any) -> Mapping[str, Any]:
