@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.golden_files import DEEPSPEED
 from tests.ops.chains import Held, Hop, compare, convert, expected, expected_drops
 from zerotools import formats
+from zerotools.ops.targets import STYLES
 
 STARTS = {
     case: DEEPSPEED / case / "checkpoint"
@@ -31,7 +32,10 @@ STARTS = {
 
 @st.composite
 def hops(draw: st.DrawFn) -> Hop:
-    to = draw(st.sampled_from(["torch", "safetensors"]))
+    to = draw(st.sampled_from(["torch", "dcp", "safetensors"]))
+    if to == "dcp":
+        style = draw(st.sampled_from(STYLES))
+        return Hop(to, {"world_size": draw(st.integers(1, 4)), "style": style})
     return Hop(to)
 
 
