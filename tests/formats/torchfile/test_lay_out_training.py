@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.formats.elements import assert_true, elements
-from tests.golden_files import DEEPSPEED
+from tests.golden_files import DEEPSPEED, TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Target
 from zerotools.core.errors import BadRequest, Unsupported
@@ -110,6 +110,18 @@ def test_weights_alone_make_a_file_of_weights(tmp_path: Path) -> None:
     target = lay_out_training(replace(source, tensors=weights), TrainingState(), tmp_path / "out")
     assert target.checkpoint.tensors.keys() == weights.keys()
     assert target.dropped == ()
+
+
+def test_state_without_names_keeps_its_numbers(tmp_path: Path) -> None:
+    case = TORCH / "training-file"
+    source = formats.read(case / "checkpoint" / "checkpoint.pt")
+    target = lay_out_training(source, formats.training_of(source), tmp_path / "out")
+    perform(Conversion(source, target), budget=Budget(), overwrite=False)
+    back = formats.read(tmp_path / "out")
+    assert back.tensors.keys() == source.tensors.keys()
+    assert formats.training_of(back).groups == formats.training_of(source).groups
+    key = Key("optimizer.state.3", "exp_avg")
+    assert elements(back, key).tobytes() == elements(source, key).tobytes()
 
 
 @pytest.mark.parametrize(

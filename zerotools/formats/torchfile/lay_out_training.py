@@ -185,7 +185,7 @@ def _optimizer(
     steps = _common_steps(training)
     for group in training.groups:
         numbered = {next(numbers): name for name in group.params}
-        groups.append(_options(group, drops) | _members(numbered))
+        groups.append(_options(group, drops) | _members(numbered, source))
         for number, name in numbered.items():
             if name in state:
                 entries[number] = _entry(name, state[name], steps.get(name), file)
@@ -211,11 +211,12 @@ def _state_by_name(
     source: Checkpoint, training: TrainingState
 ) -> dict[str, dict[str, Tensor | Scalar]]:
     """Tensors, and numbers that are none, of every parameter that has optimizer state."""
-    weights = {key.name for key in source.tensors if key.role == "param"}
+    known = {key.name for key in source.tensors if key.role == "param"}
+    known |= {name for group in training.groups for name in group.params}
     found: dict[str, dict[str, Tensor | Scalar]] = {}
     held: Mapping[Key, Tensor | Scalar] = {**training.scalars, **source.tensors}
     for key, value in held.items():
-        if key.name in weights and key.role not in (*WEIGHTS, "param16", LOOSE):
+        if key.name in known and key.role not in (*WEIGHTS, "param16", LOOSE):
             found.setdefault(key.name, {})[key.role] = value
     return found
 
@@ -256,8 +257,12 @@ def _options(group: Group, drops: _Drops) -> dict[str, Any]:
     return kept
 
 
-def _members(numbered: Mapping[int, str]) -> dict[str, Any]:
-    return {"params": list(numbered), "param_names": list(numbered.values())}
+def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
+    """Numbers, and names where all are known: a torch file need not have any."""
+    members: dict[str, Any] = {"params": list(numbered)}
+    if all(Key(name, "param") in source.tensors for name in numbered.values()):
+        members["param_names"] = list(numbered.values())
+    return members
 
 
 def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
