@@ -53,3 +53,11 @@ def test_a_loss_scaler_keeps_its_numbers(case: str, scale: float, dynamic: bool)
 
 def test_bf16_has_no_loss_scale() -> None:
     assert training_of(read(DEEPSPEED / "z2-bf16-w2" / "checkpoint")).loss_scale is None
+
+
+def test_the_experts_of_all_expert_parallel_ranks_are_in_their_group() -> None:
+    checkpoint = read(DEEPSPEED / "experts-z2-bf16-w2" / "checkpoint")
+    groups = training_of(checkpoint).groups
+    members = {name for group in groups for name in group.params}
+    assert members == {key.name for key in checkpoint.tensors if key.role == "exp_avg"}
+    assert groups[1].options["moe"] is True

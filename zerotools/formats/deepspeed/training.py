@@ -72,21 +72,23 @@ def loss_scale_of(saved: Mapping[str, Any]) -> LossScale | None:
 def _groups(column: Column) -> list[Group]:
     shard = first_of(column.shards)
     round_robin = is_round_robin(column.model, shard)
-    names = [optimizer_order(group, round_robin=round_robin) for group in column.groups]
-    saved = shard.param_groups or [{"params": [number]} for number in range(len(names))]
+    names: dict[int, list[str]] = {}
+    for flat in column.groups:  # several of one number: each expert-parallel rank's experts
+        names.setdefault(flat.number, []).extend(optimizer_order(flat, round_robin=round_robin))
+    saved = shard.param_groups or [{"params": [number]} for number in names]
     return [
         Group(
-            tuple(name for number in _members(group, len(names)) for name in names[number]),
+            tuple(name for number in _members(group) for name in names.get(number, ())),
             {str(key): value for key, value in group.items() if key not in _NOT_OPTIONS},
         )
         for group in saved
     ]
 
 
-def _members(group: Mapping[str, Any], count: int) -> list[int]:
+def _members(group: Mapping[str, Any]) -> list[int]:
     numbers = group.get("params")
     found = numbers if isinstance(numbers, list) else []
-    return [number for number in found if type(number) is int and 0 <= number < count]
+    return [number for number in found if type(number) is int]
 
 
 def _joined(of_columns: Sequence[Sequence[Group]]) -> tuple[Group, ...]:
