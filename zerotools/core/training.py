@@ -48,7 +48,8 @@ class TrainingState:
     the format keeps them. `precision` is the type that the model computes with. `steps`, `skipped`
     and `samples` count optimizer steps, those skipped by overflow, and samples seen.
     `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are trees of plain
-    values and `Opaque`; tensors in them stay the source format's own objects."""
+    values and `Opaque`; tensors in them stay the source format's own objects. `is_ordered` says
+    whether groups list their parameters in the order in which an optimizer got them."""
 
     groups: tuple[Group, ...] = ()
     scalars: Mapping[Key, Scalar] = field(default_factory=dict)
@@ -62,3 +63,4 @@ class TrainingState:
     loss_scale: LossScale | None = None
     ds_config: Mapping[str, Any] | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
+    is_ordered: bool = True

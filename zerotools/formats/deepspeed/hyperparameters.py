@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.formats.deepspeed.column import Column
 from zerotools.formats.deepspeed.settings import Settings
@@ -64,6 +65,35 @@ def options_from(config: Any) -> dict[str, Any] | None:
     if "auto" in options.values():
         return None
     return options
+
+
+def steps_are_numbers(config: Any) -> bool:
+    """Whether the configured optimizer counts its steps in plain numbers: DeepSpeed's own Adam and
+    Lion do, on GPU and CPU; torch's have tensors."""
+    section = config.get("optimizer") if isinstance(config, Mapping) else None
+    if not isinstance(section, Mapping):
+        return False
+    given = section.get("params")
+    torch_adam = isinstance(given, Mapping) and given.get("torch_adam") is True
+    return str(section.get("type", "")).lower() in ("adam", "adamw", "lion") and not torch_adam
+
+
+def completed_options(
+    options: Mapping[str, Any], config: Any, source: Checkpoint, number: int
+) -> dict[str, Any]:
+    """The options of param group `number` with those that its class has by default.
+
+    Raises:
+        BadRequest: it has no learning rate.
+    """
+    section = config.get("optimizer") if isinstance(config, Mapping) else None
+    kind = str(section.get("type", "")).lower() if isinstance(section, Mapping) else ""
+    if "lr" not in options:
+        raise BadRequest(
+            f"{source.origin.path}: param group {number} has no lr; pass --lr, or --ds-config with "
+            'an "optimizer"'
+        )
+    return {**_DEFAULTS.get(kind, {}), **options}
 
 
 def hyperparameters_of(column: Column, settings: Settings) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ Every model-parallel rank is laid out on its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,7 +77,6 @@ def lay_out(
         companions={},
         problems=(),
     )
-    tensors = checkpoint.tensors
     return Target(
         checkpoint,
         plans,
@@ -85,7 +84,7 @@ def lay_out(
         carried={key: tensor for each in laid for key, tensor in each.files.carried.items()},
         sources={key: tensor for each in laid for key, tensor in each.files.sources.items()},
         dropped=_dropped(source, first.wanted),
-        unlisted=frozenset(key for key in tensors if key.role == COPY or REPEATED in key.role),
+        unlisted=unlisted_keys(checkpoint.tensors),
         read_back=partial(_read_back, len(columns)),
     )
 
@@ -129,6 +128,11 @@ def cut(blueprint: Blueprint, wanted: Wanted, tag: str, mp: int, *, bf16: bool) 
     if wanted.kind == STAGE_3:
         return lay_out_sliced(blueprint, wanted, models, names)
     return lay_out_flat(blueprint, wanted, f"{tag}/mp_rank_{mp:02d}_model_states.pt", names)
+
+
+def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
+    """Those that the reader does not name, because they repeat others."""
+    return frozenset(key for key in tensors if key.role == COPY or REPEATED in key.role)
 
 
 def data_parallel(source: Checkpoint, world_size: int) -> int:

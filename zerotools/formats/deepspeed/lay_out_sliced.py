@@ -63,22 +63,22 @@ def lay_out_sliced(
             vector.dtype, [output.vector(file, vector) for file in names]
         )
     }
-    model, others = _model_files(blueprint, wanted.ranks, units, model_names, plans)
+    models, others = _model_files(blueprint, wanted.ranks, units, model_names, plans)
     tensors |= others
-    repeated = _repeated(blueprint, model, model_names)
+    repeated = _repeated(blueprint, models, model_names)
     small = dict(placed_scalars(units, scalars, output, names[0]))
-    carried = carried_tensors(blueprint.held, {**tensors, **small}, {model_names[0]: model})
+    carried = carried_tensors(blueprint.held, {**tensors, **small}, {model_names[0]: models[0]})
     sources = {key: blueprint.sources[of] for key, (of, _) in repeated.items()}
     tensors |= {key: tensor for key, (_, tensor) in repeated.items()}
     return Files(plans, tensors, {**carried, **small}, {**blueprint.sources, **sources})
 
 
 def _repeated(
-    blueprint: Blueprint, model: Output, names: Sequence[str]
+    blueprint: Blueprint, models: Sequence[Output], names: Sequence[str]
 ) -> dict[Key, tuple[Key, Tensor]]:
     """What the model files of all ranks but the first have whole too, and which tensor it is."""
     return {
-        Key(key.name, f"{key.role}{REPEATED}{rank}"): (key, model.placed(name, each))
+        Key(key.name, f"{key.role}{REPEATED}{rank}"): (key, models[rank].placed(name, each))
         for rank, name in enumerate(names)
         if rank
         for key, each in blueprint.weights.items()
@@ -126,9 +126,9 @@ def _model_files(
     units: Sequence[Unit],
     names: Sequence[str],
     plans: dict[str, FilePlan],
-) -> tuple[Output, dict[Key, Tensor]]:
-    """Adds the model files to `plans`; returns the first, and what is filled in all of them: the
-    slices of frozen parameters, and (in the first) what the blueprint has to be filled."""
+) -> tuple[list[Output], dict[Key, Tensor]]:
+    """Adds the model files to `plans`; returns them, and what is filled in them: the slices of
+    frozen parameters in all, and in the first what the blueprint has to be filled."""
     frozen = blueprint.frozen
     layouts = {name: Geometry({name: each.shape}, (), ranks, None) for name, each in frozen.items()}
     made = {
@@ -160,4 +160,4 @@ def _model_files(
         places = [out.vector(file, vector) for out, file in zip(outputs, names, strict=True)]
         for _, tensor in layouts[name].tensors(vector.dtype, places):
             tensors[Key(name, "param")] = tensor
-    return first, tensors
+    return outputs, tensors

@@ -1,0 +1,298 @@
+"""A blueprint out of any checkpoint and what is known of its run, for runs that DeepSpeed goes on
+with. The trees are those that DeepSpeed 0.19.8 saves.
+
+Weights are found by name, but masters and moments by place: the groups must list their parameters
+in the order in which the engine's optimizer gets them.
+
+Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
+`stage3.py`: `state_dict`; `runtime/fp16/loss_scaler.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.formats.deepspeed.blueprint import BASE_STATE, STATE, Blueprint, ParamGroup, Part
+from zerotools.formats.deepspeed.hyperparameters import completed_options, steps_are_numbers
+from zerotools.formats.deepspeed.recast import stored, weight_role, zero_stage
+from zerotools.formats.deepspeed.scaler import scaler_of
+from zerotools.formats.deepspeed.shards import STAGE_1_AND_2, STAGE_3
+from zerotools.io.scalars import scalar_bytes
+from zerotools.io.torchzip.values import Ordered, Size, StoredTensor
+from zerotools.io.torchzip.walk import walk
+
+VERSION = "0.19.8"
+_NOT_STATE = ("param", "param16", "buffer", "state")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A checkpoint to be written for DeepSpeed; `config` is what its files will say of the run."""
+
+    source: Checkpoint
+    training: TrainingState
+    config: Mapping[str, Any]
+    precision: DType
+    stage: int
+
+    @property
+    def kind(self) -> str:
+        return STAGE_3 if self.stage == 3 else STAGE_1_AND_2
+
+    @property
+    def trained(self) -> set[str]:
+        return {name for group in self.training.groups for name in group.params}
+
+
+def blueprint_from(given: Given) -> Blueprint:
+    """The blueprint of a run of DeepSpeed that is where `given` is.
+
+    Raises:
+        BadRequest: a parameter of a group is not in the source, or its options lack one.
+        Unsupported: parameters of a group have different kinds of state, or different steps.
+    """
+    numbers: dict[str, bytes] = {}
+    groups = [_group(given, number, numbers) for number in range(len(given.training.groups))]
+    module, weights, sources = _module(given)
+    tensors = given.source.tensors
+    trained = given.trained
+    # What no optimizer has is frozen; a number that is no float cannot have been a parameter.
+    frozen = {
+        key.name: tensor
+        for key, tensor in tensors.items()
+        if key.role == "param" and key.name not in trained and tensor.dtype.is_float
+    }
+    return Blueprint(
+        kind=given.kind,
+        stage=given.stage,
+        groups=groups,
+        model=_model_tree(given, module, frozen),
+        optimizer={STATE: _inner(given), "ds_config": dict(given.config), "ds_version": VERSION},
+        shapes={name: Size(shape) for group in groups for name, shape in group.shapes.items()},
+        frozen=frozen,
+        precision=given.precision,
+        weights=weights,
+        sources=sources,
+        numbers=numbers,
+    )
+
+
+def _group(given: Given, number: int, numbers: dict[str, bytes]) -> ParamGroup:
+    group, tensors = given.training.groups[number], given.source.tensors
+    shapes = {}
+    for name in group.params:
+        weight = tensors.get(Key(name, "param"))
+        if weight is None:
+            raise BadRequest(
+                f"{given.source.origin.path}: param group {number} has {name}, which is no weight "
+                "of it"
+            )
+        shapes[name] = weight.shape
+    dtypes, state = _state(given, number, group, numbers)
+    where = f"{given.source.origin.path}: group {number}"
+    part = Part(where, shapes, dtypes, state, {})
+    options = completed_options(group.options, given.config, given.source, number)
+    return ParamGroup(shapes, [part] if shapes else [], options)
+
+
+def _state(
+    given: Given, number: int, group: Group, numbers: dict[str, bytes]
+) -> tuple[dict[str, DType], dict[str, Any] | None]:
+    """The types of a group's vectors, and torch's entry of its state."""
+    roles = _roles(given, group)
+    state: dict[str, Any] = {}
+    for role, scalar in _scalars(given, group).items():
+        state[role] = _number(given, f"known-{number}-{role}", role, scalar, numbers)
+    for role in roles:
+        state[role] = None
+    master = _type_of(given, group, "param")
+    # Without optimizer state, 16-bit weights are where fp32 masters begin.
+    dtypes = {"param": master if roles or master is None else FLOAT32}
+    dtypes |= {role: _type_of(given, group, role) for role in roles}
+    types = {role: dtype or FLOAT32 for role, dtype in dtypes.items()}
+    return types, state or None
+
+
+def _type_of(given: Given, group: Group, role: str) -> DType | None:
+    tensors = given.source.tensors
+    found = {tensors[Key(name, role)].dtype for name in group.params}
+    if len(found) > 1:
+        raise Unsupported(
+            f"{given.source.origin.path}: {role} of one param group has the types "
+            f"{', '.join(sorted(map(str, found)))}, and DeepSpeed keeps it in one"
+        )
+    return found.pop() if found else None
+
+
+def _roles(given: Given, group: Group) -> list[str]:
+    """The roles of optimizer state in the shape of its parameter, which all must have."""
+    tensors = given.source.tensors
+    found: dict[str, set[str]] = {}
+    for (name, role), tensor in tensors.items():
+        weight = tensors.get(Key(name, "param"))
+        if role in _NOT_STATE or weight is None or tensor.shape != weight.shape:
+            continue
+        if Key(name, role) not in given.training.scalars:
+            found.setdefault(role, set()).add(name)
+    names = set(group.params)
+    for role, those in found.items():
+        lacking = names - those
+        if names & those and lacking:
+            raise Unsupported(
+                f"{given.source.origin.path}: {min(lacking)} has no {role}, which "
+                f"{len(names & those)} parameters of its group have; DeepSpeed keeps it for all of "
+                "a group or for none"
+            )
+    return [role for role, those in found.items() if names & those]
+
+
+def _scalars(given: Given, group: Group) -> dict[str, Scalar]:
+    """The numbers of a group's state, of which DeepSpeed keeps one for all parameters."""
+    found: dict[str, Scalar] = {}
+    for (name, role), scalar in given.training.scalars.items():
+        if name not in set(group.params):
+            continue
+        if found.setdefault(role, scalar).value != scalar.value:
+            raise Unsupported(
+                f"{given.source.origin.path}: {name} has {role} {scalar.value}, and others of its "
+                f"param group {found[role].value}; DeepSpeed counts once for all of a group"
+            )
+    return found
+
+
+def _number(
+    given: Given, key: str, role: str, scalar: Scalar, numbers: dict[str, bytes]
+) -> StoredTensor | int | float:
+    """A number of the state as the run's optimizer counts: a tensor, or a number of Python's."""
+    if scalar.dtype is None or (role == "step" and steps_are_numbers(given.config)):
+        whole = float(scalar.value).is_integer() and role == "step"
+        return int(scalar.value) if whole else scalar.value
+    numbers[key] = scalar_bytes(scalar.value, scalar.dtype)
+    return stored(key, scalar.dtype, ())
+
+
+def _inner(given: Given) -> dict[str, Any]:
+    """What the optimizer saves; the writer fills in what is None."""
+    scaler = scaler_of(given.training.loss_scale, given.config, given.precision)
+    common = {
+        "loss_scaler": scaler.value,
+        "dynamic_loss_scale": scaler.is_dynamic,
+        "overflow": False,
+    }
+    if given.kind == STAGE_3:
+        own: dict[str, Any] = {"partition_count": None, STATE: {}, "fp32_flat_groups": None}
+        return {"zero_stage": zero_stage(3), **common, **own}
+    clip = given.config.get("gradient_clipping")
+    return {
+        **common,
+        **({"clip_grad": clip} if isinstance(clip, int | float) else {}),
+        BASE_STATE: {},
+        "single_partition_of_fp32_groups": None,
+        "zero_stage": zero_stage(given.stage),
+        "group_paddings": None,
+        "partition_count": None,
+        "ds_version": VERSION,
+        "param_slice_mappings": None,
+    }
+
+
+def _module(
+    given: Given,
+) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
+    """The weights as the model has them (stage 3: empty ones), what fills them, and from where."""
+    module, trained, tensors = Ordered(), given.trained, given.source.tensors
+    weights: dict[Key, StoredTensor] = {}
+    sources: dict[Key, Tensor] = {}
+    for key, tensor in tensors.items():
+        is_weight = key.role == "param" and tensor.dtype.is_float
+        if key.role not in ("param", "buffer"):
+            continue
+        # What was not trained may be a buffer, which keeps its own type; loading casts the rest.
+        dtype = given.precision if key.name in trained else tensor.dtype
+        if given.kind == STAGE_3 and is_weight:
+            module[key.name] = stored(f"empty-{key.name}", dtype, (0,))
+            continue
+        own = Key(key.name, weight_role(dtype)) if key.name in trained else key
+        if not is_weight:
+            own = Key(key.name, "buffer")
+        copy = tensors.get(Key(key.name, "param16"))
+        sources[own] = copy if copy is not None and copy.dtype == dtype else tensor
+        module[key.name] = weights[own] = stored(f"whole-{key.name}", dtype, tensor.shape)
+    for alias, name in given.source.aliases.items():
+        if name in module:
+            module[alias] = module[name]
+    return module, weights, sources
+
+
+def _model_tree(given: Given, module: Ordered, frozen: Mapping[str, Tensor]) -> dict[str, Any]:
+    training = given.training
+    shapes: Ordered | None = Ordered({name: Size(each.shape) for name, each in frozen.items()})
+    fragments: Ordered | None = Ordered()
+    if given.stage == 2:
+        fragments = Ordered({name: module[name] for name in frozen})
+    elif given.stage == 1:
+        shapes = fragments = None
+    return {
+        "module": module,
+        "buffer_names": [name for name in module if _is_buffer(given, name)],
+        "optimizer": None,
+        "param_shapes": None,
+        "frozen_param_shapes": shapes,
+        "shared_params": dict(given.source.aliases),
+        "frozen_param_fragments": fragments,
+        "lr_scheduler": schedule_of(training),
+        "data_sampler": None,
+        "random_ltd": None,
+        "skipped_steps": training.skipped or 0,
+        "global_steps": training.steps or 0,
+        "global_samples": training.samples or 0,
+        "dp_world_size": None,
+        "mp_world_size": 1,
+        "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
+        "ds_config": dict(given.config),
+        "ds_version": VERSION,
+        **dict(carried_client(training)),
+    }
+
+
+def _is_buffer(given: Given, name: str) -> bool:
+    tensor = given.source.tensors.get(Key(name, "param"))
+    is_alias = name in given.source.aliases
+    return not is_alias and (tensor is None or not tensor.dtype.is_float)
+
+
+def schedule_of(training: TrainingState) -> Any:
+    """The state of DeepSpeed's own schedulers; that of others is their owner's to keep."""
+    saved = training.lr_scheduler
+    return saved if isinstance(saved, Mapping) and "last_batch_iteration" in saved else None
+
+
+def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
+    """What the caller saved and no tensor is part of."""
+    for key, value in training.client.items():
+        if not any(isinstance(part, StoredTensor) for part in walk(value)):
+            yield key, value
+
+
+PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
+
+
+def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
+    """The type that a configuration trains in; None where there is no configuration, or it leaves
+    the choice ("auto") to its reader."""
+    if config is None:
+        return None
+    for key, dtype in PRECISION_KEYS.items():
+        section = config.get(key)
+        enabled = section.get("enabled") if isinstance(section, Mapping) else False
+        if enabled == "auto":
+            return None
+        if enabled is True:
+            return dtype
+    return FLOAT32

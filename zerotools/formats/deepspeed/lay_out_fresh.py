@@ -1,0 +1,168 @@
+"""A DeepSpeed checkpoint out of one of another format, for runs of ZeRO stage 1, 2 or 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import (
+    Carried,
+    Checkpoint,
+    Dropped,
+    FilePlan,
+    Literal,
+    Origin,
+    Target,
+)
+from zerotools.core.dropping import LOOSE
+from zerotools.core.dtypes import FLOAT16, DType
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.find import LATEST
+from zerotools.formats.deepspeed.fresh import (
+    PRECISION_KEYS,
+    Given,
+    blueprint_from,
+    carried_client,
+    configured_precision,
+    schedule_of,
+)
+from zerotools.formats.deepspeed.lay_out import cut, unlisted_keys
+from zerotools.formats.deepspeed.notes import needed_settings
+from zerotools.formats.deepspeed.scaler import scaler_of
+from zerotools.formats.deepspeed.settings import AS_IS, Settings
+from zerotools.formats.deepspeed.wanted import configured, wanted_of
+
+
+def lay_out_fresh(
+    source: Checkpoint,
+    training: TrainingState,
+    destination: Path,
+    *,
+    world_size: int,
+    settings: Settings = AS_IS,
+) -> Target:
+    """Lay a checkpoint of any format out for `world_size` ranks of DeepSpeed.
+
+    Raises:
+        BadRequest: something that DeepSpeed needs is known from nowhere; the message lists all.
+        Unsupported: optimizer state that differs within a param group.
+    """
+    settled = settings.settled()
+    given = _given(source, training, settled)
+    blueprint = blueprint_from(given)
+    wanted = wanted_of(blueprint, settings, world_size, world_size)
+    tag = f"global_step{training.steps or 0}"
+    made = configured(blueprint, wanted)
+    files = cut(made, wanted, tag, 0, bf16=given.precision == PRECISION_KEYS["bf16"])
+    plans = {**_around(source), **files.plans, LATEST[0]: _text(tag)}
+    checkpoint = Checkpoint(
+        destination,
+        files.tensors,
+        Origin("deepspeed", destination, world_size=world_size, stage=given.stage, tag=tag),
+        aliases=source.aliases,
+        files={name: plan.size for name, plan in plans.items()},
+    )
+    return Target(
+        checkpoint,
+        plans,
+        notes=(*needed_settings(blueprint, wanted, settings), *_notes(given)),
+        carried=files.carried,
+        sources=files.sources,
+        dropped=tuple(_dropped(given)),
+        unlisted=unlisted_keys(files.tensors),
+    )
+
+
+def _given(source: Checkpoint, training: TrainingState, settled: Settings) -> Given:
+    """Raises:
+    BadRequest: see `lay_out_fresh`."""
+    config = settled.ds_config if settled.ds_config is not None else training.ds_config
+    precision = _precision(source, training, settled)
+    missing = []
+    if settled.stage is None:
+        missing.append("the ZeRO stage (--stage or --ds-config)")
+    if not training.groups:
+        missing.append(
+            "the optimizer's parameters and their options (--lr, --betas, --eps, --weight-decay, "
+            "or --ds-config)"
+        )
+    elif not training.is_ordered:
+        missing.append(
+            "the order in which the model lists its parameters, by which DeepSpeed finds their "
+            "masters (--order FILE, a name of named_parameters() on each line)"
+        )
+    if precision is None:
+        missing.append("the type that the model computes in (--ds-config)")
+    if missing or settled.stage is None or precision is None:
+        raise BadRequest(
+            f"a DeepSpeed checkpoint needs what {source.origin.path} does not say: "
+            f"{'; '.join(missing)}"
+        )
+    made = dict(config) if config is not None else _least_config(precision)
+    return Given(source, training, made, precision, settled.stage)
+
+
+def _precision(source: Checkpoint, training: TrainingState, settled: Settings) -> DType | None:
+    """Raises:
+    BadRequest: the configuration trains in another type than the source."""
+    asked, known = configured_precision(settled.ds_config), training.precision
+    trains = any(key.role not in ("param", "buffer", LOOSE) for key in source.tensors)
+    if asked is not None and known is not None and trains and asked != known:
+        raise BadRequest(
+            f"{source.origin.path} was trained in {known} and the configuration trains in {asked}; "
+            "zerotools keeps the type: change the configuration"
+        )
+    return asked or known
+
+
+def _least_config(precision: DType) -> dict[str, Any]:
+    """What the files say of a run whose configuration is not known."""
+    return {key: {"enabled": True} for key, dtype in PRECISION_KEYS.items() if dtype == precision}
+
+
+def _around(source: Checkpoint) -> dict[str, FilePlan]:
+    """config.json, the tokenizer and the like lie beside the tag."""
+    plans = {}
+    for name, path in source.companions.items():
+        size = path.stat().st_size
+        plans[name] = FilePlan(size, carried=[Carried(0, path, 0, size)])
+    return plans
+
+
+def _text(text: str) -> FilePlan:
+    return FilePlan(len(text.encode()), [Literal(0, text.encode())])
+
+
+def _notes(given: Given) -> Iterator[str]:
+    untrained = [
+        key.name
+        for key, tensor in given.source.tensors.items()
+        if key.role == "param" and key.name not in given.trained and tensor.dtype.is_float
+    ]
+    guessed = [name for name in untrained if name not in given.training.frozen]
+    if guessed:
+        some = ", ".join(guessed[:5]) + (f" and {len(guessed) - 5} more" if guessed[5:] else "")
+        yield f"no param group has {some}: written as frozen parameters"
+    scale = given.training.loss_scale
+    if given.precision == FLOAT16 and scaler_of(scale, given.config, FLOAT16).is_new:
+        yield "the source has no loss scale: it begins as the configuration says"
+
+
+def _dropped(given: Given) -> Iterator[Dropped]:
+    training, tensors = given.training, given.source.tensors
+    if given.stage == 3 and any(key.role == "param16" for key in tensors):
+        why = "stage 3 keeps no 16-bit copies: they are cast from the masters"
+        yield Dropped("param16", why)
+    if training.lr_scheduler is not None and schedule_of(training) is None:
+        why = "it is no DeepSpeed scheduler's: its owner loads it from a file of its own"
+        yield Dropped("lr_scheduler", why)
+    kept: Mapping[str, Any] = dict(carried_client(training))
+    left = sorted(training.client.keys() - kept.keys())
+    loose = sorted(key.name for key in tensors if key.role == LOOSE)
+    if left or loose:
+        names = ", ".join([*left, *loose][:5])
+        yield Dropped("client", f"{names}: tensors of the client's own have no place")
+    if training.loss_scale is not None and given.precision != FLOAT16:
+        yield Dropped("loss_scale", "only fp16 runs have one")

@@ -1,0 +1,68 @@
+"""DeepSpeed's loss scalers, as the objects that its files hold.
+
+Source: DeepSpeed `runtime/fp16/loss_scaler.py`: `LossScaler`, `DynamicLossScaler`,
+`CreateLossScaler`; the defaults of `runtime/constants.py`, section FP16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.dtypes import FLOAT16, DType
+from zerotools.core.training import LossScale
+
+_MODULE = "deepspeed.runtime.fp16.loss_scaler"
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """`is_new` says that it is where training begins, as the source had none."""
+
+    value: Opaque
+    is_dynamic: bool
+    is_new: bool = False
+
+
+def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DType) -> Scaler:
+    """The scaler of a run: as it was saved, or as its configuration begins with."""
+    if precision != FLOAT16:
+        return Scaler(_static(1.0), is_dynamic=False)
+    section = config.get("fp16")
+    fp16: Mapping[str, Any] = section if isinstance(section, Mapping) else {}
+    fixed = _number(fp16, "loss_scale", 0)
+    if saved is not None and not saved.dynamic:
+        return Scaler(_static(saved.scale), is_dynamic=False)
+    if saved is None and fixed:
+        return Scaler(_static(float(fixed)), is_dynamic=False, is_new=True)
+    scale = saved.scale if saved is not None else 2.0 ** _number(fp16, "initial_scale_power", 16)
+    hysteresis = _number(fp16, "hysteresis", 2)
+    state = {
+        "cur_scale": scale,
+        "dynamic": True,
+        "cur_iter": 0,
+        "last_overflow_iter": -1,
+        "scale_factor": 2.0,
+        "scale_window": _number(fp16, "loss_scale_window", 1000),
+        "min_scale": _number(fp16, "min_loss_scale", 1),
+        "delayed_shift": hysteresis,
+        "cur_hysteresis": hysteresis,
+        "consecutive_hysteresis": fp16.get("consecutive_hysteresis") is True,
+        "raise_error_at_min_scale": True,
+        "dtype": FLOAT16,
+        **(saved.options if saved is not None else {}),
+    }
+    value = Opaque(_MODULE, "DynamicLossScaler", state=state)
+    return Scaler(value, is_dynamic=True, is_new=saved is None)
+
+
+def _static(scale: float) -> Opaque:
+    return Opaque(_MODULE, "LossScaler", state={"cur_scale": scale, "dynamic": False})
+
+
+def _number(section: Mapping[str, Any], key: str, default: int) -> int | float:
+    value = section.get(key, default)
+    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if usable else default
