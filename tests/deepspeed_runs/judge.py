@@ -1,8 +1,9 @@
 """What one rank runs to judge checkpoints: `python -m tests.deepspeed_runs.judge CASE ...`.
 
 For each case, unmodified DeepSpeed loads `CASE/given` with the configuration of the case and the
-world size of this launch, and no flag that asks it to convert anything. What the engine then holds
-is gathered into `CASE/truth.safetensors`; it saves `CASE/again`, and takes another step.
+world size of this launch, and no flag that asks it to convert anything. Before that, no weight and
+no buffer of the model is what it should be. What the engine then holds is gathered into
+`CASE/truth.safetensors`; it saves `CASE/again`, and takes another step.
 """
 
 import sys
@@ -18,6 +19,7 @@ from . import truth
 from .case import Case, deepspeed_config
 from .cases import CASES
 from .launch import leave
+from .learners import forget
 from .models import MODELS, Model
 from .optimizers import CLIENT_OPTIMIZERS
 from .rank import allow_fp16_on_cpu
@@ -28,6 +30,8 @@ GIVEN, AGAIN, TRUTH = "given", "again", "truth.safetensors"
 def engine_of(case: Case) -> Any:
     """An engine as the case's own run made it."""
     model: Model = MODELS[case.model]()
+    if not any(save.exclude_frozen for save in case.saves):
+        forget(model)
     groups = model.groups()
     client = CLIENT_OPTIMIZERS.get(case.optimizer)
     if case.harness == "accelerate":

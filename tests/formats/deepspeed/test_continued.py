@@ -1,0 +1,55 @@
+"""Training goes on after a reshard as if nothing had happened: real DeepSpeed, real losses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deepspeed_runs.continued import Course, Verdict, continue_all
+
+# The first launch ever compiles DeepSpeed's communication for CPUs, and one test its Adam.
+pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(900)]
+
+# Each value and each risky pair once: stages, precisions, one and three groups, orders, padding,
+# sub-groups, a schedule, clipping, accumulation, skips, other optimizers, growing and shrinking.
+COURSES = (
+    Course("z1-fp32-round-robin", 2, 3),
+    Course("z2-bf16-zoo", 2, 3),
+    Course("z3-fp32-sub-groups", 2, 3),
+    Course("bf16-optimizer-accumulate", 2, 3),
+    Course("z3-fp16-zoo", 2, 3),
+    Course("z1-fp32-accumulate", 3, 2),
+    Course("z2-bf16-aligned-round-robin", 3, 2),
+    Course("z2-fp16-learner", 3, 2),
+    Course("z3-bf16-zoo", 3, 2),
+    Course("z2-fp32-momentum", 2, 4),
+    Course("z3-fp32-learner", 2, 4),
+    Course("z1-bf16-zoo", 3, 1),
+    Course("z3-bf16-lion", 3, 1),
+)
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[Course, Verdict]:
+    return continue_all(COURSES, tmp_path_factory.mktemp("continued"))
+
+
+@pytest.mark.parametrize("course", COURSES, ids=str)
+def test_training_goes_on(course: Course, verdicts: dict[Course, Verdict]) -> None:
+    assert verdicts[course].differences == []
+
+
+def test_the_tolerance_tells_a_run_that_lost_its_moments(
+    verdicts: dict[Course, Verdict],
+) -> None:
+    """Without the optimizer's state every curve is far outside; DeepSpeed's own save never is."""
+    for course, verdict in verdicts.items():
+        assert verdict.weights_only > 20 * verdict.drift, course
+        assert verdict.weights_only > verdict.tolerance, course
+        assert verdict.own_drift == 0, course
+        assert verdict.compared >= 3, course
+
+
+def test_training_goes_on_with_deepspeed_cpu_adam(tmp_path_factory: pytest.TempPathFactory) -> None:
+    course = Course("z2-bf16-cpu-adam", 2, 3)
+    directory = tmp_path_factory.mktemp("cpu-adam")
+    assert continue_all([course], directory)[course].differences == []
