@@ -13,7 +13,7 @@ from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED, TORCH
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dtypes import BFLOAT16, FLOAT16
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import Group, TrainingState
 from zerotools.formats import read, training_of
 from zerotools.formats.dcp.lay_out_training import lay_out_training
@@ -148,3 +148,34 @@ def test_a_new_fp16_run_begins_with_the_configured_loss_scale(tmp_path: Path) ->
     assert scale is not None
     assert (scale.scale, scale.dynamic, scale.options["cur_hysteresis"]) == (256.0, True, 3)
     assert "the source has no loss scale: it begins as the configuration says" in target.notes
+
+
+def without_state_of(source: Checkpoint, names: set[str], roles: set[str]) -> Checkpoint:
+    kept = {k: t for k, t in source.tensors.items() if k.name not in names or k.role not in roles}
+    return replace(source, tensors=kept)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_parameter_that_was_never_stepped_begins_with_zeros(stage: int, tmp_path: Path) -> None:
+    whole = read(DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint")
+    training = training_of(whole)
+    roles = {"exp_avg", "exp_avg_sq", "step"}
+    source = without_state_of(whole, {"layer.weight"}, roles)
+    scalars = {k: v for k, v in training.scalars.items() if k.name != "layer.weight"}
+    out, settings = tmp_path / "out", Settings(stage=stage)
+    found = fresh(source, replace(training, scalars=scalars), out, 3, settings)
+    ours, theirs = contents(found), contents(whole)
+    for key, (_, data) in ours.items():
+        begun = key in ("layer.weight|exp_avg", "layer.weight|exp_avg_sq")
+        assert data == (bytes(len(data)) if begun else theirs[key][1]), key
+    target = lay_out_fresh(source, training, out, world_size=3, settings=settings)
+    assert any(note.startswith("layer.weight: no state") for note in target.notes)
+
+
+def test_state_of_one_kind_alone_is_refused(tmp_path: Path) -> None:
+    whole = read(DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint")
+    source = without_state_of(whole, {"layer.weight"}, {"exp_avg"})
+    with pytest.raises(Unsupported, match=r"layer.weight has exp_avg_sq"):
+        lay_out_fresh(
+            source, training_of(whole), tmp_path, world_size=2, settings=Settings(stage=2)
+        )

@@ -5,49 +5,26 @@ Weights are found by name, but masters and moments by place: the groups must lis
 in the order in which the engine's optimizer gets them.
 
 Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
-`stage3.py`: `state_dict`; `runtime/fp16/loss_scaler.py`.
+`stage3.py`: `state_dict`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training import Group, Scalar, TrainingState
-from zerotools.formats.deepspeed.blueprint import BASE_STATE, STATE, Blueprint, ParamGroup, Part
-from zerotools.formats.deepspeed.hyperparameters import completed_options, steps_are_numbers
+from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.blueprint import BASE_STATE, STATE, Blueprint
+from zerotools.formats.deepspeed.fresh_state import Given, group_of
 from zerotools.formats.deepspeed.recast import stored, weight_role, zero_stage
 from zerotools.formats.deepspeed.scaler import scaler_of
-from zerotools.formats.deepspeed.shards import STAGE_1_AND_2, STAGE_3
-from zerotools.io.scalars import scalar_bytes
+from zerotools.formats.deepspeed.shards import STAGE_3
 from zerotools.io.torchzip.values import Ordered, Size, StoredTensor
 from zerotools.io.torchzip.walk import walk
 
 VERSION = "0.19.8"
-_NOT_STATE = ("param", "param16", "buffer", "state")
-
-
-@dataclass(frozen=True)
-class Given:
-    """A checkpoint to be written for DeepSpeed; `config` is what its files will say of the run."""
-
-    source: Checkpoint
-    training: TrainingState
-    config: Mapping[str, Any]
-    precision: DType
-    stage: int
-
-    @property
-    def kind(self) -> str:
-        return STAGE_3 if self.stage == 3 else STAGE_1_AND_2
-
-    @property
-    def trained(self) -> set[str]:
-        return {name for group in self.training.groups for name in group.params}
 
 
 def blueprint_from(given: Given) -> Blueprint:
@@ -58,7 +35,7 @@ def blueprint_from(given: Given) -> Blueprint:
         Unsupported: parameters of a group have different kinds of state, or different steps.
     """
     numbers: dict[str, bytes] = {}
-    groups = [_group(given, number, numbers) for number in range(len(given.training.groups))]
+    groups = [group_of(given, number, numbers) for number in range(len(given.training.groups))]
     module, weights, sources = _module(given)
     tensors = given.source.tensors
     trained = given.trained
@@ -81,100 +58,6 @@ def blueprint_from(given: Given) -> Blueprint:
         sources=sources,
         numbers=numbers,
     )
-
-
-def _group(given: Given, number: int, numbers: dict[str, bytes]) -> ParamGroup:
-    group, tensors = given.training.groups[number], given.source.tensors
-    shapes = {}
-    for name in group.params:
-        weight = tensors.get(Key(name, "param"))
-        if weight is None:
-            raise BadRequest(
-                f"{given.source.origin.path}: param group {number} has {name}, which is no weight "
-                "of it"
-            )
-        shapes[name] = weight.shape
-    dtypes, state = _state(given, number, group, numbers)
-    where = f"{given.source.origin.path}: group {number}"
-    part = Part(where, shapes, dtypes, state, {})
-    options = completed_options(group.options, given.config, given.source, number)
-    return ParamGroup(shapes, [part] if shapes else [], options)
-
-
-def _state(
-    given: Given, number: int, group: Group, numbers: dict[str, bytes]
-) -> tuple[dict[str, DType], dict[str, Any] | None]:
-    """The types of a group's vectors, and torch's entry of its state."""
-    roles = _roles(given, group)
-    state: dict[str, Any] = {}
-    for role, scalar in _scalars(given, group).items():
-        state[role] = _number(given, f"known-{number}-{role}", role, scalar, numbers)
-    for role in roles:
-        state[role] = None
-    master = _type_of(given, group, "param")
-    # Without optimizer state, 16-bit weights are where fp32 masters begin.
-    dtypes = {"param": master if roles or master is None else FLOAT32}
-    dtypes |= {role: _type_of(given, group, role) for role in roles}
-    types = {role: dtype or FLOAT32 for role, dtype in dtypes.items()}
-    return types, state or None
-
-
-def _type_of(given: Given, group: Group, role: str) -> DType | None:
-    tensors = given.source.tensors
-    found = {tensors[Key(name, role)].dtype for name in group.params}
-    if len(found) > 1:
-        raise Unsupported(
-            f"{given.source.origin.path}: {role} of one param group has the types "
-            f"{', '.join(sorted(map(str, found)))}, and DeepSpeed keeps it in one"
-        )
-    return found.pop() if found else None
-
-
-def _roles(given: Given, group: Group) -> list[str]:
-    """The roles of optimizer state in the shape of its parameter, which all must have."""
-    tensors = given.source.tensors
-    found: dict[str, set[str]] = {}
-    for (name, role), tensor in tensors.items():
-        weight = tensors.get(Key(name, "param"))
-        if role in _NOT_STATE or weight is None or tensor.shape != weight.shape:
-            continue
-        if Key(name, role) not in given.training.scalars:
-            found.setdefault(role, set()).add(name)
-    names = set(group.params)
-    for role, those in found.items():
-        lacking = names - those
-        if names & those and lacking:
-            raise Unsupported(
-                f"{given.source.origin.path}: {min(lacking)} has no {role}, which "
-                f"{len(names & those)} parameters of its group have; DeepSpeed keeps it for all of "
-                "a group or for none"
-            )
-    return [role for role, those in found.items() if names & those]
-
-
-def _scalars(given: Given, group: Group) -> dict[str, Scalar]:
-    """The numbers of a group's state, of which DeepSpeed keeps one for all parameters."""
-    found: dict[str, Scalar] = {}
-    for (name, role), scalar in given.training.scalars.items():
-        if name not in set(group.params):
-            continue
-        if found.setdefault(role, scalar).value != scalar.value:
-            raise Unsupported(
-                f"{given.source.origin.path}: {name} has {role} {scalar.value}, and others of its "
-                f"param group {found[role].value}; DeepSpeed counts once for all of a group"
-            )
-    return found
-
-
-def _number(
-    given: Given, key: str, role: str, scalar: Scalar, numbers: dict[str, bytes]
-) -> StoredTensor | int | float:
-    """A number of the state as the run's optimizer counts: a tensor, or a number of Python's."""
-    if scalar.dtype is None or (role == "step" and steps_are_numbers(given.config)):
-        whole = float(scalar.value).is_integer() and role == "step"
-        return int(scalar.value) if whole else scalar.value
-    numbers[key] = scalar_bytes(scalar.value, scalar.dtype)
-    return stored(key, scalar.dtype, ())
 
 
 def _inner(given: Given) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from zerotools.core.checkpoint import (
     Literal,
     Origin,
     Target,
+    Zeros,
 )
 from zerotools.core.dropping import LOOSE
 from zerotools.core.dtypes import FLOAT16, DType
@@ -22,14 +24,16 @@ from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.find import LATEST
 from zerotools.formats.deepspeed.fresh import (
     PRECISION_KEYS,
-    Given,
     blueprint_from,
     carried_client,
     configured_precision,
     schedule_of,
 )
+from zerotools.formats.deepspeed.fresh_state import Given, never_stepped
 from zerotools.formats.deepspeed.lay_out import cut, unlisted_keys
 from zerotools.formats.deepspeed.notes import needed_settings
+from zerotools.formats.deepspeed.output import Files
+from zerotools.formats.deepspeed.recast import COPY
 from zerotools.formats.deepspeed.scaler import scaler_of
 from zerotools.formats.deepspeed.settings import AS_IS, Settings
 from zerotools.formats.deepspeed.wanted import configured, wanted_of
@@ -56,6 +60,7 @@ def lay_out_fresh(
     tag = f"global_step{training.steps or 0}"
     made = configured(blueprint, wanted)
     files = cut(made, wanted, tag, 0, bf16=given.precision == PRECISION_KEYS["bf16"])
+    files = _with_zeros(files, set(never_stepped(given)))
     plans = {**_around(source), **files.plans, LATEST[0]: _text(tag)}
     checkpoint = Checkpoint(
         destination,
@@ -122,6 +127,28 @@ def _least_config(precision: DType) -> dict[str, Any]:
     return {key: {"enabled": True} for key, dtype in PRECISION_KEYS.items() if dtype == precision}
 
 
+def _with_zeros(files: Files, names: set[str]) -> Files:
+    """Zeros for the state of parameters that have none: where it begins at their first step."""
+    if not names:
+        return files
+    filled = {
+        key: tensor
+        for key, tensor in files.tensors.items()
+        if key.name in names and key.role not in ("param", "param16", COPY)
+    }
+    zeros: dict[str, list[Zeros]] = {}
+    for tensor in filled.values():
+        for chunk in tensor.chunks:
+            run = Zeros(chunk.offset, chunk.box.numel * tensor.dtype.itemsize)
+            zeros.setdefault(chunk.file, []).append(run)
+    plans = {
+        name: replace(plan, zeros=[*plan.zeros, *zeros.get(name, ())])
+        for name, plan in files.plans.items()
+    }
+    tensors = {key: tensor for key, tensor in files.tensors.items() if key not in filled}
+    return replace(files, plans=plans, tensors=tensors, carried={**files.carried, **filled})
+
+
 def _around(source: Checkpoint) -> dict[str, FilePlan]:
     """config.json, the tokenizer and the like lie beside the tag."""
     plans = {}
@@ -141,13 +168,22 @@ def _notes(given: Given) -> Iterator[str]:
         for key, tensor in given.source.tensors.items()
         if key.role == "param" and key.name not in given.trained and tensor.dtype.is_float
     ]
+    begun = never_stepped(given)
+    if begun:
+        yield (
+            f"{_some(begun)}: no state, as no gradient came yet; it is written as zeros, and "
+            "DeepSpeed counts their steps with their group's"
+        )
     guessed = [name for name in untrained if name not in given.training.frozen]
     if guessed:
-        some = ", ".join(guessed[:5]) + (f" and {len(guessed) - 5} more" if guessed[5:] else "")
-        yield f"no param group has {some}: written as frozen parameters"
+        yield f"no param group has {_some(guessed)}: written as frozen parameters"
     scale = given.training.loss_scale
     if given.precision == FLOAT16 and scaler_of(scale, given.config, FLOAT16).is_new:
         yield "the source has no loss scale: it begins as the configuration says"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
 
 
 def _dropped(given: Given) -> Iterator[Dropped]:
