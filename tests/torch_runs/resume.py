@@ -129,7 +129,7 @@ def load_flat(checkpoint: str, model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def load_with_accelerate(checkpoint: str, model: nn.Module, optimizer: Optimizer) -> None:
-    """What `Accelerator.load_state` calls; the Accelerator itself does FSDP on accelerators only."""
+    """What `Accelerator.load_state` calls; an Accelerator itself does FSDP on GPUs only."""
     from accelerate import FullyShardedDataParallelPlugin, PartialState
     from accelerate.utils import load_fsdp_model, load_fsdp_optimizer
 

@@ -60,6 +60,33 @@ def test_files_are_named_from_the_root(pair: Path) -> None:
     assert formats.read(pair.parent).tensors.keys() == found.tensors.keys()
 
 
+def test_files_around_come_along_but_for_random_numbers(tmp_path: Path, pair: Path) -> None:
+    around = {"config.json": "{}", "trainer_state.json": "[]", "scheduler.pt": "s"}
+    for name, text in {**around, "rng_state_0.pth": "r", "random_states_2.pkl": "r"}.items():
+        (pair / name).write_text(text)
+    (pair / "runs").mkdir()
+    source = formats.read(pair)
+    target = dcp.lay_out(source, tmp_path / "out", world_size=2)
+    write(source, target)
+    found = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert {name: found[name].read_text() for name in around} == around
+    assert found.keys() == {*around, "pytorch_model_fsdp_0", "optimizer_0"}
+    random, left = target.notes
+    assert random.startswith("random_states_2.pkl, rng_state_0.pth hold the random number state")
+    assert left == "directories beside the shards are left out: runs"
+    same = dcp.lay_out(source, tmp_path / "same", world_size=3)
+    assert {"rng_state_0.pth", "random_states_2.pkl"} <= same.files.keys()
+
+
+def test_what_an_older_save_left_is_not_carried_along(tmp_path: Path) -> None:
+    old = TORCH / "fsdp2-tp-dcp-w4" / "checkpoint"
+    path = Path(shutil.copytree(old, tmp_path / "old"))
+    for name in ("__9_0.distcp", "__9.metadata", ".metadata.tmp"):
+        (path / name).write_text("left over")
+    target = dcp.lay_out(formats.read(path), tmp_path / "out", world_size=1)
+    assert target.files.keys() == {"__0_0.distcp", ".metadata"}
+
+
 def test_a_model_without_its_optimizer(pair: Path) -> None:
     shutil.rmtree(pair / "optimizer_0")
     found = formats.read(pair)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from zerotools.formats.layouts import fsdp_models, names_in
 
 METADATA = ".metadata"
 DIRECTORIES = "directories"
+_SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 
 def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
@@ -43,6 +45,14 @@ def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
 
 def _is_wrapped(path: Path) -> bool:
     return not (path / METADATA).exists() and (path / DCP / METADATA).exists()
+
+
+def is_shard(source: Checkpoint, path: Path) -> bool:
+    """Whether `path`, in the checkpoint's directory, is a part of it: shards and their metadata,
+    also such as are left over, or a directory of them."""
+    if path.is_dir():
+        return (path / METADATA).exists()
+    return _SHARD.fullmatch(path.name) is not None or path.name in source.files
 
 
 def lay_out_each(

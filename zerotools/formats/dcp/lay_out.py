@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.core.checkpoint import (
-    Carried,
     Checkpoint,
     FilePlan,
     Key,
@@ -20,12 +19,13 @@ from zerotools.core.checkpoint import (
     Tensor,
 )
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.directories import DIRECTORIES, lay_out_each
+from zerotools.formats.dcp.directories import DIRECTORIES, is_shard, lay_out_each
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord
 from zerotools.formats.dcp.jobrecord import record_to_json
 from zerotools.formats.dcp.metadata import Item
 from zerotools.formats.dcp.rank_files import Copied, Entry, Moved, lay_out_directory, literal
 from zerotools.io.manifest import write_manifest
+from zerotools.io.surroundings import carried_file, files_around
 
 
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
@@ -34,36 +34,55 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
     Only the shapes and types of its tensors, its flat keys and the other values of its files are
     looked at, so the source's chunks may lie in any way. A source that is a job's checkpoint makes
     one: `dcp/`, job.json with the new world size and random numbers to be seeded afresh, its
-    companions, and a manifest; one of several directories makes as many.
+    companions, and a manifest; one of several directories makes as many. The files around any other
+    come along, but for the random number state of single ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.
     """
     check_world_size(world_size)
-    if DIRECTORIES in source.origin.details:
-        return lay_out_each(source, destination, partial(lay_out, world_size=world_size))
     job = source.origin.details.get("job")
-    prefix = f"{DCP}/" if isinstance(job, JobRecord) else ""
+    if isinstance(job, JobRecord):
+        target = _lay_out_one(source, destination, world_size=world_size, prefix=f"{DCP}/")
+        files, notes = _job_files(source, job.resharded(world_size)), _notes(job, world_size)
+        return replace(_with(target, files), seal=_seal, notes=notes)
+    one = partial(_lay_out_one, world_size=world_size)
+    several = DIRECTORIES in source.origin.details
+    target = lay_out_each(source, destination, one) if several else one(source, destination)
+    files, notes = files_around(
+        source.root,
+        partial(is_shard, source),
+        same_ranks=world_size == source.origin.world_size,
+    )
+    return replace(_with(target, files), notes=notes)
+
+
+def _lay_out_one(
+    source: Checkpoint, destination: Path, *, world_size: int, prefix: str = ""
+) -> Target:
+    """One directory of DCP, `prefix` below the root."""
     flat = _flat_keys(source)
     laid_out = lay_out_directory(
         _entries(source, flat), _paths(source, flat), world_size, prefix=prefix
     )
-    plans = dict(laid_out.files)
-    if isinstance(job, JobRecord):
-        plans |= _job_files(source, job.resharded(world_size))
     checkpoint = replace(
         source,
         root=destination,
         tensors={key: laid_out.tensors[key] for key in source.tensors},
         origin=_origin(source, destination, world_size),
-        files={name: plan.size for name, plan in plans.items()},
+        files={name: plan.size for name, plan in laid_out.files.items()},
         state={},
         companions={},
         problems=(),
     )
-    if not isinstance(job, JobRecord):
-        return Target(checkpoint, plans)
-    return Target(checkpoint, plans, _seal, _notes(job, world_size))
+    return Target(checkpoint, laid_out.files)
+
+
+def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
+    """The target with more files; where two have a name it keeps its own."""
+    plans = {**files, **target.files}
+    sizes = {name: plan.size for name, plan in plans.items()}
+    return replace(target, files=plans, checkpoint=replace(target.checkpoint, files=sizes))
 
 
 def check_world_size(world_size: int) -> None:
@@ -149,8 +168,4 @@ def _job_files(source: Checkpoint, record: JobRecord) -> dict[str, FilePlan]:
 
 def companion_files(source: Checkpoint) -> dict[str, FilePlan]:
     """The source's companions, as they are."""
-    sizes = {name: path.stat().st_size for name, path in source.companions.items()}
-    return {
-        name: FilePlan(sizes[name], carried=[Carried(0, path, 0, sizes[name])])
-        for name, path in source.companions.items()
-    }
+    return {name: carried_file(path) for name, path in source.companions.items()}
