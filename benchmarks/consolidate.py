@@ -18,20 +18,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 from benchmarks.measuring import Measurement, interleaved, machine, measure, zerotools
+from benchmarks.runs import MIB, UNFLUSHED, Commands, Runs, checkpoint, fresh, middle, wall
 
-MIB = 2**20
-Runs = dict[str, list[Measurement]]
-Commands = dict[str, Callable[[], Measurement]]
-
-# The same program, but nothing is flushed to the disk.
-UNFLUSHED = "import os; os.fsync = lambda _: None; from zerotools.cli.main import main; main()"
 # DeepSpeed's script, then every file that it wrote is flushed.
 FLUSHED = """
 import os, runpy, sys
@@ -51,45 +44,12 @@ print(sum(len(copy.pieces) for copy in plan(made.source, made.target.checkpoint)
 """
 
 
-@contextmanager
-def checkpoint(work: Path, *options: str) -> Iterator[Path]:
-    """A generated checkpoint, removed afterwards."""
-    path = work / "checkpoint"
-    command = [sys.executable, "-m", "benchmarks.zero_checkpoints", str(path), *options]
-    subprocess.run(command, check=True)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
-
-
-def fresh(out: Path, command: Sequence[str], cold: Path | None = None) -> Measurement:
-    """Run with no output there, nothing left to flush, and the source cached or, if `cold`, not."""
-    if out.is_dir():
-        shutil.rmtree(out)
-    out.unlink(missing_ok=True)
-    os.sync()
-    for path in cold.rglob("*.pt") if cold is not None else ():
-        descriptor = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
-    return measure(command, sampling=True)
-
-
 def copy_seconds(result: Measurement) -> float:
     """What zerotools (JSON) or the floor (a number) says that moving the data took."""
     try:
         return float(json.loads(result.output)["seconds"])
     except (ValueError, TypeError):
         return float(result.output)
-
-
-def middle(results: Sequence[Measurement], of: Callable[[Measurement], float]) -> float:
-    return median(of(result) for result in results)
-
-
-def wall(result: Measurement) -> float:
-    return result.wall_seconds
 
 
 def table(results: Runs, *, phase: bool) -> None:

@@ -3,36 +3,90 @@
 from itertools import pairwise
 from math import prod
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.layouts import shapes
+from tests.layouts import layouts, partitions, place, shapes, slices
 from zerotools.core.boxes import Box, prove_cover
-from zerotools.core.checkpoint import Chunk
+from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import FLOAT32
-from zerotools.core.ranges import Range, Ranges
+from zerotools.core.ranges import Range, Ranges, cover, matched, places, ranges_of
 
 
-def of(shape: tuple[int, ...], *ranges: Range) -> Ranges:
-    return Ranges(FLOAT32, shape, lambda: ranges)
+def of(shape: tuple[int, ...], *ranges: Range) -> Tensor:
+    return Tensor(FLOAT32, shape, Ranges(FLOAT32, shape, lambda: ranges))
 
 
-@given(shapes, st.lists(st.integers(0, 60), max_size=4))
-def test_cuts_of_a_tensor_cover_it(shape: tuple[int, ...], cuts: list[int]) -> None:
-    numel = prod(shape)
-    edges = sorted({0, numel, *(cut for cut in cuts if cut < numel)})
-    ranges = [Range(a, b, "f", 4 * a) for a, b in pairwise(edges)]
-    chunks = of(shape, *ranges)
-    assert chunks.cover({"f": 4 * numel})
-    assert prove_cover(shape, [chunk.box for chunk in chunks]) is None
-    assert len(chunks) == len(list(chunks))
-    flat = [(chunk.box.start[0], chunk.box.numel, chunk.offset) for chunk in chunks.flattened()]
-    assert flat == [(a, b - a, offset) for a, b, _, offset in ranges]
+def cuts(numel: int) -> st.SearchStrategy[list[Range]]:
+    """Ranges that cover `numel` elements, each behind another in one file."""
+    return st.sets(st.integers(0, numel), max_size=4).map(
+        lambda at: [Range(a, b, "f", 4 * a) for a, b in pairwise(sorted({0, numel} | at))]
+    )
+
+
+@given(st.data())
+def test_cuts_of_a_tensor_cover_it(data: st.DataObject) -> None:
+    shape = data.draw(shapes)
+    ranges = data.draw(cuts(prod(shape)))
+    tensor = of(shape, *ranges)
+    assert cover(tensor, {"f": tensor.nbytes}) == ranges
+    assert prove_cover(shape, [chunk.box for chunk in tensor.chunks]) is None
+    assert len(tensor.chunks) == len(list(tensor.chunks))
+    flat = [
+        (chunk.box.start[0], chunk.box.numel)
+        for chunk in Ranges(FLOAT32, shape, lambda: ranges).flattened()
+    ]
+    assert flat == [(begin, end - begin) for begin, end, _, _ in ranges]
+    assert list(places(tensor)) == [("f", end - begin) for begin, end, _, _ in ranges]
+
+
+@given(st.data())
+def test_boxes_are_flattened_where_each_is_a_range(data: st.DataObject) -> None:
+    shape = data.draw(shapes)
+    chunks, _ = place(data.draw(layouts(shape)), FLOAT32)
+    numbers = np.arange(prod(shape)).reshape(shape)
+    inside = [numbers[slices(chunk.box)].reshape(-1).tolist() for chunk in chunks]
+    wanted = sorted(
+        Range(own[0], own[-1] + 1, chunk.file, chunk.offset)
+        for own, chunk in zip(inside, chunks, strict=True)
+        if chunk.is_contiguous and own == list(range(own[0], own[-1] + 1))
+    )
+    found = ranges_of(Tensor(FLOAT32, shape, chunks))
+    assert found == (wanted if len(wanted) == len(chunks) else None)
+
+
+@given(st.data())
+def test_a_match_takes_each_element_from_where_it_lies(data: st.DataObject) -> None:
+    numel = data.draw(st.integers(1, 40))
+    sources = [Range(a, b, f"s{a}", 7) for a, b, _, _ in data.draw(cuts(numel))]
+    targets = data.draw(cuts(numel))
+    found = {}
+    for target, pieces in matched(sources, targets, 4):
+        assert [target.begin, *(piece.end for piece in pieces)] == [
+            *(piece.begin for piece in pieces),
+            target.end,
+        ]
+        for begin, end, file, offset in pieces:
+            found |= {i: (file, offset + 4 * (i - begin)) for i in range(begin, end)}
+    assert [target for target, _ in matched(sources, targets, 4)] == targets
+    lying = {i: (s.file, s.offset + 4 * (i - s.begin)) for s in sources for i in range(*s[:2])}
+    assert found == lying
+
+
+@given(st.data())
+def test_what_boxes_do_not_cover_ranges_do_not(data: st.DataObject) -> None:
+    shape = data.draw(shapes)
+    boxes = data.draw(partitions(shape))
+    kept = data.draw(st.lists(st.sampled_from(boxes), max_size=len(boxes)))
+    tensor = Tensor(FLOAT32, shape, [Chunk(box, "f", 0) for box in kept])
+    if cover(tensor, {}) is not None:
+        assert prove_cover(shape, kept) is None
 
 
 def test_boxes_lie_one_behind_another() -> None:
-    chunks = of((3, 4), Range(2, 9, "f", 100))
+    chunks = of((3, 4), Range(2, 9, "f", 100)).chunks
     assert list(chunks) == [
         Chunk(Box((0, 2), (1, 2)), "f", 100),
         Chunk(Box((1, 0), (1, 4)), "f", 108),
@@ -55,8 +109,15 @@ def test_boxes_lie_one_behind_another() -> None:
     ids=["nothing", "short", "late", "hole", "overlap", "beyond", "outside its file"],
 )
 def test_what_does_not_cover(ranges: list[Range]) -> None:
-    assert not of((2, 3), *ranges).cover({"f": 24})
+    assert cover(of((2, 3), *ranges), {"f": 24}) is None
 
 
 def test_a_file_of_unknown_size_is_not_judged() -> None:
-    assert of((6,), Range(0, 6, "elsewhere", 10)).cover({"f": 1})
+    assert cover(of((6,), Range(0, 6, "elsewhere", 10)), {"f": 1}) is not None
+
+
+@pytest.mark.parametrize(
+    "box", [Box((0, 0, 0), (1, 2, 3)), Box((1, 0), (2, 3)), Box((-1, 0), (1, 3))]
+)
+def test_a_box_outside_its_tensor_is_no_range(box: Box) -> None:
+    assert ranges_of(Tensor(FLOAT32, (2, 3), [Chunk(box, "f", 0)])) is None

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.layouts import Placement, store, target
+from tests.layouts import Placement, shapes, store, target
 from zerotools.core import dtypes
-from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import Range, Ranges
-from zerotools.ops.plan import plan, prove_plan
+from zerotools.ops.plan import Copy, FlatCopy, plan, prove_plan
 
 KEY = Key("layer.weight", "exp_avg")
 
@@ -43,7 +47,8 @@ def test_every_target_chunk_is_filled_from_its_sources(
     source: Checkpoint, wanted: Checkpoint
 ) -> None:
     (copy,) = plan(source, wanted)
-    assert [piece.chunk.file for piece in copy.pieces] == [f"0/rank{i}" for i in range(4)]
+    assert isinstance(copy, FlatCopy)
+    assert [piece.file for piece in copy.pieces] == [f"0/rank{i}" for i in range(4)]
     assert copy.nbytes == 48
 
 
@@ -100,11 +105,9 @@ HALVES = (Range(0, 5, "a", 0), Range(5, 12, "b", 0))
 def test_ranges_become_one_chunk_as_a_flat_vector(source: Checkpoint, wanted: Checkpoint) -> None:
     flat = as_ranges(source, Range(0, 6, "a", 0), Range(6, 12, "b", 0))
     (copy,) = plan(flat, wanted)
-    assert copy.target.box == Box.whole((12,))
-    assert [(p.chunk.file, p.box.start, p.box.shape) for p in copy.pieces] == [
-        ("a", (0,), (6,)),
-        ("b", (6,), (6,)),
-    ]
+    assert isinstance(copy, FlatCopy)
+    assert copy.target == Range(0, 12, "0/out", 0)
+    assert copy.pieces == (Range(0, 6, "a", 0), Range(6, 12, "b", 0))
     assert prove_plan(flat, wanted) == 1
 
 
@@ -120,3 +123,57 @@ def test_a_range_beyond_its_file_is_named(source: Checkpoint, wanted: Checkpoint
     for attempt in (prove_plan, lambda *sides: list(plan(*sides))):
         with pytest.raises(BadFile, match=r"b: layer.weight .* ends at byte 28, and the file has"):
             attempt(as_ranges(source, *HALVES), wanted)
+
+
+def lying(tensor: Tensor) -> dict[int, tuple[str, int]]:
+    """File and byte offset of every element."""
+    found, numbers = {}, np.arange(tensor.numel).reshape(tensor.shape)
+    for chunk in tensor.chunks:
+        strides = chunk.strides or row_major_strides(chunk.box.shape)
+        for index in np.ndindex(chunk.box.shape):
+            at = sum(a * b for a, b in zip(index, strides, strict=True))
+            place = tuple(a + b for a, b in zip(index, chunk.box.start, strict=True))
+            found[int(numbers[place])] = (chunk.file, chunk.offset + at * tensor.dtype.itemsize)
+    return found
+
+
+def moves(copy: Copy | FlatCopy, tensor: Tensor) -> dict[tuple[str, int], tuple[str, int]]:
+    """Where every byte offset of an output file comes from, element by element."""
+    if isinstance(copy, FlatCopy):
+        target: Tensor = in_ranges(tensor, [copy.target])
+        source = in_ranges(tensor, list(copy.pieces))
+    else:
+        target = Tensor(tensor.dtype, tensor.shape, [copy.target])
+        whole = lying(Tensor(tensor.dtype, tensor.shape, [p.chunk for p in copy.pieces]))
+        return {place: whole[number] for number, place in lying(target).items()}
+    return {place: lying(source)[number] for number, place in lying(target).items()}
+
+
+def in_ranges(tensor: Tensor, ranges: list[Range]) -> Tensor:
+    return Tensor(tensor.dtype, tensor.shape, Ranges(tensor.dtype, tensor.shape, lambda: ranges))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_the_walk_along_ranges_finds_what_the_boxes_give(data: st.DataObject) -> None:
+    shape = data.draw(shapes)
+    numel = prod(shape)
+
+    def drawn(prefix: str) -> Tensor:
+        cuts = data.draw(st.sets(st.integers(0, numel), max_size=4)) | {0, numel}
+        ranges = [Range(a, b, f"{prefix}{a % 2}", 3 + 4 * a) for a, b in pairwise(sorted(cuts))]
+        return in_ranges(Tensor(dtypes.FLOAT32, shape, ()), ranges)
+
+    root = Path("nowhere")
+    source, wanted = drawn("s"), drawn("t")
+    # A replica is no cover of ranges in order, so this source is planned by its boxes.
+    twice = [*source.chunks, replace(source.chunks[0], file="replica")]
+    boxes = Tensor(source.dtype, shape, twice)
+    target = Checkpoint(root, {KEY: wanted}, Origin("test", root))
+    planned = []
+    for tensor in (source, boxes):
+        copies = list(plan(Checkpoint(root, {KEY: tensor}, Origin("test", root)), target))
+        assert all(isinstance(copy, FlatCopy) == (tensor is source) for copy in copies)
+        planned.append({place: at for c in copies for place, at in moves(c, source).items()})
+    assert planned[0] == planned[1]
+    assert len(planned[0]) == numel

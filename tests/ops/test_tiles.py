@@ -4,23 +4,23 @@ import threading
 
 import pytest
 
-from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Chunk, Key, Piece
+from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import FLOAT32
+from zerotools.core.ranges import Range
 from zerotools.io.copy import Scratch
-from zerotools.ops.plan import Copy
-from zerotools.ops.tiles import MIN_TILE_BYTES, Budget, Tile, Workers
+from zerotools.ops.cutting import Tile
+from zerotools.ops.plan import FlatCopy
+from zerotools.ops.tiles import MIN_TILE_BYTES, Budget, Workers
 
 WORKERS = 3
 BUDGET = Budget(MIN_TILE_BYTES * 3 * WORKERS, WORKERS)
 COUNT = 50
 
 
-def copies(count: int = COUNT) -> list[Copy]:
+def copies(count: int = COUNT) -> list[FlatCopy]:
     """One flat vector of `count` tiles."""
-    box = Box((0,), (count * MIN_TILE_BYTES // 4,))
-    chunk = Chunk(box, "f", 0)
-    return [Copy(Key("w", "param"), chunk, FLOAT32, FLOAT32, (Piece(chunk, box),))]
+    whole = Range(0, count * MIN_TILE_BYTES // 4, "f", 0)
+    return [FlatCopy(Key("w", "param"), whole, FLOAT32, FLOAT32, (whole,))]
 
 
 def offset(tile: Tile, _: Scratch) -> int:

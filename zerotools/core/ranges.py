@@ -1,8 +1,9 @@
 """Chunks that are ranges of a flattened tensor, kept as ranges as long as possible.
 
-Every ZeRO partition is one. A thousand ranks cut a large model into a million of them, and the
-boxes of a range are several objects each, so they are made only where a layout that is not flat
-meets them. Ranges in order are proved to cover a tensor by walking along them once.
+Every ZeRO partition is one, and so is every slice along the first dimension. A thousand ranks cut a
+large model into a million of them, and the boxes of a range are several objects each, so they are
+made only where a layout that is not flat meets them. Ranges in order are proved to cover a tensor
+by walking along them once, and two such covers are matched by walking along both.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from zerotools.core.boxes import Box, boxes_of_range
-from zerotools.core.checkpoint import Chunk
+from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import DType
 
 
@@ -50,19 +51,87 @@ class Ranges(Sequence[Chunk]):
     def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int and slice alike
         return list(self)[index]
 
-    def cover(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the ranges follow one another from the first element to the last, each inside
-        its file as far as its size is known. False proves nothing: they may be in another order.
-        """
-        at, itemsize = 0, self._dtype.itemsize
-        for begin, end, file, offset in self._make():
-            stop = offset + (end - begin) * itemsize
-            if begin != at or sizes.get(file, stop) < stop:
-                return False
-            at = end
-        return at == prod(self._shape)
+    def each(self) -> Iterable[Range]:
+        """The ranges."""
+        return self._make()
 
     def flattened(self) -> Iterator[Chunk]:
         """The same chunks as chunks of the flattened tensor."""
         for begin, end, file, offset in self._make():
             yield Chunk(Box((begin,), (end - begin,)), file, offset)
+
+
+def places(tensor: Tensor) -> Iterator[tuple[str, int]]:
+    """(file, elements) of each chunk, or of several at once."""
+    if isinstance(tensor.chunks, Ranges):
+        yield from ((file, end - begin) for begin, end, file, _ in tensor.chunks.each())
+    else:
+        yield from ((chunk.file, chunk.box.numel) for chunk in tensor.chunks)
+
+
+def ranges_of(tensor: Tensor) -> list[Range] | None:
+    """The chunks of a tensor as ranges, in their order, without empty ones; None where one is not
+    contiguous both in its file and in the tensor."""
+    if isinstance(tensor.chunks, Ranges):
+        return list(tensor.chunks.each())
+    found = []
+    for chunk in tensor.chunks:
+        if chunk.box.is_empty:
+            continue
+        begin = _first_element(chunk.box, tensor.shape)
+        if begin is None or not chunk.is_contiguous:
+            return None
+        found.append(Range(begin, begin + chunk.box.numel, chunk.file, chunk.offset))
+    return sorted(found)
+
+
+def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
+    """Where a box begins in a flattened tensor, if its elements follow one another there."""
+    if len(box.shape) != len(shape):
+        return None
+    begin, is_one_row = 0, True
+    for start, count, size in zip(box.start, box.shape, shape, strict=True):
+        if not (is_one_row or (start, count) == (0, size)):
+            return None
+        if not 0 <= start <= start + count <= size:
+            return None
+        begin = begin * size + start
+        is_one_row = is_one_row and count == 1
+    return begin
+
+
+def cover(tensor: Tensor, sizes: Mapping[str, int]) -> list[Range] | None:
+    """The ranges of a tensor if they follow one another from its first element to its last, each
+    inside its file as far as `sizes` has that file. None proves nothing: the chunks may be no
+    ranges, or replicas of one another."""
+    ranges = ranges_of(tensor)
+    if ranges is None:
+        return None
+    at, itemsize = 0, tensor.dtype.itemsize
+    for begin, end, file, offset in ranges:
+        stop = offset + (end - begin) * itemsize
+        if begin != at or sizes.get(file, stop) < stop:
+            return None
+        at = end
+    return ranges if at == prod(tensor.shape) else None
+
+
+def matched(
+    sources: Iterable[Range], targets: Iterable[Range], itemsize: int
+) -> Iterator[tuple[Range, tuple[Range, ...]]]:
+    """Each target with the ranges that fill it, cut out of the sources, in elements of `itemsize`.
+
+    Both cover the same tensor, as `cover` proves."""
+    remaining = iter(sources)
+    begin = end = offset = 0
+    file = ""
+    for target in targets:
+        at, stop = target.begin, target.end
+        pieces = []
+        while at < stop:
+            if at == end:
+                begin, end, file, offset = next(remaining)
+            until = min(end, stop)
+            pieces.append(Range(at, until, file, offset + (at - begin) * itemsize))
+            at = until
+        yield target, tuple(pieces)

@@ -1,9 +1,10 @@
-"""Fill one tile of a target chunk from the source chunks that hold its elements.
+"""Gather elements from wherever they lie in the files of a source.
 
-A tile is a box that is contiguous in its target file, so it is gathered in one buffer and written
-with one call. From the source, the smallest file range that holds a block is read in one call, as
-long as it is not mostly gaps; else the block is cut along its outermost dimension. Elements are
-then picked by strides, never assumed to be aligned in the file.
+What is written with one call is gathered in one buffer. Ranges of a flattened tensor are read as
+they lie, those that are neighbours in their file at once. For a block of a tensor, the smallest
+file range that holds it is read in one call, as long as that is not mostly gaps; else the block is
+cut along its outermost dimension. Its elements are then picked by strides, never assumed to be
+aligned in the file.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ import numpy as np
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, Piece
 from zerotools.core.dtypes import DType
+from zerotools.core.ranges import Range
 from zerotools.io.arrays import (
     NO_LOSSES,
     Array,
     Cast,
     CastLosses,
     cast_into,
-    losses_of,
-    numpy_cast,
     numpy_dtype,
 )
-from zerotools.io.files import OpenFiles
+from zerotools.io.files import Held
 
 # One more read call costs about as much as copying this many bytes too many.
 WORTHWHILE_GAP_BYTES = 16 * 1024
@@ -45,35 +45,73 @@ class Scratch:
 
 
 def gather(
-    files: OpenFiles,
+    files: Held,
     pieces: Iterable[Piece],
-    tile: Box,
+    box: Box,
     source_dtype: DType,
     target_dtype: DType,
-    scratch: Scratch,
-    *,
-    counting: bool = False,
-    cast: Cast = numpy_cast,
-) -> tuple[memoryview, CastLosses]:
-    """The bytes of `tile` in row-major order; `pieces` cover it and lie inside it.
-
-    The view is into `scratch` and valid until its next use. What is not finite is counted where
-    there is a cast, and with `counting` always.
+    raw: Array,
+    buffer: Array,
+    cast: Cast,
+) -> CastLosses:
+    """Put the elements of `box` in row-major order into the bytes `raw`; `pieces` cover it and lie
+    inside it. `buffer` (bytes) is for what is read. What is not finite is counted where there is a
+    cast.
     """
-    nbytes = tile.numel * target_dtype.itemsize
-    raw = scratch.tile[:nbytes]
-    out = raw.view(numpy_dtype(target_dtype)).reshape(tile.shape)
+    out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
     losses = NO_LOSSES
     for piece in pieces:
-        if piece.box == tile and source_dtype == target_dtype and _is_dense(piece, tile):
-            offset = _first_byte(piece, source_dtype)
-            files.read_into(piece.chunk.file, offset, raw.data)
+        if piece.box == box and source_dtype == target_dtype and _is_dense(piece, box):
+            files.read_into(piece.chunk.file, _first_byte(piece, source_dtype), raw.data)
             continue
-        for block, values in _read_blocks(files, piece, source_dtype, scratch.read):
-            losses += cast_into(_view(out, block.relative_to(tile)), values, cast)
-    if counting and source_dtype == target_dtype:
-        losses = losses_of(out, out)
-    return raw.data, losses
+        for block, values in _read_blocks(files, piece, source_dtype, buffer):
+            losses += cast_into(_view(out, block.relative_to(box)), values, cast)
+    return losses
+
+
+def gather_flat(files: Held, pieces: Iterable[Range], itemsize: int, raw: memoryview) -> None:
+    """Put ranges one behind another into the bytes `raw`, which they fill, in their own type."""
+    at = 0
+    for file, offset, length in _stretches(pieces, itemsize):
+        files.read_into(file, offset, raw[at : at + length])
+        at += length
+
+
+def cast_flat(
+    files: Held,
+    pieces: Iterable[Range],
+    source_dtype: DType,
+    target_dtype: DType,
+    raw: Array,
+    buffer: Array,
+    cast: Cast,
+) -> CastLosses:
+    """As `gather_flat`, cast on the way; what is lost and what is not finite is counted."""
+    out = raw.view(numpy_dtype(target_dtype))
+    element, itemsize = numpy_dtype(source_dtype), source_dtype.itemsize
+    most = buffer.nbytes // itemsize
+    losses, at = NO_LOSSES, 0
+    for file, offset, length in _stretches(pieces, itemsize):
+        for done in range(0, length // itemsize, most):
+            count = min(most, length // itemsize - done)
+            values = buffer[: count * itemsize]
+            files.read_into(file, offset + done * itemsize, values.data)
+            losses += cast_into(out[at : at + count], values.view(element), cast)
+            at += count
+    return losses
+
+
+def _stretches(pieces: Iterable[Range], itemsize: int) -> Iterator[tuple[str, int, int]]:
+    """(file, byte offset, bytes) of ranges, of neighbours in a file together."""
+    file, begin, stop = "", 0, 0
+    for first, end, source, offset in pieces:
+        if source != file or offset != stop:
+            if stop > begin:
+                yield file, begin, stop - begin
+            file, begin = source, offset
+        stop = offset + (end - first) * itemsize
+    if stop > begin:
+        yield file, begin, stop - begin
 
 
 def _view(array: Array, box: Box) -> Array:
@@ -102,7 +140,7 @@ def _is_dense(piece: Piece, tile: Box) -> bool:
 
 
 def _read_blocks(
-    files: OpenFiles, piece: Piece, dtype: DType, buffer: Array
+    files: Held, piece: Piece, dtype: DType, buffer: Array
 ) -> Iterator[tuple[Box, Array]]:
     """Yield blocks of the piece with their values, as views of `buffer`."""
     strides = _strides(piece.chunk)

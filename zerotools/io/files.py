@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -46,20 +46,37 @@ class OpenFiles:
 
     @contextmanager
     def _descriptor(self, file: str) -> Iterator[int]:
+        descriptor = self._take(file)
+        try:
+            yield descriptor
+        finally:
+            self._give_back([file])
+
+    def _take(self, file: str) -> int:
         with self._lock:
             descriptor = self._open.get(file)
             if descriptor is None:
                 descriptor = self._open_now(file)
             self._open.move_to_end(file)
             self._users[file] = self._users.get(file, 0) + 1
-        try:
-            yield descriptor
-        finally:
-            with self._lock:
+            return descriptor
+
+    def _give_back(self, files: Iterable[str]) -> None:
+        with self._lock:
+            for file in files:
                 self._users[file] -= 1
                 if not self._users[file]:
                     del self._users[file]
-                self._close_idle()
+            self._close_idle()
+
+    @contextmanager
+    def holding(self) -> Iterator[Held]:
+        """For many small reads: a file stays open from the first until the context ends."""
+        descriptors: dict[str, int] = {}
+        try:
+            yield Held(self, descriptors)
+        finally:
+            self._give_back(descriptors)
 
     def _open_now(self, file: str) -> int:
         path = self._root / file
@@ -84,21 +101,23 @@ class OpenFiles:
             BadFile: the file is missing, unreadable, or ends too early.
         """
         with self._descriptor(file) as descriptor:
-            done = 0
-            while done < len(buffer):
-                try:
-                    count = os.preadv(descriptor, [buffer[done:]], offset + done)
-                except OSError as error:
-                    raise BadFile(
-                        f"{self._root / file} cannot be read at byte {offset + done}: "
-                        f"{error.strerror}"
-                    ) from error
-                if count == 0:
-                    raise BadFile(
-                        f"{self._root / file} ends at byte {offset + done}, and "
-                        f"{offset + len(buffer)} were expected; it is truncated"
-                    )
-                done += count
+            self._read(descriptor, file, offset, buffer)
+
+    def _read(self, descriptor: int, file: str, offset: int, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            try:
+                count = os.preadv(descriptor, [buffer[done:]], offset + done)
+            except OSError as error:
+                raise BadFile(
+                    f"{self._root / file} cannot be read at byte {offset + done}: {error.strerror}"
+                ) from error
+            if count == 0:
+                raise BadFile(
+                    f"{self._root / file} ends at byte {offset + done}, and "
+                    f"{offset + len(buffer)} were expected; it is truncated"
+                )
+            done += count
 
     def write_at(self, file: str, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`.
@@ -126,6 +145,21 @@ class OpenFiles:
         """Flush the file to the disk."""
         with self._descriptor(file) as descriptor:
             os.fsync(descriptor)
+
+
+class Held:
+    """Files of one `OpenFiles`, held open by one thread."""
+
+    def __init__(self, files: OpenFiles, descriptors: dict[str, int]) -> None:
+        self._files = files
+        self._descriptors = descriptors
+
+    def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
+        """As `OpenFiles.read_into`."""
+        descriptor = self._descriptors.get(file)
+        if descriptor is None:
+            descriptor = self._descriptors[file] = self._files._take(file)
+        self._files._read(descriptor, file, offset, buffer)
 
 
 def sync_directory(path: Path) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from zerotools.core.checkpoint import FilePlan, Key, Target
 from zerotools.core.errors import BadFile
+from zerotools.core.ranges import places
 from zerotools.io.arrays import NO_LOSSES, Cast, CastLosses, numpy_cast
 from zerotools.io.files import OpenFiles, sync_directory
 from zerotools.io.journal import NAME as JOURNAL
 from zerotools.io.journal import Journal
 from zerotools.io.staging import Staging
-from zerotools.ops.plan import Copy
+from zerotools.ops.plan import Copy, FlatCopy
 from zerotools.ops.reread import compare_bytes, compare_layout
 from zerotools.ops.tiles import MAX_TILE_BYTES, Budget, Workers
 from zerotools.ops.write import Writer
@@ -41,7 +42,7 @@ class Report:
 
 
 def execute(
-    copies: Iterable[Copy],
+    copies: Iterable[Copy | FlatCopy],
     source_root: Path,
     target: Target,
     *,
@@ -49,7 +50,7 @@ def execute(
     overwrite: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[Report], None] = lambda _: None,
-    again: Iterable[Copy] | None = None,
+    again: Iterable[Copy | FlatCopy] | None = None,
     identity: Mapping[str, str] | None = None,
     resume: bool = False,
     cast: Cast = numpy_cast,
@@ -92,7 +93,7 @@ def execute(
 
 
 def _write(
-    copies: Iterable[Copy],
+    copies: Iterable[Copy | FlatCopy],
     source_root: Path,
     target: Target,
     directory: Path,
@@ -121,9 +122,10 @@ def _write(
         Workers(budget) as workers,
     ):
         writer = Writer(target, reads, writes, workers, journal, needed, cast)
-        for key, written, losses in writer.run(copies):
+        for written, lost in writer.run(copies):
             report.bytes_written += written
-            report.add_losses(key, losses)
+            for key, losses in lost:
+                report.add_losses(key, losses)
             on_bytes(written)
     return report
 
@@ -154,9 +156,8 @@ def _tensor_bytes(target: Target) -> dict[str, int]:
     """Bytes of tensors in each file."""
     sizes: dict[str, int] = {}
     for tensor in target.checkpoint.tensors.values():
-        for chunk in tensor.chunks:
-            nbytes = chunk.box.numel * tensor.dtype.itemsize
-            sizes[chunk.file] = sizes.get(chunk.file, 0) + nbytes
+        for file, numel in places(tensor):
+            sizes[file] = sizes.get(file, 0) + numel * tensor.dtype.itemsize
     return sizes
 
 

@@ -11,10 +11,12 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.io.arrays import Array, check_castable, numpy_dtype
-from zerotools.io.copy import Scratch, gather
+from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
+from zerotools.ops.cutting import Tile
+from zerotools.ops.fill import fill
 from zerotools.ops.plan import plan
-from zerotools.ops.tiles import Budget, Tile, Workers
+from zerotools.ops.tiles import Budget, Workers
 
 _MEMORY = Path("memory")
 
@@ -32,22 +34,19 @@ def load(
         Unsupported: a cast that is not between floating-point types.
     """
     tensors: dict[Key, Tensor] = {}
-    for key, dtype in wanted.items():
+    for number, (key, dtype) in enumerate(wanted.items()):
         check_castable(source.tensors[key].dtype, dtype)
         shape = source.tensors[key].shape
-        tensors[key] = Tensor(dtype, shape, (Chunk(Box.whole(shape), "", 0),))
+        tensors[key] = Tensor(dtype, shape, (Chunk(Box.whole(shape), str(number), 0),))
     arrays = {key: np.empty(t.shape, numpy_dtype(t.dtype)) for key, t in tensors.items()}
-    raw = {key: array.reshape(-1).view(np.uint8) for key, array in arrays.items()}
+    raw = {str(i): array.reshape(-1).view(np.uint8) for i, array in enumerate(arrays.values())}
 
-    def fill(tile: Tile, scratch: Scratch) -> None:
-        copy = tile.copy
-        data, _ = gather(
-            reads, tile.pieces, tile.box, copy.source_dtype, copy.target_dtype, scratch
-        )
-        raw[copy.key][tile.offset : tile.offset + len(data)] = np.frombuffer(data, np.uint8)
+    def load_tile(tile: Tile, scratch: Scratch) -> None:
+        data, _ = fill(reads, tile, scratch)
+        raw[tile.file][tile.offset : tile.offset + len(data)] = np.frombuffer(data, np.uint8)
 
     target = Checkpoint(_MEMORY, tensors, Origin("memory", _MEMORY))
     with OpenFiles(source.root) as reads, Workers(budget or Budget()) as workers:
-        for _ in workers.each(plan(source, target), fill):
+        for _ in workers.each(plan(source, target), load_tile):
             pass
     return arrays

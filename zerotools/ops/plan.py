@@ -4,19 +4,21 @@ For each tensor of the target, in the target's order: prove that the source's ch
 exactly and lie inside their files, prove the same of the target's, then sweep. Because both covers
 are exact, every target element has exactly one source, whatever the two layouts are.
 
-Ranges that become one contiguous chunk are copied as what they are: a flat vector.
+Where the chunks of both are ranges of the flattened tensor, as those of all ZeRO stages and of
+FSDP2, one walk along both proves the covers and finds the pieces; else boxes are intersected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from zerotools.core.boxes import Box, BoxIndex, Hole, Overlap, prove_cover
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Piece, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.ranges import Ranges
+from zerotools.core.ranges import Range, cover, matched, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,22 @@ class Copy:
         return self.target.box.numel * self.target_dtype.itemsize
 
 
-def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy]:
+class FlatCopy(NamedTuple):
+    """Fill one range of a target, as a flat vector; `pieces` follow one another and cover it."""
+
+    key: Key
+    target: Range
+    source_dtype: DType
+    target_dtype: DType
+    pieces: tuple[Range, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes to write."""
+        return (self.target.end - self.target.begin) * self.target_dtype.itemsize
+
+
+def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | FlatCopy]:
     """Yield the copies that make `target` out of `source`, tensor by tensor.
 
     Raises:
@@ -43,7 +60,14 @@ def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy]:
         BadFile: the source has a hole, an overlap, or a chunk outside its file.
     """
     for key, wanted in target.tensors.items():
-        yield from _plan_tensor(key, _find(source, key, wanted), source, wanted)
+        tensor = _find(source, key, wanted)
+        goal = prove_target(key, wanted, target)
+        ranges = None if goal is None else cover(tensor, source.files)
+        if goal is None or ranges is None:
+            yield from _box_copies(key, tensor, source, wanted)
+            continue
+        for place, pieces in matched(ranges, goal, tensor.dtype.itemsize):
+            yield FlatCopy(key, place, tensor.dtype, wanted.dtype, pieces)
 
 
 def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
@@ -55,8 +79,8 @@ def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
     copies = 0
     for key, wanted in target.tensors.items():
         prove_source(key, _find(source, key, wanted), source)
-        prove_target(key, wanted)
-        copies += sum(not chunk.box.is_empty for chunk in wanted.chunks)
+        goal = prove_target(key, wanted, target)
+        copies += len(wanted.chunks if goal is None else goal)
     return copies
 
 
@@ -72,12 +96,7 @@ def _find(source: Checkpoint, key: Key, wanted: Tensor) -> Tensor:
     return tensor
 
 
-def _plan_tensor(key: Key, tensor: Tensor, source: Checkpoint, wanted: Tensor) -> Iterator[Copy]:
-    prove_target(key, wanted)
-    ranges = _covering_ranges(tensor, source)
-    if ranges is not None and len(wanted.chunks) == 1:
-        yield _flat_copy(key, tensor, ranges, wanted)
-        return
+def _box_copies(key: Key, tensor: Tensor, source: Checkpoint, wanted: Tensor) -> Iterator[Copy]:
     available = distinct_chunks(key, tensor, source)
     index = BoxIndex([chunk.box for chunk in available])
     for chunk in wanted.chunks:
@@ -89,21 +108,6 @@ def _plan_tensor(key: Key, tensor: Tensor, source: Checkpoint, wanted: Tensor) -
         yield Copy(key, chunk, tensor.dtype, wanted.dtype, pieces)
 
 
-def _covering_ranges(tensor: Tensor, source: Checkpoint) -> Ranges | None:
-    """The chunks, where they are ranges that are easily proved to cover the tensor."""
-    chunks = tensor.chunks
-    if isinstance(chunks, Ranges) and tensor.numel and chunks.cover(source.files):
-        return chunks
-    return None
-
-
-def _flat_copy(key: Key, tensor: Tensor, ranges: Ranges, wanted: Tensor) -> Copy:
-    (whole,) = wanted.chunks
-    target = Chunk(Box.whole((tensor.numel,)), whole.file, whole.offset)
-    pieces = tuple(Piece(chunk, chunk.box) for chunk in ranges.flattened())
-    return Copy(key, target, tensor.dtype, wanted.dtype, pieces)
-
-
 def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
     """Check that the chunks cover the tensor exactly, and lie inside their files.
 
@@ -112,7 +116,7 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
     Raises:
         BadFile: a hole, an overlap, a chunk outside the tensor or outside its file.
     """
-    if _covering_ranges(tensor, source) is not None:
+    if cover(tensor, source.files) is not None:
         return tensor.numel
     distinct_chunks(key, tensor, source)
     return stored_elements(tensor)
@@ -120,7 +124,7 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
 
 def stored_elements(tensor: Tensor) -> int:
     """Elements in the files, replicas counted."""
-    return sum(chunk.box.numel for chunk in tensor.chunks)
+    return sum(numel for _, numel in places(tensor))
 
 
 def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]:
@@ -167,13 +171,17 @@ def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint)
         )
 
 
-def prove_target(key: Key, wanted: Tensor) -> None:
-    """Check a writer's own layout before a byte of it is written.
+def prove_target(key: Key, wanted: Tensor, target: Checkpoint) -> list[Range] | None:
+    """Check a writer's own layout before a byte of it is written; returns its chunks where all are
+    ranges.
 
     Raises:
         AssertionError: a writer laid a tensor out with holes, overlaps or gaps: our mistake.
     """
-    boxes: Sequence[Box] = [chunk.box for chunk in wanted.chunks]
-    fault = prove_cover(wanted.shape, boxes)
-    assert fault is None, f"{key} is laid out with {fault}"
-    assert all(chunk.is_contiguous for chunk in wanted.chunks), f"{key} is laid out with gaps"
+    ranges = cover(wanted, target.files)
+    if ranges is None:
+        boxes: Sequence[Box] = [chunk.box for chunk in wanted.chunks]
+        fault = prove_cover(wanted.shape, boxes)
+        assert fault is None, f"{key} is laid out with {fault}"
+        assert all(chunk.is_contiguous for chunk in wanted.chunks), f"{key} is laid out with gaps"
+    return ranges

@@ -13,16 +13,18 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Target, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.io.arrays import Cast
-from zerotools.io.copy import Scratch, gather
+from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
-from zerotools.ops.plan import Copy
-from zerotools.ops.tiles import Budget, Tile, Workers
+from zerotools.ops.cutting import Tile
+from zerotools.ops.fill import fill
+from zerotools.ops.plan import Copy, FlatCopy
+from zerotools.ops.tiles import Budget, Workers
 
 _READ_BYTES = 2**20
 
 
 def compare_bytes(
-    copies: Iterable[Copy],
+    copies: Iterable[Copy | FlatCopy],
     source_root: Path,
     target: Target,
     directory: Path,
@@ -38,25 +40,16 @@ def compare_bytes(
     """
 
     def compare(tile: Tile, scratch: Scratch) -> int:
-        copy = tile.copy
-        data, _ = gather(
-            reads,
-            tile.pieces,
-            tile.box,
-            copy.source_dtype,
-            copy.target_dtype,
-            scratch,
-            cast=cast,
-        )
+        data, _ = fill(reads, tile, scratch, cast=cast)
         found = scratch.read[: len(data)]
-        outputs.read_into(copy.target.file, tile.offset, found.data)
+        outputs.read_into(tile.file, tile.offset, found.data)
         wanted = np.frombuffer(data, np.uint8)
         if not np.array_equal(found, wanted):
             at = int(np.argmax(found != wanted))
             raise BadFile(
-                f"{target.checkpoint.root / copy.target.file} does not hold what was written: "
-                f"byte {tile.offset + at}, in {copy.key}, is {found[at]:#04x} and the source gives "
-                f"{wanted[at]:#04x}; nothing was kept: check the disk, and try again"
+                f"{target.checkpoint.root / tile.file} does not hold what was written: "
+                f"byte {tile.offset + at}, in {tile.key_of(at)}, is {found[at]:#04x} and the "
+                f"source gives {wanted[at]:#04x}; nothing was kept: check the disk, and try again"
             )
         return len(data)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.ranges import Ranges
 
 
 def identity_of(source: Checkpoint, target: Target, request: str) -> dict[str, str]:
@@ -50,4 +51,7 @@ def _layout_facts(source: Checkpoint, target: Target) -> Iterator[object]:
         yield file, plan.size, plan.literals, plan.carried, plan.checksums, plan.zeros
     for key, tensor in target.checkpoint.tensors.items():
         yield key, tensor.dtype.name, tensor.shape, source.tensors[key].dtype.name
-        yield from tensor.chunks
+        if isinstance(tensor.chunks, Ranges):
+            yield from tensor.chunks.each()
+        else:
+            yield from tensor.chunks

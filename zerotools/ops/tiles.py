@@ -1,15 +1,15 @@
-"""Tiles: the unit of work of everything that moves or compares tensor data.
+"""Workers: the threads of everything that moves or compares tensor data, and their memory.
 
-Each copy is cut into tiles that are contiguous in their target file. One worker handles a tile in
-its own buffers. The budget is divided by the number of workers, so peak memory depends on neither
-the model nor its largest tensor. Tiles stay small even under a large budget, because they are
-no faster when they are larger (measured in benchmarks/results/consolidate.md).
+One worker handles a tile in its own buffers. The budget is divided by the number of workers, so
+peak memory depends on neither the model nor its largest tensor. Tiles stay small even under a large
+budget, because they are no faster when they are larger (measured in
+benchmarks/results/consolidate.md).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -17,16 +17,14 @@ from threading import Event, Lock
 from types import TracebackType
 from typing import TypeVar
 
-from zerotools.core.boxes import Box, BoxIndex, contiguous_pieces
-from zerotools.core.checkpoint import Piece
 from zerotools.core.errors import BadRequest
 from zerotools.io.copy import Scratch
-from zerotools.ops.plan import Copy
+from zerotools.ops.cutting import WIDEST_ITEM_BYTES, Tile, tiles_of
+from zerotools.ops.plan import Copy, FlatCopy
 
 MAX_TILE_BYTES = 1024 * 1024
 MIN_TILE_BYTES = 64 * 1024
 DEFAULT_MAX_MEMORY = 1024**3
-WIDEST_ITEM_BYTES = 16
 
 Result = TypeVar("Result")
 
@@ -64,31 +62,6 @@ class Budget:
 _BUFFERS_PER_WORKER = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A box of a target chunk, its offset in the file, and the pieces that fill it."""
-
-    copy: Copy
-    box: Box
-    offset: int
-    pieces: tuple[Piece, ...]
-
-
-def tiles_of(copies: Iterable[Copy], tile_bytes: int) -> Iterator[Tile]:
-    """Cut copies into tiles of at most `tile_bytes`, in source and in target type."""
-    for copy in copies:
-        widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
-        index = BoxIndex([piece.box for piece in copy.pieces])
-        offset = copy.target.offset
-        for box in contiguous_pieces(copy.target.box, tile_bytes // widest):
-            pieces = tuple(
-                Piece(copy.pieces[position].chunk, common)
-                for position, common in index.meeting(box)
-            )
-            yield Tile(copy, box, offset, pieces)
-            offset += box.numel * copy.target_dtype.itemsize
-
-
 class Workers:
     """The threads of a budget, each with its own buffers, and one more for what needs none. Use as
     a context."""
@@ -111,13 +84,16 @@ class Workers:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def each(
-        self, copies: Iterable[Copy], work: Callable[[Tile, Scratch], Result]
+        self,
+        copies: Iterable[Copy | FlatCopy],
+        work: Callable[[Tile, Scratch], Result],
+        needed: Mapping[str, int] | None = None,
     ) -> Iterator[Result]:
-        """Do `work` on every tile; results come in any order.
+        """Do `work` on every tile; results come in any order. `needed` is as `tiles_of` says.
 
         Every thread takes the next tile when it is done with its last, and nobody hands tiles out.
         """
-        tiles, taking = tiles_of(copies, self._budget.tile_bytes), Lock()
+        tiles, taking = tiles_of(copies, self._budget.tile_bytes, needed), Lock()
         stopped = Event()
         results: SimpleQueue[Result | _Finished] = SimpleQueue()
 

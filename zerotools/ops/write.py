@@ -11,12 +11,14 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Target
 from zerotools.io.arrays import NO_LOSSES, Cast, CastLosses
-from zerotools.io.copy import Scratch, gather
+from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
 from zerotools.io.journal import Journal
 from zerotools.ops.checksums import Part, checksums, known_parts
-from zerotools.ops.plan import Copy
-from zerotools.ops.tiles import Tile, Workers
+from zerotools.ops.cutting import Tile
+from zerotools.ops.fill import Losses, fill
+from zerotools.ops.plan import Copy, FlatCopy
+from zerotools.ops.tiles import Workers
 
 FLUSH_BYTES = 64 * 1024 * 1024
 _READ_BYTES = 2**20
@@ -24,12 +26,11 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    key: Key
     file: str
     offset: int
     length: int
     crc: int
-    losses: CastLosses
+    losses: Losses
 
 
 class Writer:
@@ -57,42 +58,32 @@ class Writer:
         self._finishing: list[Future[None]] = []
         self._unflushed = 0
 
-    def run(self, copies: Iterable[Copy]) -> Iterator[tuple[Key, int, CastLosses]]:
-        """Write the tiles of the missing files; yields the tensor, size and losses of each."""
+    def run(self, copies: Iterable[Copy | FlatCopy]) -> Iterator[tuple[int, Losses]]:
+        """Write the tiles of the missing files; yields the size of each, and what was lost."""
         for file in [file for file, needed in self._missing.items() if not needed]:
             self._finish(file)
         wanted = (copy for copy in copies if copy.target.file in self._missing)
-        for written in self._workers.each(wanted, self._write_tile):
+        for written in self._workers.each(wanted, self._write_tile, self._missing):
             self._account(written)
-            yield written.key, written.length, written.losses
+            yield written.length, written.losses
         for finishing in self._finishing:
             finishing.result()
         assert not any(self._missing.values()), f"not filled: {self._missing}"
 
     def _write_tile(self, tile: Tile, scratch: Scratch) -> _Written:
-        copy = tile.copy
-        data, losses = gather(
-            self._reads,
-            tile.pieces,
-            tile.box,
-            copy.source_dtype,
-            copy.target_dtype,
-            scratch,
-            counting=copy.key.role == "param",
-            cast=self._cast,
-        )
-        if copy.key.role != "param":  # an attention mask may well be infinite
-            losses = replace(losses, nans=0, infinities=0)
-        file = copy.target.file
-        crc = zlib.crc32(data) if self._target.files[file].checksums else 0
-        self._writes.write_at(file, tile.offset, data)
-        return _Written(copy.key, file, tile.offset, len(data), crc, losses)
+        is_weight = tile.role == "param"
+        data, losses = fill(self._reads, tile, scratch, counting=is_weight, cast=self._cast)
+        if not is_weight:  # an attention mask may well be infinite
+            losses = [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
+        crc = zlib.crc32(data) if self._target.files[tile.file].checksums else 0
+        self._writes.write_at(tile.file, tile.offset, data)
+        return _Written(tile.file, tile.offset, tile.nbytes, crc, losses)
 
     def _account(self, written: _Written) -> None:
         file = written.file
-        if written.losses != NO_LOSSES:
+        for key, losses in written.losses:
             lost = self._losses.setdefault(file, {})
-            lost[written.key] = lost.get(written.key, NO_LOSSES) + written.losses
+            lost[key] = lost.get(key, NO_LOSSES) + losses
         if self._target.files[file].checksums:
             part = Part(written.offset, written.length, written.crc)
             self._crcs.setdefault(file, []).append(part)

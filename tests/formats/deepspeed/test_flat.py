@@ -14,7 +14,7 @@ from tests.layouts import load, shapes
 from zerotools.core import dtypes
 from zerotools.core.boxes import prove_cover
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
-from zerotools.core.ranges import Range, Ranges
+from zerotools.core.ranges import Range, Ranges, cover
 from zerotools.formats.deepspeed.flat import (
     Vector,
     partition_ranges,
@@ -36,9 +36,9 @@ def stored(root: Path, rows: list[Array]) -> list[Vector | None]:
 
 def read_back(root: Path, shape: tuple[int, ...], ranges: list[Range]) -> Array:
     chunks = Ranges(dtypes.FLOAT32, shape, lambda: ranges)
-    assert chunks.cover({})
-    assert prove_cover(shape, [chunk.box for chunk in chunks]) is None
     tensors = {KEY: Tensor(dtypes.FLOAT32, shape, chunks)}
+    assert cover(tensors[KEY], {}) == ranges
+    assert prove_cover(shape, [chunk.box for chunk in chunks]) is None
     return load(Checkpoint(root, tensors, Origin("test", root)), KEY)
 
 

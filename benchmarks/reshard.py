@@ -1,0 +1,176 @@
+"""`zerotools reshard` and `convert` against copying the same bytes, and against ds_to_universal.
+
+    python -m benchmarks.reshard 271M [--runs 3] [--deepspeed-python PYTHON]
+    python -m benchmarks.reshard small-files
+    python -m benchmarks.reshard 2B
+
+271M: ZeRO-3 and ZeRO-2 of 4 ranks, 3.2 GB of optimizer state, warm cache. small-files: 579 tensors
+of 236M parameters, ZeRO-3 over 64 ranks, 128 files. 2B: ZeRO-3 of 4 ranks, 24 GB, cold cache.
+
+Whole processes, each in turn; a ratio is the median of those within one round. "Flushed": every
+output file is flushed to the disk before the process ends, as zerotools always does; `cp -r` is
+followed by a `sync` of each file. The other rows flush nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from benchmarks.measuring import interleaved, machine, zerotools
+from benchmarks.runs import (
+    MIB,
+    UNFLUSHED,
+    Commands,
+    Runs,
+    checkpoint,
+    fresh,
+    middle,
+    peak_anonymous,
+    wall,
+)
+
+COPY = 'cp -r --reflink=never "$1" "$2"'
+FLUSH = ' && find "$2" -type f -exec sync {} +'
+# What the checksums of the archives cost: the same without them, and a file that nobody can load.
+NO_CRC = "import zlib; zlib.crc32 = lambda *_: 0; " + UNFLUSHED
+ROUNDING = 64 * MIB
+
+
+def copied(source: Path, out: Path, *, flush: bool) -> list[str]:
+    return ["sh", "-c", COPY + FLUSH * flush, "sh", str(source), str(out)]
+
+
+def ours(arguments: Sequence[str], *, flush: bool) -> list[str]:
+    return zerotools(*arguments) if flush else [sys.executable, "-c", UNFLUSHED, *arguments]
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def how(flush: bool) -> str:
+    return "flushed" if flush else "not flushed"
+
+
+def against_copy(
+    cases: dict[str, list[str]], reference: Path, out: Path, *, cold: Path | None = None
+) -> Commands:
+    """Each case and a copy of `reference`, both ways."""
+    touched = 0 if cold else size_of(reference) + ROUNDING
+    commands: Commands = {}
+    for flush in (True, False):
+        copy = copied(reference, out, flush=flush)
+        commands[f"cp -r, {how(flush)}"] = partial(fresh, out, copy, cold, touched)
+        for name, arguments in cases.items():
+            command = ours(arguments, flush=flush)
+            commands[f"{name}, {how(flush)}"] = partial(fresh, out, command, cold, touched)
+    return commands
+
+
+def table(results: Runs) -> None:
+    print("| | wall s (range) | CPU s | times cp -r | peak anonymous MiB |\n|---|---|---|---|---|")
+    for name, runs in results.items():
+        walls = sorted(map(wall, runs))
+        copies = results[f"cp -r, {how(not name.endswith('not flushed'))}"]
+        ratio = median(wall(a) / wall(b) for a, b in zip(runs, copies, strict=True))
+        print(
+            f"| {name} | {median(walls):.2f} ({walls[0]:.2f} to {walls[-1]:.2f}) "
+            f"| {middle(runs, lambda r: r.cpu_seconds):.2f} | {ratio:.2f} "
+            f"| {middle(runs, peak_anonymous) / MIB:.0f} |"
+        )
+    print()
+
+
+def medium(work: Path, runs: int, python: str) -> None:
+    """271M: all conversions, and ds_to_universal."""
+    out = work / "out"
+    with ExitStack() as stack:
+        sliced, flat = (
+            stack.enter_context(
+                checkpoint(
+                    work, "--model", "271M", "--ranks", "4", "--stage", stage, name=f"zero{stage}"
+                )
+            )
+            for stage in ("3", "2")
+        )
+        cases = {
+            "ZeRO-3, 4 to 8 ranks": ["reshard", str(sliced), str(out), "--world-size", "8"],
+            "ZeRO-2 to ZeRO-3": [
+                *("reshard", str(flat), str(out), "--world-size", "4", "--stage", "3")
+            ],
+            "ZeRO-3 to DCP": [
+                *("convert", str(sliced), str(out), "--to", "dcp", "--world-size", "4")
+            ],
+        }
+        commands = against_copy(cases, sliced, out)
+        touched = size_of(sliced) + ROUNDING
+        bare = [sys.executable, "-c", NO_CRC, *cases["ZeRO-3, 4 to 8 ranks"]]
+        commands["ZeRO-3, 4 to 8 ranks, without CRCs, not flushed"] = partial(
+            fresh, out, bare, None, touched
+        )
+        universal = [
+            *(python, "-m", "deepspeed.checkpoint.ds_to_universal"),
+            *("--input_folder", str(next(sliced.glob("global_step*")))),
+            *("--output_folder", str(out)),
+        ]
+        commands["ds_to_universal, not flushed"] = partial(fresh, out, universal, None, touched)
+        results = interleaved(commands, runs=runs)
+    table(results)
+    pairs = zip(
+        results["ds_to_universal, not flushed"],
+        results["ZeRO-3, 4 to 8 ranks, not flushed"],
+        strict=True,
+    )
+    faster = median(wall(theirs) / wall(mine) for theirs, mine in pairs)
+    print(f"ZeRO-3, 4 to 8 ranks: {faster:.1f} times faster than ds_to_universal\n")
+
+
+def small_files(work: Path, runs: int) -> None:
+    """64 ranks to 48."""
+    out = work / "out"
+    with checkpoint(work, "--model", "deep", "--ranks", "64") as source:
+        case = ["reshard", str(source), str(out), "--world-size", "48"]
+        commands = against_copy({"ZeRO-3, 64 to 48 ranks": case}, source, out)
+        table(interleaved(commands, runs=runs))
+
+
+def large(work: Path, runs: int) -> None:
+    """24 GB."""
+    out = work / "out"
+    with checkpoint(work, "--model", "2B", "--ranks", "4") as source:
+        case = ["reshard", str(source), str(out), "--world-size", "8"]
+        commands = against_copy({"ZeRO-3, 4 to 8 ranks": case}, source, out, cold=source)
+        table(interleaved(commands, runs=runs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("size", choices=("271M", "small-files", "2B"))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--work", type=Path, help="where to put checkpoints and outputs")
+    parser.add_argument("--deepspeed-python", default=sys.executable)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.work) as temporary:
+        os.environ["PYTHONPYCACHEPREFIX"] = f"{temporary}/compiled"
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        print(f"{asked.size}: {machine()}; {asked.runs} rounds\n")
+        if asked.size == "271M":
+            medium(Path(temporary), asked.runs, asked.deepspeed_python)
+        elif asked.size == "small-files":
+            small_files(Path(temporary), asked.runs)
+        else:
+            large(Path(temporary), asked.runs)
+
+
+if __name__ == "__main__":
+    main()
