@@ -81,6 +81,24 @@ def test_weights_alone_are_said_to_be_that(convert: Convert, tmp_path: Path) -> 
     assert "note: all 1 trained parameters are one param group" in err
 
 
+def test_nothing_to_do_is_said(convert: Convert, tmp_path: Path) -> None:
+    status, out, _ = convert(FULL, tmp_path / "out", "--to", "deepspeed")
+    assert (status, "nothing was written (--force rewrites it)" in out) == (0, True)
+    told = json.loads(convert(FULL, tmp_path / "out", "--to", "deepspeed", "--json")[1])
+    assert (told["unchanged"], told["destination"]) == (True, None)
+    assert list(tmp_path.iterdir()) == []
+    assert convert(FULL, tmp_path / "out", "--to", "deepspeed", "--force")[0] == 0
+
+
+def test_what_deepspeed_needs_and_nothing_says_is_listed(convert: Convert, tmp_path: Path) -> None:
+    source = model(tmp_path / "in", {"w": noise(4, 3)})
+    status, out, err = convert(source, tmp_path / "out", "--to", "deepspeed", "--world-size", 2)
+    assert (status, out) == (2, "")
+    assert "the ZeRO stage (--stage or --ds-config); the optimizer's parameters" in err
+    assert "pass --world-size" in convert(source, tmp_path / "out", "--to", "deepspeed")[2]
+    assert not (tmp_path / "out").exists()
+
+
 def test_verified(convert: Convert, tmp_path: Path) -> None:
     status, out, _ = convert(FULL, tmp_path / "out", "--to", "safetensors", "--verify")
     assert (status, "; verified against the source" in out) == (0, True)
@@ -97,6 +115,12 @@ def test_verified(convert: Convert, tmp_path: Path) -> None:
         (["--to", "torch", "--max-shard-size", "1GB"], "has no use for --max-shard-size"),
         (["--to", "torch", "--lr", "0.1"], "has lr in its param groups: leave --lr out"),
         (["--to", "torch", "--tag", "nothing"], "nothing"),
+        (["--to", "dcp", "--stage", "2"], "--to dcp has no use for --stage"),
+        (["--to", "torch", "--ds-config", "ds.json"], "ds.json"),
+        (["--to", "deepspeed", "--world-size", "0"], "--world-size is 0"),
+        (["--to", "dcp", "--world-size", "-3"], "--world-size is -3"),
+        (["--to", "deepspeed", "--style", "torch"], "--to deepspeed has no use for --style"),
+        (["--to", "deepspeed", "--stage", "4"], "'4' is not one of"),
         (["--to", "torch", "--config-dir", str(FULL)], "has no config.json and no tokenizer"),
     ],
 )

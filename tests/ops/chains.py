@@ -29,6 +29,8 @@ OF_KERNELS = {"bias_correction", "step", "moe"}
 CANNOT: Mapping[str, set[str]] = {
     "torch": {"param16", "ds_config"},
     "safetensors": {"*"},
+    "universal": {"random state"},
+    "deepspeed": {"random state"},
     "dcp": {
         "param16", "aliases", "buffer", "frozen", "lr_scheduler", "loss_scale", "steps",
         "ds_config", "client", "random state",

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.formats.elements import elements
-from tests.golden_files import DEEPSPEED
+from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.exports import model, noise, weights_of
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.convert import Conversion, Unchanged, perform
 from zerotools.ops.tiles import Budget
 from zerotools.ops.translate import prepare
 
@@ -24,6 +24,7 @@ FULL = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
 
 def convert(path: Path, out: Path, to: str, **options: Any) -> Conversion:
     conversion = prepare(path, out, to, options)
+    assert isinstance(conversion, Conversion)
     perform(conversion, budget=Budget(), overwrite=False, verify=True)
     return conversion
 
@@ -85,3 +86,67 @@ def test_weights_alone_become_one_group_of_all_floats(tmp_path: Path) -> None:
 def test_a_missing_file_of_rules_or_tag_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="no use for --tag"):
         prepare(model(tmp_path / "in", {"a": noise(2)}), tmp_path / "out", "torch", {}, tag="x")
+
+
+def test_zero_3_through_dcp_to_zero_2_of_other_ranks_keeps_masters_and_moments(
+    tmp_path: Path,
+) -> None:
+    start = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
+    convert(start, tmp_path / "dcp", "dcp", world_size=3)
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
+    options = {"world_size": 4, "stage": 2, "ds_config": config}
+    convert(tmp_path / "dcp", tmp_path / "two", "deepspeed", **options)
+    source, found = formats.read(start), formats.read(tmp_path / "two")
+    assert (found.origin.stage, found.origin.world_size) == (2, 4)
+    trained = {name for group in formats.training_of(source).groups for name in group.params}
+    for key in source.tensors:
+        if key.name in trained:
+            assert elements(found, key).tobytes() == elements(source, key).tobytes(), key
+    before, after = formats.training_of(source), formats.training_of(found)
+    assert [group.params for group in after.groups] == [group.params for group in before.groups]
+    assert {k: s.value for k, s in after.scalars.items()} == {
+        k: s.value for k, s in before.scalars.items()
+    }
+
+
+def test_the_same_format_is_a_reshard_and_keeps_everything(tmp_path: Path) -> None:
+    conversion = convert(FULL, tmp_path / "out", "deepspeed", world_size=3)
+    assert conversion.target.dropped == ()
+    assert "this is what zerotools reshard does" in conversion.notes[0]
+    assert isinstance(prepare(JOB, tmp_path / "x", "dcp", {}), Unchanged)
+    rewritten = prepare(JOB, tmp_path / "x", "dcp", {}, force=True)
+    assert isinstance(rewritten, Conversion)
+    styled = prepare(JOB, tmp_path / "x", "dcp", {"style": "accelerate"})
+    assert isinstance(styled, Conversion)
+    with pytest.raises(BadRequest, match="keeps its param groups: leave --lr out"):
+        prepare(FULL, tmp_path / "x", "deepspeed", {"lr": 1.0, "world_size": 3})
+
+
+def test_weights_in_no_known_order_need_one_for_deepspeed(tmp_path: Path) -> None:
+    tensors = {"b": noise(5, 3), "a": noise(3, 5), "count": np.array([7])}
+    source = model(tmp_path / "in", tensors)
+    config = {
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3},
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
+    }
+    options = {"world_size": 2, "ds_config": config}
+    with pytest.raises(BadRequest, match=r"the order in which .*--order FILE"):
+        prepare(source, tmp_path / "out", "deepspeed", options)
+    (tmp_path / "order").write_text("b\na\n")
+    options["order"] = tmp_path / "order"
+    conversion = convert(source, tmp_path / "out", "deepspeed", **options)
+    assert any(note.startswith("weights only: ") for note in conversion.notes)
+    found = formats.read(tmp_path / "out")
+    assert formats.training_of(found).groups[0].params == ("b", "a")
+    for name in ("a", "b"):
+        assert elements(found, Key(name, "param")).tobytes() == tensors[name].tobytes()
+
+
+@pytest.mark.parametrize("text", ["", "a\na\n", "c\n"])
+def test_an_order_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    source = model(tmp_path / "in", {"a": noise(2), "b": noise(2)})
+    (tmp_path / "order").write_text(text)
+    options = {"world_size": 1, "stage": 3, "lr": 0.1, "order": tmp_path / "order"}
+    with pytest.raises(BadRequest, match=r"no names|a twice|has c, which is no parameter"):
+        prepare(source, tmp_path / "out", "deepspeed", options)

@@ -15,7 +15,7 @@ import click
 from zerotools.cli.quantities import ByteSize
 from zerotools.cli.render import clean, duration, print_json, size
 from zerotools.io.staging import partial_of
-from zerotools.ops.convert import Conversion, perform, prove
+from zerotools.ops.convert import Conversion, Unchanged, perform, prove
 from zerotools.ops.execute import Report
 from zerotools.ops.tiles import Budget
 
@@ -115,6 +115,25 @@ def carry_out(
         f"{size(conversion.bytes_to_write)} in {files}, {took}"
         + (f"; {len(report.resumed)} of them were complete before" if report.resumed else "")
         + ("; verified against the source" if how.verify else "")
+    )
+
+
+def say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
+    """Say that nothing was to be done."""
+    path = str(unchanged.checkpoint.origin.path)
+    if as_json:
+        print_json(
+            {
+                "schema": "zerotools.conversion/1",
+                "source": path,
+                "destination": None,
+                "unchanged": True,
+            }
+        )
+        return
+    click.echo(
+        f"{path} is already laid out like that for {unchanged.world_size} ranks; nothing was "
+        "written (--force rewrites it)"
     )
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
-from zerotools.cli.conversion import Writing, carry_out, conversion_options
+from zerotools.cli.conversion import Writing, carry_out, conversion_options, say_unchanged
 from zerotools.cli.quantities import ByteSize
+from zerotools.cli.zero import zero_options
+from zerotools.formats.deepspeed.settings import Settings
 from zerotools.ops.consolidate import DTYPES, refuse_overflow
+from zerotools.ops.convert import Unchanged
 from zerotools.ops.execute import Report
-from zerotools.ops.targets import KEEP, STYLES, TARGETS
+from zerotools.ops.targets import KEEP, STYLES, TARGETS, ZERO
 from zerotools.ops.translate import prepare
 
 _PATH = click.Path(path_type=Path)
@@ -37,8 +40,9 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--world-size",
     type=int,
-    help="Ranks that will load it (dcp). Default: as many as saved it.",
+    help="Ranks that will load it (deepspeed, dcp). Default: as many as saved it.",
 )
+@zero_options
 @click.option(
     "--style",
     type=click.Choice(STYLES),
@@ -59,6 +63,13 @@ _PATH = click.Path(path_type=Path)
 @click.option("--betas", type=(float, float), metavar="B1 B2", help="Likewise, Adam's betas.")
 @click.option("--eps", type=float, help="Likewise, Adam's eps.")
 @click.option("--weight-decay", type=float, help="Likewise, the weight decay.")
+@click.option(
+    "--order",
+    type=_PATH,
+    metavar="FILE",
+    help="Names of the trained parameters, one a line, as the optimizer gets them (deepspeed).",
+)
+@click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
 @conversion_options
 def command(
     path: Path,
@@ -67,6 +78,8 @@ def command(
     tag: str | None,
     layout: Path | None,
     config_dir: Path | None,
+    settings: Settings,
+    force: bool,
     how: Writing,
     **given: Any,
 ) -> None:
@@ -75,9 +88,15 @@ def command(
     PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken. What the
     format cannot hold is listed.
     """
+    given |= {name: getattr(settings, name) for name in ZERO}
     options = {name: value for name, value in given.items() if value is not None}
-    conversion = prepare(path, out, to, options, tag=tag, layout=layout, config_dir=config_dir)
-    carry_out(conversion, how, verb="convert", check=_refuse_overflow)
+    prepared = prepare(
+        path, out, to, options, tag=tag, layout=layout, config_dir=config_dir, force=force
+    )
+    if isinstance(prepared, Unchanged):
+        say_unchanged(prepared, as_json=how.as_json)
+        return
+    carry_out(prepared, how, verb="convert", check=_refuse_overflow)
 
 
 def _refuse_overflow(report: Report) -> None:

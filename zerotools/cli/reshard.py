@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.conversion import Writing, carry_out, conversion_options
-from zerotools.cli.render import print_json
+from zerotools.cli.conversion import Writing, carry_out, conversion_options, say_unchanged
 from zerotools.cli.zero import zero_options
 from zerotools.formats.deepspeed.settings import Settings
-from zerotools.ops.reshard import Unchanged, prepare
+from zerotools.ops.convert import Unchanged
+from zerotools.ops.reshard import prepare
 
 
 @click.command("reshard")
@@ -36,24 +36,6 @@ def command(
     """
     prepared = prepare(path, out, world_size=world_size, settings=settings, force=force, tag=tag)
     if isinstance(prepared, Unchanged):
-        _say_unchanged(prepared, as_json=how.as_json)
+        say_unchanged(prepared, as_json=how.as_json)
         return
     carry_out(prepared, how, verb="reshard")
-
-
-def _say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
-    path = str(unchanged.checkpoint.origin.path)
-    if as_json:
-        print_json(
-            {
-                "schema": "zerotools.conversion/1",
-                "source": path,
-                "destination": None,
-                "unchanged": True,
-            }
-        )
-        return
-    click.echo(
-        f"{path} is already laid out like that for {unchanged.world_size} ranks; nothing was "
-        "written (--force rewrites it)"
-    )

@@ -59,6 +59,14 @@ class Conversion:
         return sum(self.source.tensors[key].nbytes for key in tensors)
 
 
+@dataclass(frozen=True)
+class Unchanged:
+    """Nothing to do: the checkpoint is already as asked."""
+
+    checkpoint: Checkpoint
+    world_size: int
+
+
 def drawn(source: Checkpoint, target: Target) -> Checkpoint:
     """The source with the tensors that the target has under names of its own."""
     return replace(source, tensors={**source.tensors, **target.sources})

@@ -1,47 +1,88 @@
-"""What an optimizer needs to go on and a checkpoint may not say: lr, betas and the like.
+"""What an optimizer needs to go on and a checkpoint may not say: param groups, lr, betas.
 
 They come from the checkpoint's own param groups; where those lack one, from the command line, else
-from the `optimizer.params` of a DeepSpeed configuration.
+from the `optimizer.params` of a DeepSpeed configuration. Without any groups, all trained parameters
+become one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Group, TrainingState
 
+NAMES = ("lr", "betas", "eps", "weight_decay")
 
-def completed(
-    source: Checkpoint, training: TrainingState, given: Mapping[str, Any], config: Any
-) -> tuple[TrainingState, list[str]]:
-    """`training` with every group's lacking options, and what to say about it.
 
-    Without any groups, all trained parameters become one, where the options have a learning rate.
-    `given` are the user's, `config` a DeepSpeed configuration.
+@dataclass(frozen=True)
+class Given:
+    """What the user and a DeepSpeed configuration say: `options` of param groups by name, of which
+    the user's own are in `flags`, and the trained parameters in the optimizer's order."""
 
-    Raises:
-        BadRequest: a given option that every group has.
-    """
-    known = {**_configured(config), **given}
-    if not training.groups:
-        return _one_group(source, training, known) if "lr" in known else (training, [])
-    for name in given:
-        if all(name in group.options for group in training.groups):
-            raise BadRequest(
-                f"{source.origin.path} has {name} in its param groups: leave {flag(name)} out"
-            )
-    groups = tuple(replace(group, options={**known, **group.options}) for group in training.groups)
-    return replace(training, groups=groups), []
+    flags: Mapping[str, Any]
+    options: Mapping[str, Any]
+    order: Sequence[str] | None = None
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any], config: Any) -> Given:
+        """From the options of the command, and the configuration of this run or the next.
+
+        Raises:
+            BadRequest: the file of names cannot be read, or has a name twice.
+        """
+        flags = {name: asked[name] for name in NAMES if name in asked}
+        order = read_order(asked["order"]) if "order" in asked else None
+        return cls(flags, {**_configured(config), **flags}, order)
 
 
 def flag(name: str) -> str:
     """The option of the command line for a hyperparameter."""
     return f"--{name.replace('_', '-')}"
+
+
+def read_order(path: Path) -> list[str]:
+    """Names of parameters, one to a line.
+
+    Raises:
+        BadRequest: the file cannot be read, is empty, or has a name twice.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"{path} cannot be read: {error}") from None
+    names = [line.strip() for line in lines if line.strip()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or not names:
+        raise BadRequest(f"{path} has {f'{twice} twice' if twice else 'no names of parameters'}")
+    return names
+
+
+def completed(
+    source: Checkpoint, training: TrainingState, given: Given
+) -> tuple[TrainingState, list[str]]:
+    """`training` with every group's lacking options, and what to say about it.
+
+    Raises:
+        BadRequest: a given option that every group has, or a name that is no parameter.
+    """
+    if not training.groups:
+        return _one_group(source, training, given)
+    path = source.origin.path
+    if given.order is not None:
+        raise BadRequest(f"{path} has param groups: leave --order out")
+    for name in given.flags:
+        if all(name in group.options for group in training.groups):
+            raise BadRequest(f"{path} has {name} in its param groups: leave {flag(name)} out")
+    groups = tuple(
+        replace(group, options={**given.options, **group.options}) for group in training.groups
+    )
+    return replace(training, groups=groups), []
 
 
 def _configured(config: Any) -> dict[str, Any]:
@@ -51,17 +92,43 @@ def _configured(config: Any) -> dict[str, Any]:
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in (params.items() if isinstance(params, Mapping) else ())
-        if name in ("lr", "betas", "eps", "weight_decay") and value != "auto"
+        if name in NAMES and value != "auto"
     }
 
 
 def _one_group(
-    source: Checkpoint, training: TrainingState, options: Mapping[str, Any]
+    source: Checkpoint, training: TrainingState, given: Given
 ) -> tuple[TrainingState, list[str]]:
-    names = trained(source, training)
-    group = Group(tuple(names), dict(options))
+    """All trained parameters, where their learning rate is known."""
+    if "lr" not in given.options:
+        return training, []
+    names, is_ordered = _in_model_order(source, trained(source, training))
+    if given.order is not None:
+        names, is_ordered = _checked(source, given.order), True
+    group = Group(tuple(names), dict(given.options))
     said = f"all {len(names)} trained parameters are one param group, as nothing says more"
-    return replace(training, groups=(group,)), [said]
+    return replace(training, groups=(group,), is_ordered=is_ordered), [said]
+
+
+def _in_model_order(source: Checkpoint, names: list[str]) -> tuple[list[str], bool]:
+    """The names as the model lists its parameters, and whether the format keeps that order:
+    state dicts do, of which DCP records the keys, and safetensors sort them."""
+    details = source.origin.details
+    if source.origin.format == "dcp" and details.get("planner_data"):
+        places = {flat: place for place, flat in enumerate(details["planner_data"])}
+        flats = {name: details["dcp_keys"].get(Key(name, "param")) for name in names}
+        return sorted(names, key=lambda name: places.get(flats[name], len(places))), True
+    return names, source.origin.format == "torchfile"
+
+
+def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
+    """Canonical names in the given order."""
+    weights = {key.name for key in source.tensors if key.role == "param"}
+    names = [source.aliases.get(name, name) for name in order]
+    unknown = [name for name in names if name not in weights]
+    if unknown:
+        raise BadRequest(f"--order has {unknown[0]}, which is no parameter of {source.origin.path}")
+    return list(dict.fromkeys(names))
 
 
 def trained(source: Checkpoint, training: TrainingState) -> list[str]:

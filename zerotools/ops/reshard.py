@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.settings import AS_IS, Settings
-from zerotools.ops.convert import Conversion, drawn
-
-MOST_RANKS = 100_000
-"""Every rank is a file or more; far above any run, and far below what fills memory or a disk."""
-
-
-@dataclass(frozen=True)
-class Unchanged:
-    """Nothing to do: the checkpoint is already as asked."""
-
-    checkpoint: Checkpoint
-    world_size: int
+from zerotools.ops.convert import Conversion, Unchanged, drawn
+from zerotools.ops.ranks import check_world_size
 
 
 def prepare(
@@ -40,13 +29,25 @@ def prepare(
         BadFile: it is no checkpoint, or its metadata is damaged.
         Unsupported: its format has no ranks, or is not written yet.
     """
-    if world_size < 1:
-        raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")
-    if world_size > MOST_RANKS:
-        raise BadRequest(
-            f"--world-size is {world_size}; zerotools lays out for at most {MOST_RANKS} ranks"
-        )
-    checkpoint = formats.read(path, tag=tag)
+    check_world_size(world_size)
+    return resharded(
+        formats.read(path, tag=tag),
+        destination,
+        world_size=world_size,
+        settings=settings,
+        force=force,
+    )
+
+
+def resharded(
+    checkpoint: Checkpoint,
+    destination: Path,
+    *,
+    world_size: int,
+    settings: Settings = AS_IS,
+    force: bool = False,
+) -> Conversion | Unchanged:
+    """As `prepare`, of a checkpoint that was read."""
     if not force and _is_as_asked(checkpoint, world_size, settings):
         return Unchanged(checkpoint, world_size)
     target = _lay_out(checkpoint, destination, world_size, settings)

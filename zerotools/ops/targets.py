@@ -12,14 +12,16 @@ from zerotools.core.checkpoint import Checkpoint, Dropped, Target
 from zerotools.core.dropping import extra_roles, state_words
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.settings import Settings
 from zerotools.ops.aliases import settle_aliases
 from zerotools.ops.consolidate import DEFAULT_MAX_SHARD_BYTES, DTYPES, cast_dtype
+from zerotools.ops.hyperparameters import NAMES
 from zerotools.ops.rewrite import describe
 from zerotools.ops.selection import MASTERS, choose_names, matcher, weights_from
 
 KEEP = "keep"
 STYLES = ("torch", "accelerate", "torchtitan")
-HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay")
+ZERO = ("stage", "sub_group_size", "round_robin", "ds_config")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Wanted:
 class Format:
     """`word` is what the user calls it, `origin` what a reader does. `options` are the names of
     those that apply, besides what every target takes. `holds_state` is False where the format has
-    no place for an optimizer, `says_weights` True where its writer says itself if there is none."""
+    no place for an optimizer, `says_weights` True where its writer says itself if there is none.
+    `reshards` says that a source of the same format is resharded instead."""
 
     word: str
     origin: str
@@ -58,6 +61,24 @@ class Format:
     options: frozenset[str] = field(default_factory=frozenset)
     holds_state: bool = True
     says_weights: bool = False
+    reshards: bool = False
+
+
+def settings_of(options: Mapping[str, Any]) -> Settings:
+    """The ZeRO settings among the options."""
+    return Settings(**{name: options[name] for name in ZERO if name in options})
+
+
+def _deepspeed(wanted: Wanted) -> Target:
+    from zerotools.formats.deepspeed.lay_out_fresh import lay_out_fresh
+
+    return lay_out_fresh(
+        wanted.source,
+        wanted.training,
+        wanted.destination,
+        world_size=wanted.world_size(),
+        settings=settings_of(wanted.options),
+    )
 
 
 def _dcp(wanted: Wanted) -> Target:
@@ -123,11 +144,19 @@ def _told_no_more(weights: Checkpoint, source: Checkpoint) -> list[Dropped]:
 
 _TARGETS = (
     Format(
+        "deepspeed",
+        "deepspeed",
+        _deepspeed,
+        frozenset({"world_size", "order", *ZERO, *NAMES}),
+        reshards=True,
+    ),
+    Format(
         "dcp",
         "dcp",
         _dcp,
-        frozenset({"world_size", "style", *HYPERPARAMETERS}),
+        frozenset({"world_size", "style", *NAMES}),
         says_weights=True,
+        reshards=True,
     ),
     Format(
         "safetensors",
@@ -136,6 +165,6 @@ _TARGETS = (
         frozenset({"dtype", "max_shard_bytes"}),
         holds_state=False,
     ),
-    Format("torch", "torchfile", _torch, frozenset(HYPERPARAMETERS)),
+    Format("torch", "torchfile", _torch, frozenset(NAMES)),
 )
 TARGETS: Mapping[str, Format] = {target.word: target for target in _TARGETS}

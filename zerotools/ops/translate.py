@@ -13,10 +13,11 @@ from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.io.companions import companions
-from zerotools.ops.convert import Conversion, drawn
-from zerotools.ops.hyperparameters import completed, flag
+from zerotools.ops.convert import Conversion, Unchanged, drawn
+from zerotools.ops.hyperparameters import NAMES, Given, completed, flag
 from zerotools.ops.ranks import check_world_size
-from zerotools.ops.targets import HYPERPARAMETERS, TARGETS, Format, Wanted
+from zerotools.ops.reshard import resharded
+from zerotools.ops.targets import TARGETS, Format, Wanted, settings_of
 
 _FLAGS = {"max_shard_bytes": "--max-shard-size"}
 
@@ -30,11 +31,13 @@ def prepare(
     tag: str | None = None,
     layout: Path | None = None,
     config_dir: Path | None = None,
-) -> Conversion:
+    force: bool = False,
+) -> Conversion | Unchanged:
     """Lay the checkpoint at `path` out in the format `to`; nothing is written.
 
     `options` are those that the user gave, by name. `config_dir` has config.json and the
-    tokenizer, for sources that lack them.
+    tokenizer, for sources that lack them. A checkpoint that is of that format already is
+    resharded; with `force` also where nothing changes.
 
     Raises:
         BadRequest: `path` does not exist; an option that the target has no use for; or what the
@@ -47,11 +50,14 @@ def prepare(
     source = formats.read(path, tag=tag, layout=layout)
     if config_dir is not None:
         source = replace(source, companions={**source.companions, **_companions(config_dir)})
+    request = repr((to, sorted(options.items()), tag, layout and layout.read_bytes(), config_dir))
+    wanted = Wanted(source, TrainingState(), destination, options)
+    if form.reshards and source.origin.format == form.origin and "style" not in options:
+        return _resharded(form, wanted, request, force=force)
     training, notes = _training(source, options)
-    target = form.lay_out(Wanted(source, training, destination, options))
-    target = replace(target, dropped=(*target.dropped, *_unlisted(source, target)))
+    target = form.lay_out(replace(wanted, training=training))
+    target = replace(target, dropped=(*target.dropped, *_unlisted(source, training, target)))
     notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source)]
-    request = repr((to, sorted(options.items()), tag, layout and layout.read_bytes()))
     return Conversion(drawn(source, target), target, tuple(notes), request)
 
 
@@ -72,15 +78,40 @@ def _companions(directory: Path) -> dict[str, Path]:
     return found
 
 
+def _resharded(
+    form: Format, wanted: Wanted, request: str, *, force: bool
+) -> Conversion | Unchanged:
+    """The same format: everything of the checkpoint is kept."""
+    given = [flag(name) for name in (*NAMES, "order") if name in wanted.options]
+    path = wanted.source.origin.path
+    if given:
+        raise BadRequest(
+            f"{path} is {form.word} already and keeps its param groups: leave "
+            f"{' and '.join(given)} out"
+        )
+    done = resharded(
+        wanted.source,
+        wanted.destination,
+        world_size=wanted.world_size(),
+        settings=settings_of(wanted.options),
+        force=force,
+    )
+    if isinstance(done, Unchanged):
+        return done
+    said = f"{path} is {form.word} already: this is what zerotools reshard does"
+    return replace(done, notes=(said, *done.notes), request=request)
+
+
 def _training(source: Checkpoint, options: Mapping[str, Any]) -> tuple[TrainingState, list[str]]:
     """What is known of the run, completed with the user's hyperparameters."""
     training = formats.training_of(source)
-    given = {name: options[name] for name in HYPERPARAMETERS if name in options}
-    return completed(source, training, given, training.ds_config)
+    given = Given.of(options, options.get("ds_config", training.ds_config))
+    return completed(source, training, given)
 
 
-def _unlisted(source: Checkpoint, target: Target) -> list[Dropped]:
-    """What the target does not hold and does not say either: nothing gets lost in silence.
+def _unlisted(source: Checkpoint, training: TrainingState, target: Target) -> list[Dropped]:
+    """What the target does not hold and does not say either: nothing gets lost in silence. Numbers
+    are not looked for: they may be plain values there.
 
     Raises:
         Unsupported: it is a weight.
@@ -89,7 +120,7 @@ def _unlisted(source: Checkpoint, target: Target) -> list[Dropped]:
     said = {dropped.what for dropped in target.dropped}
     said |= {LOOSE} if "client" in said else set()
     lost: dict[str, list[str]] = {}
-    for key in source.tensors:
+    for key in (key for key in source.tensors if key not in training.scalars):
         if key.role not in said and (key.name, _weight(key.role)) not in held:
             lost.setdefault(key.role, []).append(key.name)
     for role in WEIGHTS:
@@ -113,6 +144,5 @@ def _weights_only(form: Format, source: Checkpoint) -> list[str]:
     said = form.says_weights or not form.holds_state
     if said or any(key.role not in weights for key in source.tensors):
         return []
-    return [
-        f"weights only: {source.origin.path} has no optimizer state, so the optimizer begins anew"
-    ]
+    path = source.origin.path
+    return [f"weights only: {path} has no optimizer state, so the optimizer begins anew"]
