@@ -49,7 +49,8 @@ class TrainingState:
     and `samples` count optimizer steps, those skipped by overflow, and samples seen.
     `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are trees of plain
     values and `Opaque`; tensors in them stay the source format's own objects. `is_ordered` says
-    whether groups list their parameters in the order in which an optimizer got them."""
+    whether groups list their parameters in the order in which an optimizer got them. `buffers` are
+    weights that cannot have been parameters, in formats that do not tell the two apart."""
 
     groups: tuple[Group, ...] = ()
     scalars: Mapping[Key, Scalar] = field(default_factory=dict)
@@ -64,3 +65,4 @@ class TrainingState:
     ds_config: Mapping[str, Any] | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
     is_ordered: bool = True
+    buffers: frozenset[str] = frozenset()

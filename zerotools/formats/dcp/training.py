@@ -13,13 +13,14 @@ weights were frozen and which are buffers nothing says.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.training import Group, Scalar, TrainingState
 from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.formats.dcp.lay_out import is_replicated
 from zerotools.formats.dcp.names import STATE_ROLE
 from zerotools.formats.torchoptim import optimizer_of, scalars_of, trained_precision
 from zerotools.io.scalars import read_scalar
@@ -52,6 +53,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         steps=steps if type(steps) is int else None,
         lr_scheduler=schedulers or None,
         client=_Rest(checkpoint),
+        buffers=frozenset(_buffers(checkpoint, groups)),
     )
 
 
@@ -81,6 +83,18 @@ def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
             "steps_total": record.steps_total,
         },
     )
+
+
+def _buffers(checkpoint: Checkpoint, groups: Sequence[Group]) -> Iterator[str]:
+    """What no optimizer had and several ranks saved as one, where FSDP would have cut a frozen
+    parameter, too, into one for each."""
+    trained = {name for group in groups for name in group.params}
+    for key, flat in checkpoint.origin.details["dcp_keys"].items():
+        if key.role != "param" or key.name in trained or not trained:
+            continue
+        tensor = checkpoint.tensors[key]
+        if tensor.shape and is_replicated(checkpoint, flat, tensor):
+            yield key.name
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[Group, ...]:

@@ -37,22 +37,14 @@ def blueprint_from(given: Given) -> Blueprint:
     numbers: dict[str, bytes] = {}
     groups = [group_of(given, number, numbers) for number in range(len(given.training.groups))]
     module, weights, sources = _module(given)
-    tensors = given.source.tensors
-    trained = given.trained
-    # What no optimizer has is frozen; a number that is no float cannot have been a parameter.
-    frozen = {
-        key.name: tensor
-        for key, tensor in tensors.items()
-        if key.role == "param" and key.name not in trained and tensor.dtype.is_float
-    }
     return Blueprint(
         kind=given.kind,
         stage=given.stage,
         groups=groups,
-        model=_model_tree(given, module, frozen),
+        model=_model_tree(given, module),
         optimizer={STATE: _inner(given), "ds_config": dict(given.config), "ds_version": VERSION},
         shapes={name: Size(shape) for group in groups for name, shape in group.shapes.items()},
-        frozen=frozen,
+        frozen=given.frozen,
         precision=given.precision,
         weights=weights,
         sources=sources,
@@ -93,9 +85,9 @@ def _module(
     weights: dict[Key, StoredTensor] = {}
     sources: dict[Key, Tensor] = {}
     for key, tensor in tensors.items():
-        is_weight = key.role == "param" and tensor.dtype.is_float
         if key.role not in ("param", "buffer"):
             continue
+        is_weight = key.name in trained or key.name in given.frozen
         # What was not trained may be a buffer, which keeps its own type; loading casts the rest.
         dtype = given.precision if key.name in trained else tensor.dtype
         if given.kind == STAGE_3 and is_weight:
@@ -113,8 +105,8 @@ def _module(
     return module, weights, sources
 
 
-def _model_tree(given: Given, module: Ordered, frozen: Mapping[str, Tensor]) -> dict[str, Any]:
-    training = given.training
+def _model_tree(given: Given, module: Ordered) -> dict[str, Any]:
+    training, frozen = given.training, given.frozen
     shapes: Ordered | None = Ordered({name: Size(each.shape) for name, each in frozen.items()})
     fragments: Ordered | None = Ordered()
     if given.stage == 2:
@@ -123,7 +115,7 @@ def _model_tree(given: Given, module: Ordered, frozen: Mapping[str, Tensor]) -> 
         shapes = fragments = None
     return {
         "module": module,
-        "buffer_names": [name for name in module if _is_buffer(given, name)],
+        "buffer_names": [key.name for key in given.source.tensors if _is_buffer(given, key)],
         "optimizer": None,
         "param_shapes": None,
         "frozen_param_shapes": shapes,
@@ -144,10 +136,9 @@ def _model_tree(given: Given, module: Ordered, frozen: Mapping[str, Tensor]) -> 
     }
 
 
-def _is_buffer(given: Given, name: str) -> bool:
-    tensor = given.source.tensors.get(Key(name, "param"))
-    is_alias = name in given.source.aliases
-    return not is_alias and (tensor is None or not tensor.dtype.is_float)
+def _is_buffer(given: Given, key: Key) -> bool:
+    is_other = key.name not in given.trained and key.name not in given.frozen
+    return key.role in ("param", "buffer") and is_other
 
 
 def schedule_of(training: TrainingState) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import Group, Scalar, TrainingState
@@ -38,9 +38,22 @@ class Given:
     def kind(self) -> str:
         return STAGE_3 if self.stage == 3 else STAGE_1_AND_2
 
-    @property
+    @cached_property
     def trained(self) -> set[str]:
         return {name for group in self.training.groups for name in group.params}
+
+    @cached_property
+    def frozen(self) -> dict[str, Tensor]:
+        """What no optimizer has and may have been a parameter."""
+        trained, buffers = self.trained, self.training.buffers
+        return {
+            key.name: tensor
+            for key, tensor in self.source.tensors.items()
+            if key.role == "param"
+            and key.name not in trained
+            and key.name not in buffers
+            and tensor.dtype.is_float
+        }
 
     @cached_property
     def roles(self) -> list[str]:

@@ -163,18 +163,13 @@ def _text(text: str) -> FilePlan:
 
 
 def _notes(given: Given) -> Iterator[str]:
-    untrained = [
-        key.name
-        for key, tensor in given.source.tensors.items()
-        if key.role == "param" and key.name not in given.trained and tensor.dtype.is_float
-    ]
     begun = never_stepped(given)
     if begun:
         yield (
             f"{_some(begun)}: no state, as no gradient came yet; it is written as zeros, and "
             "DeepSpeed counts their steps with their group's"
         )
-    guessed = [name for name in untrained if name not in given.training.frozen]
+    guessed = [name for name in given.frozen if name not in given.training.frozen]
     if guessed:
         yield f"no param group has {_some(guessed)}: written as frozen parameters"
     scale = given.training.loss_scale

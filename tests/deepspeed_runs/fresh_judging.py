@@ -1,0 +1,56 @@
+"""Golden cases by way of torch DCP, which knows nothing of DeepSpeed, back to real DeepSpeed; what
+it then holds is compared bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.formats.copying import write
+from tests.formats.deepspeed.describing import contents
+from tests.golden_files import DEEPSPEED, digests
+from zerotools.formats import read, training_of
+from zerotools.formats.dcp.lay_out_training import lay_out_training
+from zerotools.formats.deepspeed.lay_out_fresh import lay_out_fresh
+from zerotools.formats.deepspeed.settings import Settings
+
+from .launch import launch
+
+GIVEN, AGAIN, TRUTH = "given", "again", "truth.safetensors"
+
+
+def differences(names: Iterable[str], ranks: int, directory: Path) -> list[str]:
+    """Convert golden cases to DCP and back, for `ranks` ranks of their own stage, and let DeepSpeed
+    load them in one launch; what is not equal."""
+    cases = list(names)
+    for name in cases:
+        (directory / name).mkdir()
+        _there_and_back(name, ranks, directory / name)
+    launch("tests.deepspeed_runs.judge", cases, ranks, directory)
+    return [found for name in cases for found in _differences(name, directory / name)]
+
+
+def _there_and_back(name: str, ranks: int, directory: Path) -> None:
+    source = read(DEEPSPEED / name / "checkpoint")
+    training = training_of(source)
+    target = lay_out_training(source, training, directory / "dcp", world_size=2, style="torch")
+    there = read(write(source, target))
+    settings = Settings(ds_config=training.ds_config)
+    write(
+        there,
+        lay_out_fresh(
+            there, training_of(there), directory / GIVEN, world_size=ranks, settings=settings
+        ),
+    )
+
+
+def _differences(name: str, directory: Path) -> Iterator[str]:
+    live = digests(directory / TRUTH)
+    for key, expected in digests(DEEPSPEED / name / TRUTH).items():
+        if live.get(key) != expected:
+            yield f"{name}: the engine has another {key}"
+    before = contents(read(DEEPSPEED / name / "checkpoint"))
+    after = contents(read(directory / AGAIN))
+    for key in before.keys() | after.keys():
+        if before.get(key) != after.get(key):
+            yield f"{name}: what DeepSpeed saved again has another {key}"
