@@ -179,3 +179,13 @@ def test_state_of_one_kind_alone_is_refused(tmp_path: Path) -> None:
         lay_out_fresh(
             source, training_of(whole), tmp_path, world_size=2, settings=Settings(stage=2)
         )
+
+
+def test_steps_are_the_optimizers_where_nothing_else_counts(tmp_path: Path) -> None:
+    source = read(DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint")
+    training = replace(training_of(source), steps=None)
+    settings = Settings(stage=2)
+    target = lay_out_fresh(source, training, tmp_path / "o", world_size=2, settings=settings)
+    found = read(write(source, target))
+    assert (found.origin.step, found.origin.tag) == (2, "global_step2")
+    assert any(note.startswith("the run goes on from step 2") for note in target.notes)

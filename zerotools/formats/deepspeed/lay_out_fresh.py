@@ -57,7 +57,7 @@ def lay_out_fresh(
     given = _given(source, training, settled)
     blueprint = blueprint_from(given)
     wanted = wanted_of(blueprint, settings, world_size, world_size)
-    tag = f"global_step{training.steps or 0}"
+    tag = f"global_step{given.training.steps or 0}"
     made = configured(blueprint, wanted)
     files = cut(made, wanted, tag, 0, bf16=given.precision == PRECISION_KEYS["bf16"])
     files = _with_zeros(files, set(never_stepped(given)))
@@ -72,7 +72,7 @@ def lay_out_fresh(
     return Target(
         checkpoint,
         plans,
-        notes=(*needed_settings(blueprint, wanted, settings), *_notes(given)),
+        notes=(*needed_settings(blueprint, wanted, settings), *_notes(given, training)),
         carried=files.carried,
         sources=files.sources,
         dropped=tuple(_dropped(given)),
@@ -105,8 +105,16 @@ def _given(source: Checkpoint, training: TrainingState, settled: Settings) -> Gi
             f"a DeepSpeed checkpoint needs what {source.origin.path} does not say: "
             f"{'; '.join(missing)}"
         )
+    if training.steps is None:
+        training = replace(training, steps=counted_steps(training))
     made = dict(config) if config is not None else _least_config(precision)
     return Given(source, training, made, precision, settled.stage)
+
+
+def counted_steps(training: TrainingState) -> int | None:
+    """The steps that the optimizer counted, where the run's own counter is not known."""
+    counts = (scalar.value for key, scalar in training.scalars.items() if key.role == "step")
+    return int(max(counts, default=0)) or None
 
 
 def _precision(source: Checkpoint, training: TrainingState, settled: Settings) -> DType | None:
@@ -162,7 +170,12 @@ def _text(text: str) -> FilePlan:
     return FilePlan(len(text.encode()), [Literal(0, text.encode())])
 
 
-def _notes(given: Given) -> Iterator[str]:
+def _notes(given: Given, training: TrainingState) -> Iterator[str]:
+    if training.steps is None and given.training.steps:
+        yield (
+            f"the run goes on from step {given.training.steps}, which is what its optimizer "
+            "counted; schedulers and data are told nothing more"
+        )
     begun = never_stepped(given)
     if begun:
         yield (
