@@ -1,7 +1,7 @@
 """Runs with a second kind of parallelism: pipeline stages, tensor parallel, experts."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -61,27 +61,47 @@ def run_pipeline(case: Case) -> Any:
     return engine
 
 
-class Experts(nn.Module):
-    """A dense layer, a mixture of four experts, a dense layer."""
+EXPERT_RANKS = 2
 
-    def __init__(self, ranks: int) -> None:
+
+class Experts(nn.Module):
+    """Dense layers, with a mixture of experts after each but the last; `counts` are their experts,
+    shared by two expert-parallel ranks."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
         super().__init__()
         self.before = nn.Linear(8, 8)
-        expert = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 8))
-        self.mixture = MoE(8, expert, num_experts=4, ep_size=ranks, k=1, min_capacity=0)
+        for number, count in enumerate(counts):
+            expert = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 8))
+            mixture = MoE(8, expert, num_experts=count, ep_size=EXPERT_RANKS, k=1, min_capacity=0)
+            self.add_module("mixture" if not number else f"mixture{number}", mixture)
         self.after = nn.Linear(8, 3)
 
     def forward(self, rows: Tensor) -> Tensor:
-        mixed, auxiliary, _ = self.mixture(self.before(rows))
-        return self.after(mixed).float().sum() + auxiliary.float()
+        mixed, loss = self.before(rows), 0.0
+        for module in self.children():
+            if isinstance(module, MoE):
+                mixed, auxiliary, _ = module(mixed)
+                loss = loss + auxiliary.float()
+        return self.after(mixed).float().sum() + loss
 
 
-def run_experts(case: Case) -> Any:
-    """Four experts over two ranks. Returns the engine."""
-    model = Experts(case.world_size)
+EXPERT_COUNTS = {"plain": (4,), "pyramid": (2, 4)}
+
+
+def expert_rank(case: Case) -> int:
+    """Which of the experts this rank has, by the placement that the configuration chooses."""
+    if case.config.get("use_data_before_expert_parallelism"):
+        return dist.get_rank() * EXPERT_RANKS // dist.get_world_size()
+    return dist.get_rank() % EXPERT_RANKS
+
+
+def experts_engine(case: Case) -> Any:
+    """Experts that differ between the expert-parallel ranks."""
+    model = Experts(EXPERT_COUNTS[case.model])
     with torch.no_grad():
         for seed, parameter in enumerate(model.parameters()):
-            shift = dist.get_rank() if hasattr(parameter, "allreduce") else 0
+            shift = expert_rank(case) if hasattr(parameter, "allreduce") else 0
             parameter.copy_(initial(parameter.shape, seed + 40 * shift))
     group = {"params": list(model.parameters()), "name": "all"}
     engine, *_ = deepspeed.initialize(
@@ -89,10 +109,20 @@ def run_experts(case: Case) -> Any:
         model_parameters=split_params_into_different_moe_groups_for_optimizer(group),
         config=deepspeed_config(case),
     )
+    return engine
+
+
+def step_experts(engine: Any, step: int) -> None:
+    batch = gradient((5, 8), step, dist.get_rank()).to(next(engine.module.parameters()).dtype)
+    engine.backward(engine(batch))
+    engine.step()
+
+
+def run_experts(case: Case) -> Any:
+    """Experts over two expert-parallel ranks. Returns the engine."""
+    engine = experts_engine(case)
     for step in range(case.steps):
-        batch = gradient((5, 8), step, dist.get_rank()).to(next(model.parameters()).dtype)
-        engine.backward(engine(batch))
-        engine.step()
+        step_experts(engine, step)
     engine.save_checkpoint("checkpoint")
     return engine
 
@@ -147,10 +177,17 @@ def merge_tensor_parallel(key: str, values: Ranks, uncut: nn.Module) -> Tensor:
     return joined
 
 
-def global_experts(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Renames this rank's experts from local to global numbers (two on each rank)."""
-    first = 2 * dist.get_rank()
-    return {EXPERT.sub(lambda m: str(int(m[0]) + first), key): v for key, v in found.items()}
+def global_experts(case: Case, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Renames this rank's experts from local to global numbers."""
+    layers = {key.partition(".")[0] for key in found if EXPERT.search(key)}
+    counts = dict(zip(sorted(layers), EXPERT_COUNTS[case.model], strict=True))
+    first = {layer: expert_rank(case) * (count // EXPERT_RANKS) for layer, count in counts.items()}
+
+    def renamed(key: str) -> str:
+        shift = first.get(key.partition(".")[0], 0)
+        return EXPERT.sub(lambda found: str(int(found[0]) + shift), key)
+
+    return {renamed(key): value for key, value in found.items()}
 
 
 def gather_all(
@@ -172,7 +209,7 @@ def run_parallel(case: Case) -> tuple[Any, dict[str, Tensor]]:
         return engine, gather_all(truth.gather_tensors(engine), merge_equal)
     if case.harness == "experts":
         engine = run_experts(case)
-        return engine, gather_all(global_experts(truth.gather_tensors(engine)), merge_equal)
+        return engine, gather_all(global_experts(case, truth.gather_tensors(engine)), merge_equal)
     engine = run_tensor_parallel(case)
     merge = partial(merge_tensor_parallel, uncut=uncut_llama(case))
     return engine, gather_all(truth.gather_tensors(engine), merge)

@@ -10,6 +10,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import Ranges
+from zerotools.formats.deepspeed.experts import Naming
 from zerotools.formats.deepspeed.flat import Vector, slice_ranges, vector_of
 from zerotools.formats.deepspeed.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.model import ModelStates, Shapes, tied_in_module
@@ -51,7 +52,8 @@ def read_column(
     """
     model = models[0]
     shapes = _group_shapes(model, shards)
-    groups = flat_groups(shapes, shards) if shapes is not None else []
+    naming = _naming(model, shapes or (), whole)
+    groups = flat_groups(shapes, shards, naming) if shapes is not None else []
     tensors = dict(_partitioned(groups))
     trained = {key.name for key in tensors if key.role == "param"}
     aliases = _aliases(model, trained)
@@ -109,6 +111,11 @@ def _group_shapes(model: ModelStates, shards: Sequence[Shard | None]) -> list[Sh
             "the flat vectors"
         )
     return shapes
+
+
+def _naming(model: ModelStates, shapes: Sequence[Shapes], whole: Mapping[str, Tensor]) -> Naming:
+    names = (name for group in shapes for name in group)
+    return Naming.of(names, whole, model.fields.tree.get("ds_config"))
 
 
 def _check_swapped(group: FlatGroup) -> None:

@@ -9,13 +9,13 @@ Source: DeepSpeed `runtime/zero/stage_1_and_2.py`; the old alignments from tags 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.experts import Naming, Placement, is_expert
 from zerotools.formats.deepspeed.flat import Vector
 from zerotools.formats.deepspeed.geometry import Geometry, partition_of
 from zerotools.formats.deepspeed.model import Shapes
@@ -105,8 +105,11 @@ def _dtype(vectors: Sequence[Vector | None]) -> DType | None:
     return present[0].dtype
 
 
-def flat_groups(shapes: Sequence[Shapes], shards: Sequence[Shard | None]) -> list[FlatGroup]:
-    """The groups of one model-parallel rank, from its `param_shapes` and its ranks' files.
+def flat_groups(
+    shapes: Sequence[Shapes], shards: Sequence[Shard | None], naming: Naming
+) -> list[FlatGroup]:
+    """The groups of one model-parallel rank, from its `param_shapes` and its ranks' files; a group
+    of experts is several of the same number, one for each expert-parallel rank.
 
     Raises:
         BadFile: the files disagree with one another, or with `param_shapes`.
@@ -127,18 +130,17 @@ def flat_groups(shapes: Sequence[Shapes], shards: Sequence[Shard | None]) -> lis
             f"{len(shapes)}"
         )
     return [
-        part for number, group in enumerate(shapes) for part in _parts(number, group, shards, first)
+        part
+        for number, group in enumerate(shapes)
+        for part in _parts(number, group, shards, first, naming)
     ]
 
 
 def _parts(
-    number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard
+    number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard, naming: Naming
 ) -> Iterator[FlatGroup]:
     """One group; or, where each expert-parallel rank has experts of its own, one for each of them.
-
-    Data-parallel rank r holds partition r // k of the experts of expert-parallel rank r % k
-    (DeepSpeed `utils/groups.py`, the default placement). Files name experts by their local number.
-    """
+    Files name experts by their local number."""
     ranks = _ranks_of_group(number, shards, first)
     if ranks == len(shards) or first.kind == STAGE_3:
         yield _group(number, shapes, shards, first, ranks)
@@ -148,25 +150,19 @@ def _parts(
             f"{first.file.path}: group {number} is shared by {ranks} ranks, which do not divide "
             f"the {len(shards)} of the run"
         )
-    size = len(shards) // ranks
-    local = 1 + max((int(m[1]) for name in shapes if (m := _EXPERT.search(name))), default=-1)
-    if local == 0:
+    if not all(map(is_expert, shapes)):
         raise Unsupported(
             f"{first.file.path}: group {number} is shared by {ranks} of {len(shards)} ranks, and "
             "its parameters are not DeepSpeed's experts"
         )
-    for expert_rank in range(size):
-        renamed = {_global_name(name, expert_rank * local): shape for name, shape in shapes.items()}
-        yield _group(number, renamed, shards[expert_rank::size], first, ranks)
-
-
-def _global_name(name: str, first: int) -> str:
-    """The name of a local expert, with the number that it has over all ranks."""
-    return _EXPERT.sub(lambda found: f"{EXPERTS}{first + int(found[1])}.", name)
-
-
-EXPERTS = "deepspeed_experts."
-_EXPERT = re.compile(r"deepspeed_experts\.(\d+)\.")
+    placement = Placement(len(shards), len(shards) // ranks, naming.data_first)
+    for expert_rank in range(placement.expert_ranks):
+        renamed = {
+            naming.everywhere(name, expert_rank, placement.expert_ranks): shape
+            for name, shape in shapes.items()
+        }
+        own = [shards[rank] for rank in placement.ranks_of(expert_rank)]
+        yield _group(number, renamed, own, first, ranks)
 
 
 def _group(

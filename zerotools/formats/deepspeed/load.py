@@ -8,8 +8,8 @@ from pathlib import Path
 from zerotools.core.checkpoint import Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.column import Column, read_column, whole_tensors
+from zerotools.formats.deepspeed.experts import EXPERTS
 from zerotools.formats.deepspeed.files import Listing
-from zerotools.formats.deepspeed.flat_groups import EXPERTS
 from zerotools.formats.deepspeed.model import ModelStates, parse_model, tensors_of
 from zerotools.formats.deepspeed.shards import STAGE_3, Shard, parse_shard
 from zerotools.io.torchzip.torchfile import TorchFile

@@ -1,0 +1,91 @@
+"""Which data-parallel rank has which experts, and what they are called over all ranks.
+
+The ranks of a run are cut into expert-parallel ranks, each with as many experts of a layer as any
+other; those that have the same ones share their vectors. Optimizer files and `param_shapes` call an
+expert by its number on its rank, expert files by its number over all.
+
+Source: DeepSpeed `utils/groups.py`: `_create_expert_and_data_parallel`; `runtime/engine.py`:
+`_save_moe_checkpoint`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+EXPERTS = "deepspeed_experts."
+DATA_FIRST = "use_data_before_expert_parallelism"
+_EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>\..*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`ranks` data-parallel ranks over `expert_ranks` expert-parallel ones: neighbours have
+    different experts, or, `data_first`, the same. What all share has one expert-parallel rank."""
+
+    ranks: int
+    expert_ranks: int = 1
+    data_first: bool = False
+
+    @property
+    def sharing(self) -> int:
+        """Ranks that have the same experts."""
+        return self.ranks // self.expert_ranks
+
+    def of(self, rank: int) -> tuple[int, int]:
+        """The expert-parallel rank, and which part of its vectors `rank` has."""
+        if self.data_first:
+            return rank // self.sharing, rank % self.sharing
+        return rank % self.expert_ranks, rank // self.expert_ranks
+
+    def ranks_of(self, expert_rank: int) -> range:
+        """The ranks that have its experts, in the order of their parts."""
+        if self.data_first:
+            return range(expert_rank * self.sharing, (expert_rank + 1) * self.sharing)
+        return range(expert_rank, self.ranks, self.expert_ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """`local` has the number of experts that one rank has, and `total` that of all ranks, each by
+    layer and as far as names tell; layers may differ."""
+
+    local: Mapping[str, int] = field(default_factory=dict)
+    total: Mapping[str, int] = field(default_factory=dict)
+    data_first: bool = False
+
+    @classmethod
+    def of(cls, local: Iterable[str], everywhere: Iterable[str], config: Any) -> Naming:
+        """From the names on one rank and those over all ranks, and the run's configuration."""
+        return cls(_counts(local), _counts(everywhere), is_data_first(config))
+
+    def everywhere(self, name: str, expert_rank: int, expert_ranks: int) -> str:
+        """The name over all ranks of what `expert_rank` calls `name`."""
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            return name
+        layer = match["layer"]
+        # Frozen experts are in no vector, and a file of experts may be lost: the more is right.
+        each = max(self.local.get(layer, 0), -(-self.total.get(layer, 0) // expert_ranks))
+        return f"{layer}{expert_rank * each + int(match['number'])}{match['rest']}"
+
+
+def is_expert(name: str) -> bool:
+    """Whether a parameter is one of an expert's."""
+    return _EXPERT.fullmatch(name) is not None
+
+
+def is_data_first(config: Any) -> bool:
+    """Whether a configuration has neighbouring ranks share their experts."""
+    return isinstance(config, Mapping) and config.get(DATA_FIRST) is True
+
+
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        if match := _EXPERT.fullmatch(name):
+            known = counts.get(match["layer"], 0)
+            counts[match["layer"]] = max(known, 1 + int(match["number"]))
+    return counts
