@@ -82,7 +82,8 @@ def without_padding(tree: Any) -> None:
 
 
 def is_round_robin(tree: Any) -> bool:
-    return bool(tree["ds_config"]["zero_optimization"].get("round_robin_gradients"))
+    zero = tree.get("ds_config", {}).get("zero_optimization", {})
+    return bool(zero.get("round_robin_gradients"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
@@ -156,9 +157,7 @@ def test_a_tag_directory_alone_takes_nothing_of_its_neighbours(tmp_path: Path) -
 
 
 def test_what_cannot_be_laid_out_is_refused_by_name(tmp_path: Path) -> None:
-    refused = {"z0-bf16-w2": "no ZeRO partitions", "experts-z2-bf16-w2": "experts"}
-    for name, why in refused.items():
-        with pytest.raises(Unsupported, match=why):
-            lay_out(read(DEEPSPEED / name / "checkpoint"), tmp_path / "out", world_size=3)
+    with pytest.raises(Unsupported, match="no ZeRO partitions"):
+        lay_out(read(DEEPSPEED / "z0-bf16-w2" / "checkpoint"), tmp_path / "out", world_size=3)
     with pytest.raises(BadRequest, match="at least 1 rank, not 0"):
         lay_out(read(DEEPSPEED / "z2-fp32-w2" / "checkpoint"), tmp_path / "out", world_size=0)

@@ -44,11 +44,19 @@ class Part:
 @dataclass(frozen=True)
 class ParamGroup:
     """`shapes` has the parameters in the order in which the optimizer was given them; `parts` are
-    in the same order. `options` are torch's param group but for `params`."""
+    in the same order. `options` are torch's param group but for `params`. Of experts, `shapes` has
+    the names that files use, and `experts` for each expert-parallel rank what they are called over
+    all ranks, by those names; `parts` are then of all of them."""
 
     shapes: Shapes
     parts: Sequence[Part]
     options: Mapping[str, Any]
+    experts: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def expert_ranks(self) -> int:
+        """Expert-parallel ranks that have parameters of their own; 1 where all ranks share."""
+        return len(self.experts) or 1
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,11 @@ class Blueprint:
     def zero(self) -> Mapping[str, Any]:
         """The `zero_optimization` of the run's configuration; empty where the files have none."""
         return zero_optimization(self.model.get("ds_config"))
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether expert-parallel ranks have parameters of their own."""
+        return any(group.experts for group in self.groups)
 
 
 def blueprint_of(column: Column, hyperparameters: Mapping[str, Any]) -> Blueprint:
@@ -133,41 +146,60 @@ def _groups(
     column: Column, shard: Shard, hyperparameters: Mapping[str, Any]
 ) -> Iterator[ParamGroup]:
     round_robin = is_round_robin(column.model, shard)
+    flat = _by_number(column.groups)
     saved = shard.param_groups
     if saved is None:
-        saved = [{**hyperparameters, "params": [number]} for number in range(len(column.groups))]
-    for numbers, options in zip(_members(column, shard, saved), saved, strict=True):
-        parts = [_part(column.groups[number], shard) for number in numbers]
-        if shard.kind != STAGE_3:
-            orders = [optimizer_order(column.groups[n], round_robin=round_robin) for n in numbers]
-            shapes = {
-                name: part.shapes[name]
-                for part, names in zip(parts, orders, strict=True)
-                for name in names
-            }
-        else:
-            shapes = {name: shape for part in parts for name, shape in part.shapes.items()}
+        saved = [{**hyperparameters, "params": [number]} for number in flat]
+    for numbers, options in zip(_members(len(flat), shard, saved), saved, strict=True):
+        own = [flat[number] for number in numbers]
+        if len({len(groups) for groups in own}) > 1:
+            raise BadFile(f"{shard.file.path}: groups {numbers} are one, and shared differently")
+        shapes, experts = _ordered(own, round_robin=round_robin)
+        parts = [_part(group) for groups in own for group in groups]
         rest = {key: value for key, value in options.items() if key != "params"}
-        yield ParamGroup(shapes, parts, rest)
+        yield ParamGroup(shapes, parts, rest, experts)
 
 
-def _members(column: Column, shard: Shard, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
+    """Several where each expert-parallel rank has its own."""
+    found: dict[int, list[FlatGroup]] = {}
+    for group in groups:
+        found.setdefault(group.number, []).append(group)
+    return found
+
+
+def _ordered(
+    flat: Sequence[Sequence[FlatGroup]], *, round_robin: bool
+) -> tuple[Shapes, list[dict[str, str]]]:
+    """Shapes in the optimizer's order by the names in the files, which are those of the first
+    expert-parallel rank, and what each calls its own over all ranks."""
+    shapes = {name: shape for groups in flat for name, shape in groups[0].shapes.items()}
+    orders = [
+        [name for group in ranks for name in optimizer_order(group, round_robin=round_robin)]
+        for ranks in zip(*flat, strict=True)
+    ]
+    ordered = {name: shapes[name] for order in orders[:1] for name in order}
+    several = orders if len(orders) > 1 else ()
+    return ordered, [dict(zip(ordered, order, strict=True)) for order in several]
+
+
+def _members(count: int, shard: Shard, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """The flat groups (stage 3: sub-groups) of each param group.
 
     Raises:
         BadFile: one is in none, or in several.
     """
     found = [list(group.get("params", ())) for group in saved]
-    if sorted(number for numbers in found for number in numbers) != [*range(len(column.groups))]:
+    if sorted(number for numbers in found for number in numbers) != [*range(count)]:
         raise BadFile(
-            f"{shard.file.path} has {len(column.groups)} flat groups, and its param_groups list "
-            f"{found}"
+            f"{shard.file.path} has {count} flat groups, and its param_groups list {found}"
         )
     return found
 
 
-def _part(group: FlatGroup, shard: Shard) -> Part:
+def _part(group: FlatGroup) -> Part:
     group.check_roles()
+    shard = first_of(group.shards)
     saved = shard.fields.tree.get(BASE_STATE)
     if isinstance(saved, list):
         state = saved[group.number]
@@ -196,7 +228,7 @@ def joined(parts: Sequence[Part]) -> Part:
     for part in parts[1:]:
         if (part.dtypes, part.numbers) != (first.dtypes, first.numbers):
             raise Unsupported(
-                f"{first.where} and {part.where.rpartition(': ')[2]} would become one, and their "
-                "optimizer state differs in kind or in its step"
+                f"{first.where} and {part.where} would become one, and their optimizer state "
+                "differs in kind or in its step"
             )
     return first

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from zerotools.core.checkpoint import Checkpoint, Tensor
-from zerotools.core.errors import Unsupported
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import Ranges
 from zerotools.formats.deepspeed.column import Column
 from zerotools.formats.deepspeed.settings import Settings, zero_optimization
@@ -26,21 +27,20 @@ def check_supported(path: Path, column: Column, count: int, settings: Settings) 
 
     Raises:
         Unsupported: see there.
+        BadFile: a rank is missing, and experts with it.
     """
     if not column.groups:
         raise Unsupported(
             f"{path} has no ZeRO partitions that name their parameters, so there is nothing to "
             "distribute over other ranks"
         )
-    if count > 1 and settings.stage == 3:
+    if count > 1 and settings.settled().stage == 3:
         raise Unsupported(
             f"{path} has {count} model-parallel ranks (pipeline or tensor), which zerotools does "
             "not move to stage 3"
         )
-    if any(group.geometry.ranks != len(column.shards) for group in column.groups) or (
-        column.model.fields.tree.get("num_experts")
-    ):
-        raise Unsupported(f"{path} has experts, which zerotools does not reshard")
+    if column.model.fields.tree.get("num_experts"):
+        _check_experts(path, column, count, settings)
     size = column.model.data_parallel_size
     if size not in (None, len(column.shards)):
         raise Unsupported(
@@ -60,16 +60,43 @@ def check_supported(path: Path, column: Column, count: int, settings: Settings) 
         )
 
 
+def _check_experts(path: Path, column: Column, count: int, settings: Settings) -> None:
+    """Experts are moved over the ranks that share them; nothing else about them changes."""
+    shard = first_of(column.shards)
+    if column.model.fields.tree.get("ds_autoep_layers"):
+        raise Unsupported(
+            f"{path} has experts of AutoEP (ds_autoep_layers), which zerotools does not reshard"
+        )
+    if count > 1:
+        raise Unsupported(
+            f"{path} has experts and {count} model-parallel ranks, which zerotools does not reshard"
+        )
+    if shard.kind == STAGE_3 or settings.settled().stage == 3:
+        raise Unsupported(
+            f"{path} has experts, which zerotools lays out for stages 1 and 2, as DeepSpeed does"
+        )
+    if not shard.is_rigid:
+        raise Unsupported(
+            f"{path} has experts and elastic optimizer state, which does not say which groups "
+            "have experts; save it without elastic_checkpoint"
+        )
+    for rank, there in enumerate(column.shards):
+        if there is None:
+            name = re.sub(r"pp_rank_\d+_", f"pp_rank_{rank}_", shard.file.name)
+            raise BadFile(f"{path / name} is missing; no other rank may have its experts")
+
+
 def check_masters(source: Checkpoint, column: Column) -> None:
     """Compare the beginning of every master with the weight that was cast from it.
 
     Where they agree, the vectors lie in the order that `param_shapes` says, whatever the run's
-    configuration says. Stage 3 keeps no weights to compare with.
+    configuration says. Weights in files of layers and experts are compared where they have 16 bits.
+    Stage 3 keeps no weights to compare with.
 
     Raises:
         Unsupported: they disagree: the order of the vectors is not what the files say.
     """
-    if first_of(column.shards).kind == STAGE_3 or column.model.module is None:
+    if first_of(column.shards).kind == STAGE_3:
         return
     with OpenFiles(source.root) as files:
         for name, master, weight in _pairs(column):
@@ -80,10 +107,14 @@ def check_masters(source: Checkpoint, column: Column) -> None:
             both = (cast.astype(np.float64), theirs[:count].astype(np.float64))
             if not np.array_equal(*both, equal_nan=True):
                 raise Unsupported(
-                    f"{column.model.file.path}: {name} is not the {weight.dtype} of its master in "
-                    f"{first_of(column.shards).file.path}: the flat vectors do not lie in the "
-                    "order of param_shapes; load it with DeepSpeed, and save it again"
+                    f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master in "
+                    f"{_path(source, master)}: the flat vectors do not lie in the order of "
+                    "param_shapes; load it with DeepSpeed, and save it again"
                 )
+
+
+def _path(source: Checkpoint, tensor: Tensor) -> Path:
+    return source.root / next(iter(tensor.chunks)).file
 
 
 def _pairs(column: Column) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -92,6 +123,8 @@ def _pairs(column: Column) -> Iterator[tuple[str, Tensor, Tensor]]:
             stored = (column.model.module or {}).get(name)
             if stored is not None and stored.shape == master.shape:
                 yield name, master, column.model.file.tensor(stored)
+            elif stored is None and (copy := column.tensors.get(Key(name, "param16"))) is not None:
+                yield name, master, copy
 
 
 def _first(files: OpenFiles, tensor: Tensor) -> Array:

@@ -16,6 +16,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.deepspeed.blueprint import Blueprint, blueprint_of
 from zerotools.formats.deepspeed.checks import check_masters, check_supported
 from zerotools.formats.deepspeed.column import Column
+from zerotools.formats.deepspeed.experts import is_data_first
 from zerotools.formats.deepspeed.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.lay_out_flat import lay_out_flat
 from zerotools.formats.deepspeed.lay_out_sliced import lay_out_sliced
@@ -45,10 +46,10 @@ def lay_out(
     """Lay `source`, as the reader of DeepSpeed gave it, out for `world_size` ranks.
 
     Raises:
-        BadRequest: `world_size` is not a multiple of the model-parallel ranks, or a setting that
-            does not fit.
-        Unsupported: a checkpoint without ZeRO, or with experts; another stage of model-parallel
-            ranks; files that do not say what is needed.
+        BadRequest: `world_size` is not a multiple of the model- or expert-parallel ranks, or a
+            setting that does not fit.
+        Unsupported: a checkpoint without ZeRO; stage 3 of model-parallel ranks or of experts; files
+            that do not say what is needed.
         BadFile: its files disagree.
     """
     columns: Sequence[Column] = source.origin.details[COLUMNS]
@@ -153,7 +154,7 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
 
 
 def layer_files(source: Checkpoint) -> list[str]:
-    """The files of a pipeline's layers, which no number of data-parallel ranks changes."""
+    """The files of a pipeline's layers and of experts, which no number of ranks changes."""
     return sorted(name for name in source.files if name.startswith("layer_"))
 
 
@@ -219,7 +220,11 @@ def is_as_asked(source: Checkpoint, world_size: int, settings: Settings) -> bool
     shards = [shard for shard in column.shards if shard is not None]
     if not shards:
         return True
-    zero = zero_optimization(column.model.fields.tree.get("ds_config"))
+    config = column.model.fields.tree.get("ds_config")
+    given = settings.ds_config
+    if given is not None and is_data_first(given) != is_data_first(config):
+        return False
+    zero = zero_optimization(config)
     own = {
         "stage": shards[0].stage or 1,
         "sub_group_size": number_of(zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE),

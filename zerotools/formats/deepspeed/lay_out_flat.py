@@ -14,6 +14,7 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.blueprint import BASE_STATE, STATE, Blueprint, Part, joined
+from zerotools.formats.deepspeed.experts import Placement
 from zerotools.formats.deepspeed.flat import Vector
 from zerotools.formats.deepspeed.geometry import Geometry, Held, held, partition_of
 from zerotools.formats.deepspeed.order import flat_order, paddings_of
@@ -54,7 +55,9 @@ def lay_out_flat(
     outputs = []
     for rank, name in enumerate(names):
         made = _made(blueprint, units, rank)
-        here = [content[rank] for content in contents]
+        here = [
+            content[_part_of(unit, rank)] for unit, content in zip(units, contents, strict=True)
+        ]
         tree = _tree(blueprint, units, scalars, rank, made, here)
         output = Output.of(
             tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers
@@ -70,10 +73,10 @@ def lay_out_flat(
     tensors = {
         Key(parameter, role): tensor
         for (number, role), of_ranks in vectors.items()
-        for parameter, tensor in units[number].geometry.tensors(of_ranks[0].dtype, of_ranks)
+        for parameter, tensor in units[number].tensors(of_ranks)
     }
     weights = {key: model.placed(model_name, each) for key, each in blueprint.weights.items()}
-    small = dict(placed_scalars(units, scalars, outputs[0], names[0]))
+    small = dict(placed_scalars(units, scalars, outputs, names))
     known = {**tensors, **weights, **small}
     carried = carried_tensors(blueprint.held, known, {model_name: model})
     return Files(plans, {**tensors, **weights}, {**carried, **small}, blueprint.sources)
@@ -83,15 +86,22 @@ def _units(blueprint: Blueprint, wanted: Wanted) -> list[Unit]:
     """One for each param group, in the order of the vector."""
     units = []
     for group in blueprint.groups:
-        names = flat_order(list(group.shapes), wanted.ranks, round_robin=wanted.round_robin)
+        placement = Placement(wanted.ranks, group.expert_ranks, wanted.data_first)
+        ranks = placement.sharing
+        names = flat_order(list(group.shapes), ranks, round_robin=wanted.round_robin)
         shapes = {name: group.shapes[name] for name in names}
         alignment = wanted.alignment
         paddings = () if alignment is None else paddings_of(shapes, alignment)
-        total = Geometry(shapes, paddings, wanted.ranks, None).total
-        partition = partition_of(total, wanted.ranks)
-        geometry = Geometry(shapes, paddings, wanted.ranks, partition)
-        units.append(Unit(geometry, joined(group.parts) if group.parts else _EMPTY))
+        total = Geometry(shapes, paddings, ranks, None).total
+        geometry = Geometry(shapes, paddings, ranks, partition_of(total, ranks))
+        part = joined(group.parts) if group.parts else _EMPTY
+        units.append(Unit(geometry, part, placement, group.experts))
     return units
+
+
+def _part_of(unit: Unit, rank: int) -> int:
+    """Which part of a unit's vectors `rank` has: all ranks share them, or those of its experts."""
+    return unit.placement.of(rank)[1]
 
 
 _EMPTY = Part("", {}, {"param": FLOAT32}, None, {})
@@ -113,15 +123,15 @@ def _made(blueprint: Blueprint, units: Sequence[Unit], rank: int) -> dict[Place,
         for role, dtype in unit.part.dtypes.items():
             length, master = unit.geometry.width, role == "param"
             if master and is_cut:
-                length -= _padding(unit.geometry, rank)
+                length -= _padding(unit.geometry, _part_of(unit, rank))
             key = f"new-{number}-{role}"
             made[number, role] = new_vector(key, dtype, length, requires_grad=master)
     return made
 
 
-def _padding(geometry: Geometry, rank: int) -> int:
-    """Elements of a rank's vector behind the end of the group."""
-    return min(geometry.width, max(0, (rank + 1) * geometry.width - geometry.total))
+def _padding(geometry: Geometry, part: int) -> int:
+    """Elements of a part of the vector that are behind the end of the group."""
+    return min(geometry.width, max(0, (part + 1) * geometry.width - geometry.total))
 
 
 def _clipped(content: Held, length: int) -> list[tuple[int, int]]:
@@ -138,7 +148,7 @@ def _tree(
     contents: Sequence[Held],
 ) -> dict[str, Any]:
     """The optimizer file of one rank: the blueprint's, with vectors and layout replaced."""
-    saved, ranks = blueprint.inner, units[0].geometry.ranks
+    saved = blueprint.inner
     geometries = [unit.geometry for unit in units]
     base = saved.get(BASE_STATE)
     groups = [
@@ -151,11 +161,11 @@ def _tree(
         MASTERS: [made[number, "param"] for number in range(len(units))],
     }
     if isinstance(saved.get("partition_count"), int):
-        new["partition_count"] = ranks
+        new["partition_count"] = units[0].placement.ranks
     elif "partition_count" in saved:
-        new["partition_count"] = [ranks] * len(units)
+        new["partition_count"] = [unit.placement.sharing for unit in units]
     if PADDINGS in saved:
-        new[PADDINGS] = [_booked(blueprint.kind, geometry, rank) for geometry in geometries]
+        new[PADDINGS] = [_booked(blueprint.kind, unit, rank) for unit in units]
     if ALIGNMENTS in saved:
         new[ALIGNMENTS] = [list(each.paddings) or [0] * len(each.shapes) for each in geometries]
     if MAPPINGS in saved:
@@ -167,11 +177,12 @@ def _tree(
     return {**blueprint.optimizer, STATE: new}
 
 
-def _booked(kind: str, geometry: Geometry, rank: int) -> int:
+def _booked(kind: str, unit: Unit, rank: int) -> int:
     """`group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
+    geometry, part = unit.geometry, _part_of(unit, rank)
     if kind != BF16_OPTIMIZER:
-        return _padding(geometry, rank)
-    last = rank == geometry.ranks - 1
+        return _padding(geometry, part)
+    last = part == geometry.ranks - 1
     return geometry.ranks * geometry.width - geometry.total if last else 0
 
 

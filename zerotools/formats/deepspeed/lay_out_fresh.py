@@ -19,8 +19,9 @@ from zerotools.core.checkpoint import (
 )
 from zerotools.core.dropping import LOOSE
 from zerotools.core.dtypes import FLOAT16, DType
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.experts import is_expert
 from zerotools.formats.deepspeed.find import LATEST
 from zerotools.formats.deepspeed.fresh import (
     PRECISION_KEYS,
@@ -51,9 +52,10 @@ def lay_out_fresh(
 
     Raises:
         BadRequest: something that DeepSpeed needs is known from nowhere; the message lists all.
-        Unsupported: optimizer state that differs within a param group.
+        Unsupported: optimizer state that differs within a param group, or experts.
     """
     settled = settings.settled()
+    _check_dense(source)
     given = _given(source, training, settled)
     blueprint = blueprint_from(given)
     wanted = wanted_of(blueprint, settings, world_size, world_size)
@@ -78,6 +80,15 @@ def lay_out_fresh(
         dropped=tuple(_dropped(given)),
         unlisted=unlisted_keys(files.tensors),
     )
+
+
+def _check_dense(source: Checkpoint) -> None:
+    found = next((key.name for key in source.tensors if is_expert(key.name)), None)
+    if found is not None:
+        raise Unsupported(
+            f"{source.origin.path} has DeepSpeed's experts ({found}), which need files and param "
+            "groups of their own; zerotools writes them out of DeepSpeed's checkpoints alone"
+        )
 
 
 def _given(source: Checkpoint, training: TrainingState, settled: Settings) -> Given:

@@ -66,7 +66,7 @@ def lay_out_sliced(
     models, others = _model_files(blueprint, wanted.ranks, units, model_names, plans)
     tensors |= others
     repeated = _repeated(blueprint, models, model_names)
-    small = dict(placed_scalars(units, scalars, output, names[0]))
+    small = dict(placed_scalars(units, scalars, [output], names))
     carried = carried_tensors(blueprint.held, {**tensors, **small}, {model_names[0]: models[0]})
     sources = {key: blueprint.sources[of] for key, (of, _) in repeated.items()}
     tensors |= {key: tensor for key, (_, tensor) in repeated.items()}

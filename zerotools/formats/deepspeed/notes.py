@@ -8,6 +8,7 @@ from typing import Any
 
 from zerotools.formats.deepspeed.blueprint import Blueprint
 from zerotools.formats.deepspeed.column import Column
+from zerotools.formats.deepspeed.experts import DATA_FIRST
 from zerotools.formats.deepspeed.settings import Settings
 from zerotools.formats.deepspeed.shards import STAGE_3, first_of
 from zerotools.formats.deepspeed.wanted import Wanted, needed_keys
@@ -28,9 +29,12 @@ def notes_on(
 def needed_settings(blueprint: Blueprint, wanted: Wanted, settings: Settings) -> list[str]:
     """Keys of the configuration that the resuming run must have; none where it was given."""
     needed = needed_keys(blueprint, wanted)
-    if settings.ds_config is not None or not needed:
+    if settings.ds_config is not None:
         return []
-    return [f'the resuming run needs "zero_optimization": {json.dumps(needed)}']
+    notes = [f'the resuming run needs "zero_optimization": {json.dumps(needed)}'] if needed else []
+    if wanted.data_first:
+        notes.append(f'the resuming run needs "{DATA_FIRST}": true')
+    return notes
 
 
 def _elastic(column: Column, settings: Settings) -> list[str]:

@@ -13,6 +13,7 @@ from math import prod
 
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.blueprint import Blueprint, ParamGroup, joined
+from zerotools.formats.deepspeed.experts import Placement
 from zerotools.formats.deepspeed.geometry import Geometry
 from zerotools.formats.deepspeed.model import Shapes
 from zerotools.formats.deepspeed.settings import (
@@ -54,6 +55,7 @@ def sub_groups(group: ParamGroup, ranks: int, limit: int) -> list[Unit]:
         Unit(
             Geometry(shapes, (), ranks, None),
             joined([part for part in group.parts if not part.shapes.keys().isdisjoint(shapes)]),
+            Placement(ranks),
         )
         for shapes in cut(group.shapes, ranks, limit)
     ]

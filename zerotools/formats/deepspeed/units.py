@@ -12,6 +12,8 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.formats.deepspeed.blueprint import Part
+from zerotools.formats.deepspeed.experts import Placement
+from zerotools.formats.deepspeed.flat import Vector
 from zerotools.formats.deepspeed.geometry import Geometry
 from zerotools.formats.deepspeed.output import Output
 from zerotools.io.torchzip.tensors import as_tensor
@@ -23,10 +25,26 @@ Place = tuple[int, str]
 
 @dataclass(frozen=True)
 class Unit:
-    """`part` is one of those that its parameters come from, which are equal in everything else."""
+    """`part` is one of those that its parameters come from, which are equal in everything else.
+    `geometry` is over the ranks that share the vectors, `placement` over all; `experts` are what
+    its parameters are called on each expert-parallel rank, if those have their own."""
 
     geometry: Geometry
     part: Part
+    placement: Placement
+    experts: Sequence[Mapping[str, str]] = ()
+
+    def names(self, expert_rank: int) -> Sequence[str]:
+        """What its parameters on one expert-parallel rank are called over all ranks."""
+        return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
+
+    def tensors(self, vectors: Sequence[Vector]) -> Iterator[tuple[str, Tensor]]:
+        """Its parameters by those names, cut out of one vector for each of all ranks."""
+        for expert_rank in range(self.placement.expert_ranks):
+            own = [vectors[rank] for rank in self.placement.ranks_of(expert_rank)]
+            found = self.geometry.tensors(own[0].dtype, own)
+            names = self.experts[expert_rank] if self.experts else {}
+            yield from ((names.get(name, name), tensor) for name, tensor in found)
 
 
 @dataclass
@@ -56,13 +74,16 @@ def scalars_of(units: Sequence[Unit]) -> Scalars:
 
 
 def placed_scalars(
-    units: Sequence[Unit], scalars: Scalars, output: Output, file: str
+    units: Sequence[Unit], scalars: Scalars, outputs: Sequence[Output], files: Sequence[str]
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Where the output has them; all ranks' files have the same."""
+    """Where the output has them: all ranks' files have the same, and the first that has a parameter
+    counts."""
     for (number, role), stored in scalars.found.items():
-        tensor = output.placed(file, stored)
-        for name in units[number].geometry.shapes:
-            yield Key(name, role), tensor
+        unit = units[number]
+        for expert_rank in range(unit.placement.expert_ranks):
+            rank = unit.placement.ranks_of(expert_rank)[0]
+            tensor = outputs[rank].placed(files[rank], stored)
+            yield from ((Key(name, role), tensor) for name in unit.names(expert_rank))
 
 
 def state_of(

@@ -8,6 +8,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.blueprint import Blueprint
+from zerotools.formats.deepspeed.experts import DATA_FIRST, is_data_first
 from zerotools.formats.deepspeed.order import alignment_of
 from zerotools.formats.deepspeed.settings import (
     ALIGNED,
@@ -26,6 +27,7 @@ from zerotools.formats.deepspeed.sub_groups import check_explained, size_of
 class Wanted:
     """`kind` is that of the optimizer files; `stage` is None for BF16_Optimizer. `alignment` is in
     elements; None: parameters are not aligned. Sub-groups are of stage 3, the rest of the others.
+    `data_first` has neighbouring ranks share their experts.
     """
 
     ranks: int
@@ -34,17 +36,19 @@ class Wanted:
     sub_group_size: int = DEFAULT_SUB_GROUP_SIZE
     round_robin: bool = False
     alignment: int | None = None
+    data_first: bool = False
 
 
 def wanted_of(blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks: int) -> Wanted:
     """The layout for `ranks` ranks of what `saved_ranks` saved.
 
     Raises:
-        BadRequest: a setting that the stage does not have.
+        BadRequest: a setting that the stage does not have, or ranks that cannot share experts.
         Unsupported: sub-groups that the configuration does not explain.
     """
     settled = settings.settled()
     kind, stage = _class_of(blueprint, settled.stage)
+    data_first = _data_first(blueprint, settings, ranks)
     if kind == STAGE_3:
         if settled.round_robin is not None:
             raise BadRequest("--round-robin is of stages 1 and 2, and the output is of stage 3")
@@ -59,12 +63,29 @@ def wanted_of(blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks:
     if kind == BF16_OPTIMIZER:
         if settings.round_robin:
             raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
-        return Wanted(ranks, kind, stage, alignment=_alignment(blueprint, settings))
+        alignment = _alignment(blueprint, settings)
+        return Wanted(ranks, kind, stage, alignment=alignment, data_first=data_first)
     round_robin = settled.round_robin
     if round_robin is None:
         round_robin = blueprint.zero.get(ROUND_ROBIN) is True
     alignment = _alignment(blueprint, settings)
-    return Wanted(ranks, kind, stage, round_robin=round_robin, alignment=alignment)
+    return Wanted(
+        ranks, kind, stage, round_robin=round_robin, alignment=alignment, data_first=data_first
+    )
+
+
+def _data_first(blueprint: Blueprint, settings: Settings, ranks: int) -> bool:
+    """The placement of experts, whose expert-parallel ranks stay as many as they are."""
+    for group in blueprint.groups:
+        if ranks % group.expert_ranks:
+            where = group.parts[0].where
+            raise BadRequest(
+                f"{where} has experts over {group.expert_ranks} expert-parallel ranks, which stay "
+                f"as they are, and --world-size {ranks} is not a multiple of {group.expert_ranks}"
+            )
+    given = settings.ds_config
+    config = blueprint.model.get("ds_config") if given is None else given
+    return blueprint.has_experts and is_data_first(config)
 
 
 def _class_of(blueprint: Blueprint, stage: int | None) -> tuple[str, int | None]:
@@ -88,13 +109,21 @@ def _alignment(blueprint: Blueprint, settings: Settings) -> int | None:
 def configured(blueprint: Blueprint, wanted: Wanted) -> Blueprint:
     """The blueprint whose saved configuration says how the output is laid out."""
     changed = dict(_differing(blueprint, wanted))
-    if not changed:
+    placed = dict(_placed(blueprint, wanted))
+    if not changed and not placed:
         return blueprint
     return replace(
         blueprint,
-        model=_with_config(blueprint.model, changed),
-        optimizer=_with_config(blueprint.optimizer, changed),
+        model=_with_config(blueprint.model, changed, placed),
+        optimizer=_with_config(blueprint.optimizer, changed, placed),
     )
+
+
+def _placed(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]]:
+    """What changes of a configuration beside `zero_optimization`."""
+    known = is_data_first(blueprint.model.get("ds_config"))
+    if blueprint.has_experts and known != wanted.data_first:
+        yield DATA_FIRST, wanted.data_first
 
 
 def _differing(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]]:
@@ -109,11 +138,13 @@ def _differing(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]
         yield ALIGNED, wanted.alignment is not None
 
 
-def _with_config(tree: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+def _with_config(
+    tree: dict[str, Any], changed: dict[str, Any], placed: dict[str, Any]
+) -> dict[str, Any]:
     config = tree.get("ds_config")
     config = config if isinstance(config, dict) else {}
     zero = {**zero_optimization(config), **changed}
-    return {**tree, "ds_config": {**config, "zero_optimization": zero}}
+    return {**tree, "ds_config": {**config, "zero_optimization": zero, **placed}}
 
 
 def needed_keys(source: Blueprint, wanted: Wanted) -> dict[str, Any]:
