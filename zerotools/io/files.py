@@ -104,10 +104,10 @@ class OpenFiles:
             self._read(descriptor, file, offset, buffer)
 
     def _read(self, descriptor: int, file: str, offset: int, buffer: memoryview) -> None:
-        done = 0
-        while done < len(buffer):
+        done, left = 0, buffer
+        while left:
             try:
-                count = os.preadv(descriptor, [buffer[done:]], offset + done)
+                count = os.preadv(descriptor, [left], offset + done)
             except OSError as error:
                 raise BadFile(
                     f"{self._root / file} cannot be read at byte {offset + done}: {error.strerror}"
@@ -118,6 +118,7 @@ class OpenFiles:
                     f"{offset + len(buffer)} were expected; it is truncated"
                 )
             done += count
+            left = buffer[done:]
 
     def write_at(self, file: str, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`.

@@ -17,7 +17,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.cast_torch import cast_for
 from zerotools.io.staging import partial_of
 from zerotools.ops.execute import Report, execute
-from zerotools.ops.plan import plan, prove_plan, stored_elements
+from zerotools.ops.plan import plan, prove_plan
 from zerotools.ops.resuming import identity_of
 from zerotools.ops.tiles import Budget
 
@@ -49,8 +49,7 @@ class Conversion:
     @property
     def bytes_of_tensors(self) -> int:
         """Tensor data to write: what the progress bar counts."""
-        tensors = self.target.checkpoint.tensors.values()
-        return sum(stored_elements(tensor) * tensor.dtype.itemsize for tensor in tensors)
+        return sum(tensor.nbytes for tensor in self.target.checkpoint.tensors.values())
 
     @property
     def bytes_to_read(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import FilePlan, Key, Target
+from zerotools.core.checkpoint import Carried, FilePlan, Key, Target
 from zerotools.core.errors import BadFile
 from zerotools.core.ranges import places
 from zerotools.io.arrays import NO_LOSSES, Cast, CastLosses, numpy_cast
@@ -16,9 +16,10 @@ from zerotools.io.files import OpenFiles, sync_directory
 from zerotools.io.journal import NAME as JOURNAL
 from zerotools.io.journal import Journal
 from zerotools.io.staging import Staging
+from zerotools.io.transfer import transfer
 from zerotools.ops.plan import Copy, FlatCopy
 from zerotools.ops.reread import compare_bytes, compare_layout
-from zerotools.ops.tiles import MAX_TILE_BYTES, Budget, Workers
+from zerotools.ops.tiles import Budget, Workers
 from zerotools.ops.write import Writer
 
 
@@ -171,27 +172,20 @@ def _create(path: Path, file_plan: FilePlan) -> None:
             output.write(literal.data)
         output.flush()
         for carried in file_plan.carried:
-            with carried.source.open("rb") as source:
-                _copy_range(
-                    source.fileno(),
-                    output.fileno(),
-                    carried.source_offset,
-                    carried.offset,
-                    carried.length,
-                    carried.source,
-                )
+            _carry(carried, output.fileno())
 
 
-def _copy_range(
-    source: int, output: int, source_offset: int, offset: int, length: int, name: Path
-) -> None:
-    done = 0
-    while done < length:
-        data = os.pread(source, min(MAX_TILE_BYTES, length - done), source_offset + done)
-        if not data:
-            raise BadFile(
-                f"{name} ends at byte {source_offset + done}, and {source_offset + length} were "
-                "expected; it is truncated"
-            )
-        os.pwrite(output, data, offset + done)
-        done += len(data)
+def _carry(carried: Carried, output: int) -> None:
+    """Take bytes of the source over.
+
+    Raises:
+        BadFile: the source is cut short.
+    """
+    path, begin, length = carried.source, carried.source_offset, carried.length
+    with path.open("rb") as source:
+        done = transfer(source.fileno(), begin, output, carried.offset, length)
+    if done < length:
+        raise BadFile(
+            f"{path} ends at byte {begin + done}, and {begin + length} were expected; it is "
+            "truncated"
+        )

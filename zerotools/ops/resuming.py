@@ -52,6 +52,6 @@ def _layout_facts(source: Checkpoint, target: Target) -> Iterator[object]:
     for key, tensor in target.checkpoint.tensors.items():
         yield key, tensor.dtype.name, tensor.shape, source.tensors[key].dtype.name
         if isinstance(tensor.chunks, Ranges):
-            yield from tensor.chunks.each()
+            yield [tuple(each) for each in tensor.chunks.each()]
         else:
             yield from tensor.chunks

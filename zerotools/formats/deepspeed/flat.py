@@ -86,20 +86,12 @@ def slice_ranges(
 
 
 def _ranges(segments: Iterator[Segment], vectors: Sequence[Vector | None]) -> Iterator[Range]:
+    """What a vector is too short to hold is left out: a hole, which the plan names."""
     for rank, at, begin, end in segments:
         vector = vectors[rank] if rank < len(vectors) else None
-        if vector is not None:
-            found = _held(vector, at, begin, end)
-            if found is not None:
-                yield found
-
-
-def _held(vector: Vector, at: int, begin: int, end: int) -> Range | None:
-    """Elements [begin, end) of a parameter, which lie from element `at` of `vector` on.
-
-    What the vector is too short to hold is left out: a hole, which the plan names.
-    """
-    end = min(end, begin + vector.numel - at)
-    if begin >= end:
-        return None
-    return Range(begin, end, vector.file, vector.offset + at * vector.dtype.itemsize)
+        if vector is None:
+            continue
+        if begin + vector.numel < end + at:
+            end = begin + vector.numel - at
+        if begin < end:
+            yield Range(begin, end, vector.file, vector.offset + at * vector.dtype.itemsize)

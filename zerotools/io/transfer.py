@@ -1,0 +1,61 @@
+"""Bytes of one open file to another, unchanged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+# One call may take long, and cannot be interrupted.
+_MOST = 64 * 1024 * 1024
+_BUFFER = 1024 * 1024
+
+
+def transfer(source: int, source_offset: int, output: int, offset: int, length: int) -> int:
+    """Copy `length` bytes; returns how many there were, fewer where the source ends early.
+
+    The system copies them itself where it can, which halves the work. Where it refuses, as it does
+    between some file systems, the rest goes through memory, and errors are that way's.
+
+    Raises:
+        OSError: reading or writing failed.
+    """
+    done = 0
+    for step in (_in_kernel, _through_memory):
+        for count in step(source, source_offset + done, output, offset + done, length - done):
+            done += count
+    return done
+
+
+def _in_kernel(
+    source: int, source_offset: int, output: int, offset: int, length: int
+) -> Iterator[int]:
+    """Sizes of what was copied, until nothing is left or the system copies no more."""
+    done = 0
+    while done < length:
+        try:
+            count = os.copy_file_range(
+                source, output, min(_MOST, length - done), source_offset + done, offset + done
+            )
+        except OSError:
+            return
+        if not count:
+            return
+        yield count
+        done += count
+
+
+def _through_memory(
+    source: int, source_offset: int, output: int, offset: int, length: int
+) -> Iterator[int]:
+    """Sizes of what was copied, until nothing is left or the source ends."""
+    buffer = memoryview(bytearray(min(_BUFFER, length)))
+    done = 0
+    while done < length:
+        found = os.preadv(source, [buffer[: length - done]], source_offset + done)
+        if not found:
+            return
+        written = 0
+        while written < found:
+            written += os.pwrite(output, buffer[written:found], offset + done + written)
+        yield found
+        done += found
