@@ -159,3 +159,12 @@ def test_companions_come_from_the_config_dir(convert: Convert, tmp_path: Path) -
 def test_no_checkpoint_is_status_3(convert: Convert, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     assert convert(tmp_path, tmp_path.with_name("out"), "--to", "torch")[0] == 3
+
+
+def test_what_lies_beside_and_is_left_behind_is_said(convert: Convert, tmp_path: Path) -> None:
+    saved = DEEPSPEED / "hf-trainer-z3-bf16-w2" / "checkpoint"
+    status, _, err = convert(saved, tmp_path / "out", "--to", "torch")
+    assert status == 0
+    assert "dropped: random state (it is that of the ranks that saved)" in err
+    assert "left behind: model.safetensors, trainer_state.json, training_args.bin\n" in err
+    assert (tmp_path / "out" / "config.json").is_file()

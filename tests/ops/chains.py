@@ -3,10 +3,13 @@ words each format drops, and what becomes of tensors and numbers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tests.formats.elements import elements
 from zerotools import formats
@@ -19,23 +22,13 @@ from zerotools.ops.tiles import Budget
 from zerotools.ops.translate import prepare
 
 WEIGHTS = ("param", "buffer")
-STATE = (
+LOOSE = "state"  # tensors of the client's own
+WORDS = (
     "param_groups", "lr_scheduler", "loss_scale", "steps", "ds_config", "client", "frozen",
 )  # fmt: skip
-
+# Options that only a kernel of DeepSpeed's needs, or its split of experts.
 OF_KERNELS = {"bias_correction", "step", "moe"}
-
-# Words that a format has no room for; a role or word that is not there is not dropped either.
-CANNOT: Mapping[str, set[str]] = {
-    "torch": {"param16", "ds_config"},
-    "safetensors": {"*"},
-    "universal": {"random state"},
-    "deepspeed": {"random state"},
-    "dcp": {
-        "param16", "aliases", "buffer", "frozen", "lr_scheduler", "loss_scale", "steps",
-        "ds_config", "client", "random state",
-    },
-}  # fmt: skip
+PRECISIONS = {"bf16": BFLOAT16, "fp16": FLOAT16}
 
 
 @dataclass(frozen=True)
@@ -45,22 +38,34 @@ class Hop:
     to: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        return " ".join([self.to, *(f"{name}={value}" for name, value in self.options.items())])
-
 
 @dataclass(frozen=True)
 class Held:
     """All that a checkpoint holds: the bytes of every tensor, tied names, and the run."""
 
+    format: str
     tensors: Mapping[Key, Array]
     aliases: Mapping[str, str]
     training: TrainingState
+    config_ties: bool = False
+    random_state: bool = False
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Held:
+    def of(cls, path: Path) -> Held:
+        checkpoint: Checkpoint = formats.read(path)
         tensors = {key: elements(checkpoint, key) for key in checkpoint.tensors}
-        return cls(tensors, checkpoint.aliases, formats.training_of(checkpoint))
+        training = formats.training_of(checkpoint)
+        config = checkpoint.companions.get("config.json")
+        ties = config is not None and json.loads(config.read_text()).get("tie_word_embeddings")
+        job = checkpoint.origin.details.get("job")
+        random = job is not None and job.rng == "per-rank"
+        return cls(
+            checkpoint.origin.format, tensors, checkpoint.aliases, training, bool(ties), random
+        )
+
+    @property
+    def trained(self) -> set[str]:
+        return {name for group in self.training.groups for name in group.params}
 
     @property
     def words(self) -> set[str]:
@@ -73,69 +78,163 @@ class Held:
             "loss_scale": run.loss_scale,
             "steps": any(number is not None for number in counters),
             "ds_config": run.ds_config,
-            "client": run.client,
+            "client": run.client or any(key.role == LOOSE for key in self.tensors),
             "frozen": run.frozen,
             "aliases": self.aliases,
+            "random state": self.random_state,
         }
-        roles = {key.role for key in (*self.tensors, *run.scalars)} - {"param"}
+        roles = {key.role for key in (*self.tensors, *run.scalars)} - {"param", LOOSE}
         return roles | {word for word, value in there.items() if value}
 
 
 def convert(path: Path, out: Path, hop: Hop) -> tuple[Held, set[str]]:
     """Convert and read back; also the words that were said to be dropped, each said once."""
-    conversion = prepare(path, out, hop.to, hop.options)
+    conversion = prepare(path, out, hop.to, hop.options, force=True)
     assert isinstance(conversion, Conversion)
     perform(conversion, budget=Budget(workers=1), overwrite=False)
     words = [dropped.what for dropped in conversion.target.dropped]
     assert len(set(words)) == len(words), words
-    return Held.of(formats.read(out)), set(words)
+    return Held.of(out), set(words)
 
 
-def expected_drops(held: Held, hop: Hop) -> set[str]:
+def dropped_by(held: Held, hop: Hop) -> set[str]:
     """What `hop` must say that it drops of a checkpoint."""
-    cannot = CANNOT[hop.to]
-    return held.words if "*" in cannot else held.words & cannot
+    if hop.to == "safetensors":
+        return held.words
+    if hop.to == "torch":
+        loose = any(key.role == LOOSE for key in held.tensors)
+        whole = all(map(_is_plain, held.training.client.values())) and not loose
+        cannot = {"param16", "ds_config", "random state"}
+        return held.words & (cannot | (set() if whole else {"client"}))
+    if hop.to == "dcp":
+        kept = {"param_groups", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"}
+        return held.words - kept
+    cannot = {"param16"} if hop.options["stage"] == 3 else set()
+    cannot |= {"random state"}
+    if held.format != "deepspeed":
+        cannot |= {"loss_scale"} if _precision(held, hop) != FLOAT16 else set()
+        cannot |= {"lr_scheduler"} if not _is_deepspeeds(held.training.lr_scheduler) else set()
+    return held.words & cannot
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | bytes)
+
+
+def _is_deepspeeds(schedule: Any) -> bool:
+    return isinstance(schedule, Mapping) and "last_batch_iteration" in schedule
 
 
 def expected(held: Held, hop: Hop, dropped: set[str]) -> Held:
-    """What must be there afterwards."""
-    tensors = {}
+    """What must be there afterwards, under the role that the format has for it."""
+    tensors: dict[Key, Array] = {}
     for key, values in held.tensors.items():
+        if key.role == LOOSE and "client" in dropped:
+            continue
         if key.role == "buffer" and "buffer" in dropped:
             tensors[Key(key.name, "param")] = values
         elif key.role in WEIGHTS or key.role not in dropped:
             tensors[key] = values
-    if "aliases" in dropped:
+    if "aliases" in dropped and not (hop.to == "safetensors" and held.config_ties):
         for alias, name in held.aliases.items():
             for role in WEIGHTS:
                 if Key(name, role) in tensors:
                     tensors.setdefault(Key(alias, role), tensors[Key(name, role)])
     aliases = {} if "aliases" in dropped else held.aliases
     run = _run(held.training, dropped)
-    weights = _widest(tensors.values())
+    if hop.to == "torch":  # takes what is plain
+        client = held.training.client.items()
+        run = replace(run, client={name: value for name, value in client if _is_plain(value)})
+    after = Held(hop.to, tensors, aliases, run)
+    if hop.to == "deepspeed":
+        return _in_deepspeed(after, held, hop)
+    weights = _most(tensors.values())
     if hop.to == "safetensors":  # says no more than its weights do
-        run = replace(run, precision=weights)
+        return replace(after, training=replace(after.training, precision=weights))
     if hop.to == "dcp":  # says it of 16-bit weights, which need no cast
-        run = replace(run, precision=weights if weights != FLOAT32 else None)
-    return Held(tensors, aliases, run)
-
-
-def _widest(arrays: Iterable[Array]) -> DType | None:
-    """The floating-point type that most bytes are in."""
-    sizes: dict[DType, int] = {}
-    for dtype in (FLOAT32, BFLOAT16, FLOAT16):
-        same = [values.nbytes for values in arrays if values.dtype == numpy_dtype(dtype)]
-        sizes[dtype] = sum(same)
-    widest = max(sizes, key=sizes.__getitem__)
-    return widest if sizes[widest] else None
+        known = weights if weights != FLOAT32 else None
+        return replace(after, training=replace(after.training, precision=known))
+    return after
 
 
 def _run(run: TrainingState, dropped: set[str]) -> TrainingState:
     nothing = TrainingState()
     fields = {"param_groups": ("groups", "optimizer"), "steps": ("steps", "skipped", "samples")}
-    gone = [name for word in STATE if word in dropped for name in fields.get(word, (word,))]
-    scalars = {key: number for key, number in run.scalars.items() if key.role not in dropped}
+    gone = [name for word in WORDS if word in dropped for name in fields.get(word, (word,))]
+    scalars = {k: number for k, number in run.scalars.items() if k.role not in dropped}
     return replace(run, scalars=scalars, **{name: getattr(nothing, name) for name in gone})
+
+
+def _in_deepspeed(after: Held, held: Held, hop: Hop) -> Held:
+    """The model has weights of one type, and 16-bit copies of masters at stages 1 and 2."""
+    precision = _precision(held, hop)
+    tensors, run = dict(after.tensors), after.training
+    if held.format != "deepspeed":
+        tensors = _without_groups(after, hop, held.training.buffers)
+        run = replace(run, precision=precision)
+    if hop.options["stage"] != 3 and precision != FLOAT32:
+        for name in _trained(held, hop):
+            copy = tensors[Key(name, "param")].astype(numpy_dtype(precision))
+            tensors.setdefault(Key(name, "param16"), copy)
+    return replace(after, tensors=tensors, training=run)
+
+
+def _without_groups(after: Held, hop: Hop, buffers: frozenset[str]) -> dict[Key, Array]:
+    """What no optimizer has is frozen, or a buffer where it is no float or known to be one; where
+    there is no optimizer state, masters begin in fp32; a parameter that was never stepped has
+    zeros beside others' state."""
+    tensors: dict[Key, Array] = {}
+    trained = _trained(after, hop)
+    kinds = {numpy_dtype(dtype) for dtype in (FLOAT32, BFLOAT16, FLOAT16)}
+    for key, values in after.tensors.items():
+        if key.role == "param" and key.name in trained and not _roles(after):
+            tensors[key] = values.astype(np.float32)
+        elif key.role == "param" and (values.dtype not in kinds or key.name in buffers):
+            tensors[Key(key.name, "buffer")] = values
+        else:
+            tensors[key] = values
+    for group in after.training.groups:
+        for role in _roles(after):
+            have = [name for name in group.params if Key(name, role) in tensors]
+            for name in group.params if have else ():
+                blank = np.zeros_like(
+                    tensors[Key(name, "param")], tensors[Key(have[0], role)].dtype
+                )
+                tensors.setdefault(Key(name, role), blank)
+    return tensors
+
+
+def _roles(held: Held) -> set[str]:
+    """Of optimizer state in the shape of its parameter."""
+    numbers = {key.role for key in held.training.scalars}
+    return {key.role for key in held.tensors} - {*WEIGHTS, "param16"} - numbers
+
+
+def _trained(held: Held, hop: Hop) -> set[str]:
+    order: Path | None = hop.options.get("order")
+    return held.trained if order is None else set(order.read_text().split())
+
+
+def _precision(held: Held, hop: Hop) -> DType:
+    config = hop.options.get("ds_config")
+    if config is None:
+        assert held.training.precision is not None
+        return held.training.precision
+    return next((dtype for word, dtype in PRECISIONS.items() if word in config), FLOAT32)
+
+
+def _most(arrays: Iterable[Array]) -> DType | None:
+    """The floating-point type that most bytes are in."""
+    sizes = dict.fromkeys((FLOAT32, BFLOAT16, FLOAT16), 0)
+    for values in arrays:
+        for dtype in sizes:
+            sizes[dtype] += values.nbytes if values.dtype == numpy_dtype(dtype) else 0
+    most = max(sizes, key=sizes.__getitem__)
+    return most if sizes[most] else None
 
 
 def compare(found: Held, wanted: Held) -> None:
@@ -147,18 +246,29 @@ def compare(found: Held, wanted: Held) -> None:
         there = found.tensors[key]
         assert (there.dtype, there.shape) == (values.dtype, values.shape), key
         assert there.tobytes() == values.tobytes(), key
-    strange = found.tensors.keys() - wanted.tensors.keys() - wanted.training.scalars.keys()
+    strange = found.tensors.keys() - wanted.tensors.keys() - found.training.scalars.keys()
     assert strange == set()
     assert found.aliases == wanted.aliases
-    assert _numbers(found.training) == _numbers(wanted.training)
-    if wanted.training.precision is not None:
-        assert found.training.precision == wanted.training.precision
-    for name in ("frozen", "lr_scheduler", "loss_scale", "ds_config"):
-        assert getattr(found.training, name) == getattr(wanted.training, name), name
-    for name in ("steps", "skipped", "samples"):
-        assert getattr(found.training, name) == getattr(wanted.training, name), name
-    assert dict(found.training.client) == dict(wanted.training.client)
-    compare_groups(found.training, wanted.training)
+    _compare_runs(found, wanted)
+
+
+def _compare_runs(found: Held, wanted: Held) -> None:
+    run, before = found.training, wanted.training
+    if before.precision is not None:
+        assert run.precision == before.precision
+    for name in ("lr_scheduler", "loss_scale"):
+        assert getattr(run, name) == getattr(before, name), name
+    for name in ("steps", "skipped", "samples"):  # DeepSpeed has a number where none is known
+        assert getattr(before, name) in (None, getattr(run, name)), name
+    assert dict(run.client) == dict(before.client)
+    if before.ds_config is not None:
+        assert run.ds_config is not None
+    if before.frozen:
+        assert run.frozen >= before.frozen
+    numbers = {key: number.value for key, number in run.scalars.items()}
+    assert numbers.items() >= {k: number.value for k, number in before.scalars.items()}.items()
+    if before.groups:
+        compare_groups(run, before)
 
 
 def compare_groups(found: TrainingState, wanted: TrainingState) -> None:
@@ -173,7 +283,3 @@ def compare_groups(found: TrainingState, wanted: TrainingState) -> None:
 
 def _options(run: TrainingState) -> dict[str, Mapping[str, Any]]:
     return {name: group.options for group in run.groups for name in group.params}
-
-
-def _numbers(run: TrainingState) -> dict[Key, float]:
-    return {key: number.value for key, number in run.scalars.items()}

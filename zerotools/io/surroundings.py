@@ -9,7 +9,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Carried, FilePlan
 
 # Hugging Face's Trainer, accelerate: one file per rank.
-_RANDOM = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
+RANDOM_STATE = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
 
 
 def carried_file(path: Path) -> FilePlan:
@@ -29,7 +29,7 @@ def files_around(
     for path in sorted(directory.iterdir()):
         if is_own(path):
             continue
-        if _RANDOM.fullmatch(path.name) and not same_ranks:
+        if RANDOM_STATE.fullmatch(path.name) and not same_ranks:
             random.append(path.name)
         elif path.is_file():
             plans[path.name] = carried_file(path)

@@ -13,6 +13,7 @@ from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.io.companions import companions
+from zerotools.ops.beside import left_behind
 from zerotools.ops.convert import Conversion, Unchanged, drawn
 from zerotools.ops.hyperparameters import NAMES, Given, completed, flag
 from zerotools.ops.ranks import check_world_size
@@ -56,8 +57,11 @@ def prepare(
         return _resharded(form, wanted, request, force=force)
     training, notes = _training(source, options)
     target = form.lay_out(replace(wanted, training=training))
-    target = replace(target, dropped=(*target.dropped, *_unlisted(source, training, target)))
-    notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source)]
+    beside, left = left_behind(source, target)
+    known = {dropped.what for dropped in target.dropped}
+    more = [*_unlisted(source, training, target), *(d for d in beside if d.what not in known)]
+    target = replace(target, dropped=(*target.dropped, *more))
+    notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source), *left]
     return Conversion(drawn(source, target), target, tuple(notes), request)
 
 
