@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.exports import model, noise, weights_of
 from zerotools import formats
 from zerotools.core.checkpoint import Key
-from zerotools.core.errors import BadRequest
-from zerotools.ops.convert import Conversion, Unchanged, perform
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.ops.convert import Conversion, Unchanged, check_space, perform
 from zerotools.ops.tiles import Budget
 from zerotools.ops.translate import prepare
 
@@ -150,3 +151,29 @@ def test_an_order_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     options = {"world_size": 1, "stage": 3, "lr": 0.1, "order": tmp_path / "order"}
     with pytest.raises(BadRequest, match=r"no names|a twice|has c, which is no parameter"):
         prepare(source, tmp_path / "out", "deepspeed", options)
+
+
+def test_a_missing_rank_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    shutil.copytree(DEEPSPEED / "z2-fp32-w2" / "checkpoint", saved)
+    (saved / "global_step2" / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    for to in ("dcp", "torch", "safetensors"):
+        with pytest.raises(BadFile, match=r"rank_1_mp_rank_00_optim_states\.pt is missing"):
+            convert(saved, tmp_path / "out", to)
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=rf"needs {2**62} bytes .* make room"):
+        check_space(tmp_path / "not" / "there", 2**62)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_of_the_optimizer_come_from_the_configuration_too(tmp_path: Path) -> None:
+    elastic = DEEPSPEED / "z1-bf16-w3-elastic-sgd" / "checkpoint"
+    with pytest.raises(BadRequest, match="give weight_decay"):
+        prepare(elastic, tmp_path / "out", "dcp", {})
+    convert(elastic, tmp_path / "out", "dcp", weight_decay=0.25, momentum=0.5)
+    for group in formats.training_of(formats.read(tmp_path / "out")).groups:
+        assert group.options["weight_decay"] == 0.25
+        assert group.options["lr"] == 0.1

@@ -63,6 +63,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--betas", type=(float, float), metavar="B1 B2", help="Likewise, Adam's betas.")
 @click.option("--eps", type=float, help="Likewise, Adam's eps.")
 @click.option("--weight-decay", type=float, help="Likewise, the weight decay.")
+@click.option("--momentum", type=float, help="Likewise, SGD's momentum.")
 @click.option(
     "--order",
     type=_PATH,

@@ -17,7 +17,9 @@ from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Group, TrainingState
 
-NAMES = ("lr", "betas", "eps", "weight_decay")
+NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
+# Of torch's optimizers, as a DeepSpeed configuration may have them.
+_CONFIGURED = (*NAMES, "dampening", "nesterov", "alpha", "centered", "amsgrad", "lr_decay")
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def _configured(config: Any) -> dict[str, Any]:
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in (params.items() if isinstance(params, Mapping) else ())
-        if name in NAMES and value != "auto"
+        if name in _CONFIGURED and value != "auto"
     }
 
 
