@@ -13,7 +13,7 @@ from tests.formats.copying import write
 from tests.formats.elements import assert_true, elements
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from zerotools import formats
-from zerotools.core.checkpoint import Checkpoint, Key, Target
+from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Opaque, Target
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Group, Scalar, TrainingState
@@ -196,6 +196,28 @@ def test_what_an_optimizer_needs_and_nothing_says_is_asked_for(tmp_path: Path) -
         source, replace(training, groups=given_groups), tmp_path / "out", "torch"
     )
     assert formats.training_of(read_back).groups[0].options["betas"] == (0.9, 0.95)
+
+
+def test_an_option_that_is_no_plain_value_is_not_taken_for_said(tmp_path: Path) -> None:
+    source, training = _deepspeed("z2-fp32-w2")
+    (group,) = training.groups
+    strange = replace(
+        group, options={**group.options, "lr": Opaque("torch", "Tensor"), "x": Opaque("a", "b")}
+    )
+    with pytest.raises(BadRequest, match=r"give lr$"):
+        dcp.lay_out_training(
+            source,
+            replace(training, groups=(strange,)),
+            tmp_path / "o",
+            world_size=1,
+            style="torch",
+        )
+    known = replace(strange, options={**strange.options, "lr": 0.5})
+    read_back, target = _written(
+        source, replace(training, groups=(known,)), tmp_path / "out", "torch"
+    )
+    assert formats.training_of(read_back).groups[0].options["lr"] == 0.5
+    assert Dropped("param_groups", "x: no plain values") in target.dropped
 
 
 def test_state_of_a_parameter_in_no_group_is_refused(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def lay_out_training(
     """
     check_world_size(world_size)
     chosen = style_of(style)
-    weights = _weights(source)
+    weights = _weights(source, training)
     state = trained(source, training)
     _refuse_nameless(source, state, weights)
     groups = groups_of(training, state)
@@ -76,7 +76,7 @@ def lay_out_training(
     )
 
 
-def _weights(source: Checkpoint) -> dict[str, Copied]:
+def _weights(source: Checkpoint, training: TrainingState) -> dict[str, Copied]:
     """What the model's state dict holds, by every name that it has there."""
     found: dict[str, Copied] = {}
     for key, tensor in source.tensors.items():
@@ -84,7 +84,9 @@ def _weights(source: Checkpoint) -> dict[str, Copied]:
         if key.role == "param16" and master not in source.tensors:
             key = master
         if key.role in ("param", "buffer"):
-            found[key.name] = Copied(key, tensor, _is_sharded(source, key, tensor))
+            is_buffer = key.role == "buffer" or key.name in training.buffers
+            sharded = not is_buffer and _is_sharded(source, key, tensor)
+            found[key.name] = Copied(key, tensor, sharded)
     for alias, name in source.aliases.items():
         if name in found and alias not in found:
             found[alias] = replace(found[name], key=Key(alias, found[name].key.role))
@@ -92,9 +94,9 @@ def _weights(source: Checkpoint) -> dict[str, Copied]:
 
 
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
-    """Whether FSDP2 shards it: parameters, not buffers. What cannot have a gradient is none, and
-    what a DCP's ranks each held whole."""
-    if key.role == "buffer" or not tensor.shape or not tensor.dtype.is_float:
+    """Whether FSDP2 shards it. What cannot have a gradient is no parameter, nor is what a DCP's
+    ranks each held whole."""
+    if not tensor.shape or not tensor.dtype.is_float:
         return False
     if source.origin.format != "dcp" or source.origin.stage == 0:
         return True

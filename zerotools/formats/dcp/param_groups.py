@@ -41,7 +41,7 @@ def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> 
     needed = kind.needed if kind is not None else ("lr",)
     missing: dict[str, None] = {}
     for group in training.groups or ([Group((), {})] if state else []):
-        missing |= dict.fromkeys(name for name in needed if group.options.get(name) is None)
+        missing |= dict.fromkeys(name for name in needed if not _is_said(group.options.get(name)))
     named = {name for group in training.groups for name in group.params}
     strays = [name for name in state if name not in named] if training.groups else []
     if strays:
@@ -78,6 +78,10 @@ def _complete(options: Mapping[str, Any], kind: Class | None) -> dict[str, Any]:
         if name not in _ANOTHERS and is_plain(value)
     }
     return {**(kind.defaults if kind is not None else {}), **own}
+
+
+def _is_said(value: Any) -> bool:
+    return value is not None and is_plain(value)
 
 
 def _as_torch(name: str, value: Any) -> Any:

@@ -27,6 +27,7 @@ from zerotools.io.scalars import read_scalar
 
 _GROUP = re.compile(r"(?:optim|optimizer)\.param_groups\.(?P<name>.+)\.(?P<option>[^.]+)", re.S)
 _STATE = re.compile(r"(?:optim|optimizer)\.state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _LONGEST_OPTION = 16
 _SCHEDULERS = ("lr_scheduler", "scheduler")
 _PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
@@ -110,9 +111,9 @@ def _groups(checkpoint: Checkpoint) -> tuple[Group, ...]:
 
 
 def _numbered(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tuple[Group, ...]:
-    numbers = sorted(int(name) for name in found if name.isdecimal())
     groups = []
-    for options in (found[str(number)] for number in numbers if str(number) in found):
+    for name in sorted(filter(_NUMBER.fullmatch, found), key=int):
+        options = found[name]
         params = options.pop("params", None)
         named = params if isinstance(params, list | tuple) else ()
         names = (name for name in named if isinstance(name, str))
