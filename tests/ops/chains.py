@@ -107,7 +107,7 @@ def dropped_by(held: Held, hop: Hop) -> set[str]:
         cannot = {"param16", "ds_config", "random state"}
         return held.words & (cannot | (set() if whole else {"client"}))
     if hop.to == "dcp":
-        kept = {"param_groups", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"}
+        kept = {"aliases", "param_groups", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"}
         return held.words - kept
     cannot = {"param16"} if hop.options["stage"] == 3 else set()
     cannot |= {"random state"}

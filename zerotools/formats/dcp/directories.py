@@ -19,7 +19,9 @@ from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD
 from zerotools.formats.layouts import fsdp_models, names_in
 
 METADATA = ".metadata"
+# In `Origin.details`: the flat keys of each directory, and those that name another's bytes.
 DIRECTORIES = "directories"
+TIED = "tied"
 _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 
@@ -96,6 +98,7 @@ def _part(source: Checkpoint, keys: frozenset[str]) -> Checkpoint:
         "planner_data": of(details["planner_data"]) or None,
         "order": tuple(key for key in details["order"] if key in keys),
         "blobs": of(details["blobs"]),
+        TIED: of(details.get(TIED)),
     }
     del own[DIRECTORIES]
     return replace(

@@ -19,11 +19,11 @@ from zerotools.core.checkpoint import (
     Tensor,
 )
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.directories import DIRECTORIES, is_shard, lay_out_each
+from zerotools.formats.dcp.directories import DIRECTORIES, TIED, is_shard, lay_out_each
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord
 from zerotools.formats.dcp.jobrecord import record_to_json
 from zerotools.formats.dcp.metadata import Item
-from zerotools.formats.dcp.rank_files import Copied, Entry, Moved, lay_out_directory, literal
+from zerotools.formats.dcp.rank_files import Copied, Entry, Moved, Tied, lay_out_directory, literal
 from zerotools.io.manifest import write_manifest
 from zerotools.io.surroundings import carried_file, files_around
 
@@ -135,6 +135,7 @@ def _paths(
 def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, Entry]:
     """Everything to save, in the order of the state dict that was saved."""
     blobs = _blobs(source)
+    tied: Mapping[str, str] = source.origin.details.get(TIED, {})
     order = (*(_paths(source, flat) or ()), *source.origin.details.get("order", ()), *flat, *blobs)
     entries: dict[str, Entry] = {}
     for key in dict.fromkeys(order):
@@ -143,6 +144,8 @@ def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, Entry]:
             entries[key] = Copied(flat[key], tensor, not is_replicated(source, key, tensor))
         elif key in blobs:
             entries[key] = Moved(blobs[key], source.root)
+        elif key in tied:
+            entries[key] = Tied(tied[key])
     return entries
 
 

@@ -2,13 +2,13 @@
 
 FSDP2 holds the masters and casts them when it computes: `param` is written, in its own type, and a
 16-bit copy beside it is not. `step` and its like become the 0-d tensors that torch's optimizers
-have. A state dict has a tied weight under each of its names, and loading asks for each.
+have. A state dict has a tied weight under each of its names, and loading asks for each: the names
+share its bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from zerotools.formats.dcp.rank_files import (
     Entry,
     Known,
     Plain,
+    Tied,
     archive_of,
     lay_out_directory,
 )
@@ -61,7 +62,9 @@ def lay_out_training(
             f"{source.origin.path} has optimizer state, and does not say what no optimizer goes on "
             f"without: give {', '.join(groups.missing)}"
         )
+    ties = {alias: name for alias, name in source.aliases.items() if name in weights}
     model: Entries = {chosen.weight(name): copied for name, copied in weights.items()}
+    model |= {chosen.weight(alias): Tied(chosen.weight(name).flat) for alias, name in ties.items()}
     optimizer = dict(_state(source, training, state, weights, groups, chosen))
     if not groups.missing:
         optimizer |= _groups(groups, chosen)
@@ -71,13 +74,14 @@ def lay_out_training(
         destination,
         _directories(model, optimizer, chosen, world_size),
         world_size,
+        ties,
         (*_dropped(source, training, groups), *groups.dropped),
         tuple(_notes(training, groups, chosen, has_state=bool(state))),
     )
 
 
 def _weights(source: Checkpoint, training: TrainingState) -> dict[str, Copied]:
-    """What the model's state dict holds, by every name that it has there."""
+    """What the model's state dict holds, by the canonical names."""
     found: dict[str, Copied] = {}
     for key, tensor in source.tensors.items():
         master = Key(key.name, "param")
@@ -87,9 +91,6 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, Copied]:
             is_buffer = key.role == "buffer" or key.name in training.buffers
             sharded = not is_buffer and _is_sharded(source, key, tensor)
             found[key.name] = Copied(key, tensor, sharded)
-    for alias, name in source.aliases.items():
-        if name in found and alias not in found:
-            found[alias] = replace(found[name], key=Key(alias, found[name].key.role))
     return found
 
 
@@ -182,6 +183,7 @@ def _target(
     destination: Path,
     parts: list[Directory],
     world_size: int,
+    ties: Mapping[str, str],
     dropped: tuple[Dropped, ...],
     notes: tuple[str, ...],
 ) -> Target:
@@ -192,6 +194,7 @@ def _target(
         root=destination,
         tensors=tensors,
         origin=Origin("dcp", destination, world_size=world_size, step=training.steps),
+        aliases=ties,
         files={name: plan.size for name, plan in files.items()},
     )
     return Target(
@@ -199,25 +202,19 @@ def _target(
         files,
         notes=notes,
         carried={key: tensor for part in parts for key, tensor in part.known.items()},
-        sources={key: _drawn(source, key) for key in tensors if key not in source.tensors},
+        sources={
+            key: source.tensors[Key(key.name, "param16")]
+            for key in tensors
+            if key not in source.tensors
+        },
         dropped=dropped,
     )
-
-
-def _drawn(source: Checkpoint, key: Key) -> Tensor:
-    """What is written under a name that the source has not: an alias, or 16-bit weights that have
-    no master."""
-    name = source.aliases.get(key.name, key.name)
-    found = (source.tensors.get(Key(name, role)) for role in (key.role, "param16"))
-    return next(tensor for tensor in found if tensor is not None)
 
 
 def _dropped(source: Checkpoint, training: TrainingState, groups: Groups) -> Iterator[Dropped]:
     roles = {key.role for key in source.tensors}
     if any(k.role == "param16" and Key(k.name, "param") in source.tensors for k in source.tensors):
         yield Dropped("param16", "FSDP2 casts the masters itself")
-    if any(Key(name, "param") in source.tensors for name in source.aliases.values()):
-        yield Dropped("aliases", "a tied weight is written under each of its names")
     if "buffer" in roles:
         yield Dropped("buffer", "kept, but a DCP does not tell buffers from parameters")
     if training.frozen:

@@ -6,8 +6,8 @@ chunks. `.metadata` says what lies where.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,14 @@ class Plain:
     archive: bytes
 
 
-Entry = Copied | Known | Moved | Plain
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """Another name of the tensor with the key `flat`: it lies in the same place."""
+
+    flat: str
+
+
+Entry = Copied | Known | Moved | Plain | Tied
 
 
 @dataclass(frozen=True)
@@ -88,11 +95,15 @@ def lay_out_directory(
 ) -> Directory:
     """Lay out `entries`, by flat key and in the order of the state dict, in the directory `prefix`
     below the root. `paths` is planner_data."""
-    values = [_value(flat, entry) for flat, entry in entries.items()]
+    tied: dict[str, list[str]] = {}
+    for name, entry in entries.items():
+        if isinstance(entry, Tied):
+            tied.setdefault(entry.flat, []).append(name)
+    values = [_value(key, entry) for key, entry in entries.items() if not isinstance(entry, Tied)]
     files = [_File(f"__{rank}_0.distcp", prefix) for rank in range(world_size)]
     for file, shards in zip(files, assign(values, world_size), strict=True):
         file.add(shards, entries)
-    written = [one for file in files for one in file.planned()]
+    written = [one for file in files for one in file.planned(tied)]
     plans = {prefix + file.name: file.plan() for file in files}
     plans[prefix + METADATA] = literal(metadata_bytes(written, paths))
     chunks: dict[Key, list[Chunk]] = {}
@@ -194,9 +205,11 @@ class _File:
         self.size += length
         return item
 
-    def planned(self) -> Iterator[Written]:
+    def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[Written]:
         """The file's items in the order in which they were planned, not that of their bytes."""
-        return (self.items[key] for key in self.order)
+        for key in self.order:
+            yield self.items[key]
+            yield from (replace(self.items[key], key=name) for name in tied.get(key, ()))
 
     def plan(self) -> FilePlan:
         return FilePlan(self.size, self.literals, self.carried, self.checksums)

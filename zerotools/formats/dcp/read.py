@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.dcp.directories import DIRECTORIES, METADATA, prefixes
+from zerotools.formats.dcp.directories import DIRECTORIES, METADATA, TIED, prefixes
 from zerotools.formats.dcp.items import BlobTrees, ItemChunks, Items, refuse_safetensors
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord, read_record, rng_name
 from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor, read_metadata
@@ -47,7 +47,9 @@ def read(path: Path) -> Checkpoint:
         files |= _sizes(path, (f"{prefix}{name}" for name in _metadata_names(path / prefix)))
     if record is not None:
         problems += _whole(path, record, {problem.file for problem in problems})
-    keys = keys_of(metadata.tensors, _names(metadata, record))
+    every = keys_of(metadata.tensors, _names(metadata, record))
+    tied = _tied(metadata, every)
+    keys = {flat: key for flat, key in every.items() if flat not in tied}
     items = Items(path)
     return Checkpoint(
         root=path,
@@ -55,8 +57,9 @@ def read(path: Path) -> Checkpoint:
             key: _tensor(items, path, flat, metadata.tensors[flat], files)
             for flat, key in keys.items()
         },
-        origin=_origin(path, metadata, record, keys, parts),
-        aliases=dict(record.aliases) if record else {},
+        origin=_origin(path, metadata, record, keys, parts, tied),
+        aliases={every[alias].name: every[flat].name for alias, flat in tied.items()}
+        | (dict(record.aliases) if record else {}),
         state=BlobTrees(path, metadata.blobs),
         files=files,
         companions=_companions(path) if record else companions(path),
@@ -151,6 +154,18 @@ def _whole(path: Path, record: JobRecord, known: set[str | None]) -> list[Proble
     return problems
 
 
+def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
+    """Flat keys of weights whose bytes are those of another weight that comes before them."""
+    first: dict[Item, str] = {}
+    found: dict[str, str] = {}
+    for flat, saved in metadata.tensors.items():
+        if saved.parts and keys[flat].role == "param":
+            known = first.setdefault(saved.parts[0][1], flat)
+            if known != flat and metadata.tensors[known] == saved:
+                found[flat] = known
+    return found
+
+
 def _names(metadata: Metadata, record: JobRecord | None) -> Names:
     if record is not None:
         return Names(metadata.paths or {}, sectioned=True)
@@ -173,6 +188,7 @@ def _origin(
     record: JobRecord | None,
     keys: Mapping[str, Key],
     parts: Mapping[str, Metadata],
+    tied: Mapping[str, str],
 ) -> Origin:
     details: dict[str, Any] = {
         "dcp_keys": {key: flat for flat, key in keys.items()},
@@ -180,6 +196,7 @@ def _origin(
         "order": metadata.order,
         "blobs": metadata.blobs,
         "dcp_version": metadata.version,
+        TIED: tied,
     }
     if any(prefix not in ("", f"{DCP}/") for prefix in parts):
         details[DIRECTORIES] = {
