@@ -17,10 +17,18 @@ from tests.formats.dcp.test_golden import RANKS
 from tests.io.torchzip.archives import zip_bytes
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Key, Opaque
+from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Tensor
+from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.formats import dcp
 from zerotools.formats.dcp.metadata import Item
+from zerotools.formats.dcp.rank_files import (
+    Entry,
+    Known,
+    Plain,
+    archive_of,
+    lay_out_directory,
+)
 from zerotools.formats.dcp.write_metadata import Written, metadata_bytes
 
 
@@ -82,3 +90,34 @@ def test_a_command_in_place_of_a_tensor_or_a_value(tmp_path: Path) -> None:
     value = dcp.read(_with_item(tmp_path, item, Written("v", place))).state["v"]
     assert isinstance(value, Opaque)
     assert not mark.exists()
+
+
+def _saved(directory: Path, values: dict[str, Any]) -> Checkpoint:
+    """A DCP of a weight and of values that are no tensors."""
+    weight = Known(Key("w", "param"), Tensor(FLOAT32, (), ()), b"\0\0\0\0")
+    entries: dict[str, Entry] = {"model.w": weight}
+    entries |= {key: Plain(archive_of(value)) for key, value in values.items()}
+    for name, plan in lay_out_directory(entries, None, 1).files.items():
+        data = bytearray(plan.size)
+        for part in plan.literals:
+            data[part.offset : part.offset + len(part.data)] = part.data
+        directory.mkdir(exist_ok=True)
+        (directory / name).write_bytes(data)
+    return dcp.read(directory)
+
+
+def test_a_param_group_whose_number_has_no_end(tmp_path: Path) -> None:
+    """int() itself refuses texts of more than 4,300 digits."""
+    group = f"optimizer.param_groups.{'9' * 5000}"
+    values = {f"{group}.params": ["w"], f"{group}.lr": 0.1}
+    assert dcp.training_of(_saved(tmp_path / "c", values)).groups == ()
+
+
+def test_options_that_take_forever_to_compare(tmp_path: Path) -> None:
+    """Lists that share their parts: small in the file, and 2 ** 60 elements as a tree."""
+    deep: list[Any] = []
+    for _ in range(60):
+        deep = [deep, deep]
+    values = {f"optimizer.param_groups.{name}.lr": deep for name in ("a.w", "b.w")}
+    groups = dcp.training_of(_saved(tmp_path / "c", values)).groups
+    assert [group.params for group in groups] == [("a.w",), ("b.w",)]
