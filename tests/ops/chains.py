@@ -74,10 +74,10 @@ class Held:
         counters = (run.steps, run.skipped, run.samples)
         there = {
             "param_groups": run.groups,
-            "lr_scheduler": run.lr_scheduler,
+            "lr_scheduler": run.lr_scheduler is not None,
             "loss_scale": run.loss_scale,
             "steps": any(number is not None for number in counters),
-            "ds_config": run.ds_config,
+            "ds_config": run.ds_config is not None,
             "client": run.client or any(key.role == LOOSE for key in self.tensors),
             "frozen": run.frozen,
             "aliases": self.aliases,
@@ -109,8 +109,14 @@ def dropped_by(held: Held, hop: Hop) -> set[str]:
     if hop.to == "dcp":
         kept = {"aliases", "param_groups", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"}
         return held.words - kept
-    cannot = {"param16"} if hop.options["stage"] == 3 else set()
-    cannot |= {"random state"}
+    cannot = {"random state"}
+    if any(key.role == LOOSE for key in held.tensors):
+        cannot |= {"client"}
+    if hop.to == "universal":
+        if held.format not in ("deepspeed", "universal"):
+            cannot |= {"lr_scheduler"} if not _is_deepspeeds(held.training.lr_scheduler) else set()
+        return held.words & cannot
+    cannot |= {"param16"} if hop.options["stage"] == 3 else set()
     if held.format != "deepspeed":
         cannot |= {"loss_scale"} if _precision(held, hop) != FLOAT16 else set()
         cannot |= {"lr_scheduler"} if not _is_deepspeeds(held.training.lr_scheduler) else set()
@@ -146,12 +152,15 @@ def expected(held: Held, hop: Hop, dropped: set[str]) -> Held:
                     tensors.setdefault(Key(alias, role), tensors[Key(name, role)])
     aliases = {} if "aliases" in dropped else held.aliases
     run = _run(held.training, dropped)
-    if hop.to == "torch":  # takes what is plain
+    if hop.to not in ("dcp", "safetensors"):  # take values, though no tensors beside them
         client = held.training.client.items()
-        run = replace(run, client={name: value for name, value in client if _is_plain(value)})
+        kept = {name: each for name, each in client if hop.to != "torch" or _is_plain(each)}
+        run = replace(run, client=kept)
     after = Held(hop.to, tensors, aliases, run)
     if hop.to == "deepspeed":
         return _in_deepspeed(after, held, hop)
+    if hop.to == "universal":
+        return replace(after, tensors=_begun(after.tensors, after, hop.options.get("stage")))
     weights = _most(tensors.values())
     if hop.to == "safetensors":  # says no more than its weights do
         return replace(after, training=replace(after.training, precision=weights))
@@ -197,15 +206,25 @@ def _without_groups(after: Held, hop: Hop, buffers: frozenset[str]) -> dict[Key,
             tensors[Key(key.name, "buffer")] = values
         else:
             tensors[key] = values
-    for group in after.training.groups:
+    return _begun(tensors, after)
+
+
+def _begun(tensors: Mapping[Key, Array], after: Held, stage: int | None = None) -> dict[Key, Array]:
+    """With zeros for state that its group has elsewhere; stage 3 of universal ones wants Adam's
+    also before the first step."""
+    filled, run = dict(tensors), after.training
+    for group in run.groups:
         for role in _roles(after):
             have = [name for name in group.params if Key(name, role) in tensors]
             for name in group.params if have else ():
-                blank = np.zeros_like(
-                    tensors[Key(name, "param")], tensors[Key(have[0], role)].dtype
-                )
-                tensors.setdefault(Key(name, role), blank)
-    return tensors
+                kind = tensors[Key(have[0], role)].dtype
+                filled.setdefault(Key(name, role), np.zeros_like(tensors[Key(name, "param")], kind))
+        if stage == 3 and not run.scalars and "betas" in group.options:
+            for name in group.params:
+                for role in ("exp_avg", "exp_avg_sq"):
+                    blank = np.zeros_like(tensors[Key(name, "param")], np.float32)
+                    filled[Key(name, role)] = blank
+    return filled
 
 
 def _roles(held: Held) -> set[str]:
@@ -263,8 +282,8 @@ def _compare_runs(found: Held, wanted: Held) -> None:
     assert dict(run.client) == dict(before.client)
     if before.ds_config is not None:
         assert run.ds_config is not None
-    if before.frozen:
-        assert run.frozen >= before.frozen
+    parameters = {key.name for key in found.tensors if key.role == "param"}
+    assert run.frozen >= before.frozen & parameters
     numbers = {key: number.value for key, number in run.scalars.items()}
     assert numbers.items() >= {k: number.value for k, number in before.scalars.items()}.items()
     if before.groups:

@@ -15,7 +15,7 @@ from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops.chains import Held, Hop, compare, convert, dropped_by, expected
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.io.arrays import numpy_dtype
-from zerotools.ops.targets import STYLES
+from zerotools.ops.targets import STYLES, TARGETS
 
 CASES = (
     "z2-bf16-w2",
@@ -34,27 +34,33 @@ CASES = (
 STARTS = {case: DEEPSPEED / case / "checkpoint" for case in CASES if (DEEPSPEED / case).is_dir()}
 STARTS |= {case: TORCH / case / "checkpoint" for case in ("fsdp1-dcp-w2", "fsdp2-torchtitan-w2")}
 STARTS["job"] = JOB
+ADAM = {"lr": 0.5, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.0}
 
 
 @st.composite
 def hops(draw: st.DrawFn) -> Hop:
     ranks = {"world_size": draw(st.integers(1, 4))}
-    to = draw(st.sampled_from(["deepspeed", "dcp", "deepspeed", "torch", "dcp", "safetensors"]))
+    to = draw(st.sampled_from([*TARGETS, "deepspeed", "dcp"]))
+    )
     if to == "dcp":
         return Hop(to, {**ranks, "style": draw(st.sampled_from(STYLES))})
+    if to == "universal":
+        return Hop(to, draw(st.sampled_from([{}, {"stage": 3}, {"stage": 2}])))
     if to == "deepspeed":
         stage = draw(st.sampled_from([1, 2, 3]))
         size = {"sub_group_size": draw(st.sampled_from([1, 40]))} if stage == 3 else {}
-        order = {"round_robin": draw(st.booleans())} if stage != 3 else {}
+        order = {"round_robin": draw(st.booleans())} if stage == 2 else {}
         return Hop(to, {**ranks, "stage": stage, **draw(st.sampled_from([{}, size, order]))})
     return Hop(to)
 
 
 def completed(hop: Hop, held: Held, scratch: Path) -> Hop:
     """With what DeepSpeed needs and the checkpoint does not say."""
+    more: dict[str, Any] = {}
+    if hop.to == "universal" and not held.training.groups:
+        return replace(hop, options={**hop.options, **ADAM})
     if hop.to != "deepspeed":
         return hop
-    more: dict[str, Any] = {}
     if held.training.precision is None:
         zero = {
             name: hop.options[name] for name in ("stage", "sub_group_size") if name in hop.options
@@ -62,12 +68,12 @@ def completed(hop: Hop, held: Held, scratch: Path) -> Hop:
         if "round_robin" in hop.options:
             zero["round_robin_gradients"] = hop.options["round_robin"]
         more["ds_config"] = {"bf16": {"enabled": True}, "zero_optimization": zero}
-    if not held.training.groups:
+    if not (held.training.groups and held.training.is_ordered):
         floats = {numpy_dtype(dtype) for dtype in (FLOAT32, BFLOAT16, FLOAT16)}
         names = [k.name for k, v in held.tensors.items() if k.role == "param" and v.dtype in floats]
         more["order"] = scratch / "order"
         more["order"].write_text("\n".join(names))
-        more |= {"lr": 0.5, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.0}
+        more |= {} if held.training.groups else ADAM
     return replace(hop, options={**hop.options, **more})
 
 

@@ -16,7 +16,9 @@ from tests.ops.exports import model, noise, weights_of
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.training import Group, TrainingState
 from zerotools.ops.convert import Conversion, Unchanged, check_space, perform
+from zerotools.ops.hyperparameters import Given, completed
 from zerotools.ops.tiles import Budget
 from zerotools.ops.translate import prepare
 
@@ -177,3 +179,19 @@ def test_options_of_the_optimizer_come_from_the_configuration_too(tmp_path: Path
     for group in formats.training_of(formats.read(tmp_path / "out")).groups:
         assert group.options["weight_decay"] == 0.25
         assert group.options["lr"] == 0.1
+
+
+def test_an_order_is_for_groups_that_have_none(tmp_path: Path) -> None:
+    (tmp_path / "order").write_text("b\na\n")
+    source = model(tmp_path / "in", {"a": noise(2), "b": noise(2)})
+    read = formats.read(source)
+    groups = (Group(("a", "b"), {"lr": 0.1}),)
+    given = Given.of({"order": tmp_path / "order"}, None)
+    unordered = TrainingState(groups=groups, is_ordered=False)
+    found, _ = completed(read, unordered, given)
+    assert (found.groups[0].params, found.is_ordered) == (("b", "a"), True)
+    with pytest.raises(BadRequest, match="leave --order out"):
+        completed(read, TrainingState(groups=groups), given)
+    (tmp_path / "short").write_text("b\n")
+    with pytest.raises(BadRequest, match="--order lacks a"):
+        completed(read, unordered, Given.of({"order": tmp_path / "short"}, None))

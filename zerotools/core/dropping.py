@@ -21,10 +21,10 @@ def state_words(source: Checkpoint, training: TrainingState) -> list[str]:
     counters = (training.steps, training.skipped, training.samples)
     there = {
         "param_groups": training.groups,
-        "lr_scheduler": training.lr_scheduler,
+        "lr_scheduler": training.lr_scheduler is not None,
         "loss_scale": training.loss_scale,
         "steps": any(counter is not None for counter in counters),
-        "ds_config": training.ds_config,
+        "ds_config": training.ds_config is not None,
         "client": training.client or any(key.role == LOOSE for key in source.tensors),
         "frozen": training.frozen,
     }

@@ -77,14 +77,32 @@ def completed(
         return _one_group(source, training, given)
     path = source.origin.path
     if given.order is not None:
-        raise BadRequest(f"{path} has param groups: leave --order out")
+        training = _ordered(source, training, given.order)
     for name in given.flags:
         if all(name in group.options for group in training.groups):
             raise BadRequest(f"{path} has {name} in its param groups: leave {flag(name)} out")
     groups = tuple(
         replace(group, options={**given.options, **group.options}) for group in training.groups
     )
-    return replace(training, groups=groups), []
+    lacked = {name for group in training.groups for name in given.options.keys() - group.options}
+    said = f"{', '.join(sorted(lacked))} of the param groups are not the checkpoint's own"
+    return replace(training, groups=groups), [said] if lacked else []
+
+
+def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) -> TrainingState:
+    """The groups of a format that does not keep their order, in the given one."""
+    path = source.origin.path
+    if training.is_ordered:
+        raise BadRequest(f"{path} has param groups and their order: leave --order out")
+    places = {name: place for place, name in enumerate(_checked(source, order))}
+    unplaced = [name for group in training.groups for name in group.params if name not in places]
+    if unplaced:
+        raise BadRequest(f"--order lacks {unplaced[0]}, which a param group of {path} has")
+    groups = (
+        replace(group, params=tuple(sorted(group.params, key=places.__getitem__)))
+        for group in training.groups
+    )
+    return replace(training, groups=tuple(groups), is_ordered=True)
 
 
 def _configured(config: Any) -> dict[str, Any]:
