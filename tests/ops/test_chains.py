@@ -41,7 +41,6 @@ ADAM = {"lr": 0.5, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.0}
 def hops(draw: st.DrawFn) -> Hop:
     ranks = {"world_size": draw(st.integers(1, 4))}
     to = draw(st.sampled_from([*TARGETS, "deepspeed", "dcp"]))
-    )
     if to == "dcp":
         return Hop(to, {**ranks, "style": draw(st.sampled_from(STYLES))})
     if to == "universal":
