@@ -12,16 +12,15 @@ from typing import Any
 import click
 
 from zerotools.cli import render
+from zerotools.cli.configs import read_job_file
 from zerotools.cli.describe import Job, checkpoint_path, outcome, plan, title
 from zerotools.cli.follow import Follower
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable
 from zerotools.jobs.client import DaemonClient
-from zerotools.jobs.parse import parse_job
+from zerotools.jobs.parse import job_from_tree
 from zerotools.jobs.spec import JobSpec
-
-LARGEST_FILE = 1 << 20
 
 
 @click.command("submit")
@@ -63,29 +62,8 @@ def command(
 
 def read_job(name: str) -> JobSpec:
     """The job in the file `name`. Raises BadRequest or Unsupported naming the file and the key."""
-    if name == "-":
-        return parse_job(
-            _text("standard input", sys.stdin.buffer.read()),
-            source="standard input",
-            base_dir=Path.cwd(),
-        )
-    path = Path(name)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise BadRequest(f"{name}: there is no such job file") from None
-    except OSError as error:
-        raise BadRequest(f"{name}: cannot be read ({error.strerror})") from error
-    return parse_job(_text(name, data), source=name, base_dir=path.absolute().parent)
-
-
-def _text(source: str, data: bytes) -> str:
-    if len(data) > LARGEST_FILE:
-        raise BadRequest(f"{source}: has {len(data)} bytes; a job file has {LARGEST_FILE} at most")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"{source}: is not UTF-8 text (byte {error.start})") from None
+    job = read_job_file(name)
+    return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
 
 
 def _queue(client: DaemonClient, spec: JobSpec) -> dict[str, Any]:

@@ -25,7 +25,12 @@ def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
 
     Raises BadRequest or Unsupported, listing every problem by its dotted key.
     """
-    spec = _build(_read_tree(text, source), source, base_dir)
+    return job_from_tree(read_tree(text, source=source), source=source, base_dir=base_dir)
+
+
+def job_from_tree(tree: Mapping[str, Any], *, source: str, base_dir: Path) -> JobSpec:
+    """As `parse_job`, of a tree that `read_tree` made."""
+    spec = _build(tree, source, base_dir)
     stem = Path(source).stem
     if spec.name is None and Path(source).suffix in (".toml", ".json") and stem.isprintable():
         spec = replace(spec, name=stem[:200])
@@ -56,7 +61,8 @@ def _tree_of(table: Any) -> dict[str, Any]:
     return tree
 
 
-def _read_tree(text: str, source: str) -> Mapping[str, Any]:
+def read_tree(text: str, *, source: str) -> dict[str, Any]:
+    """The values in a job file's `text`, unchecked. Raises BadRequest."""
     try:
         if text.lstrip().startswith("{"):
             tree = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)

@@ -1,0 +1,58 @@
+"""A job file and configs as the tests of importers want them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
+from zerotools.jobs.imports.json_text import parse_json
+from zerotools.jobs.parse import read_tree
+
+CONFIGS = Path(__file__).parent / "configs"
+BASE = Path("/base")
+
+JOB = """
+gpus = 2
+
+[model.config]
+model_type = "llama"
+hidden_size = 64
+
+[data]
+text = ["a.txt"]
+
+[train]
+steps = 1000
+"""
+
+
+def a_job(text: str = JOB) -> JobFile:
+    """A job file called job.toml in `BASE`."""
+    return JobFile(read_tree(text, source="job.toml"), "job.toml", BASE)
+
+
+def ds(name: str, job: JobFile | None = None) -> Imported:
+    """What the DeepSpeed fixture `name` makes of `job`."""
+    return ds_text((CONFIGS / name).read_text(), job)
+
+
+def ds_text(text: str, job: JobFile | None = None) -> Imported:
+    """What a DeepSpeed config makes of `job`."""
+    return import_configs(job, deepspeed=parse_json(text, source="ds.json"))
+
+
+def said(imported: Imported) -> str:
+    """Why the job cannot be run; fails where it can."""
+    assert imported.problem is not None, "nothing was refused"
+    return str(imported.problem)
+
+
+def outcomes(imported: Imported) -> dict[str, str]:
+    """Outcome by key."""
+    return {row.key: row.outcome.value for row in imported.findings.rows}
+
+
+def autos(imported: Imported) -> dict[str, Any]:
+    """What each "auto" became, by key."""
+    return {auto.key: auto.value for auto in imported.findings.autos}

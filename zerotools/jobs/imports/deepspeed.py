@@ -1,0 +1,110 @@
+"""DeepSpeed's JSON as claims on the keys of a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zerotools.jobs.convert import show
+from zerotools.jobs.imports.batch import read_batch
+from zerotools.jobs.imports.claims import Claims
+from zerotools.jobs.imports.document import Document
+from zerotools.jobs.imports.given import AUTO, Given, read_given
+from zerotools.jobs.imports.jobkeys import Tree, put
+from zerotools.jobs.imports.keys import KEYS, Fate, is_off
+from zerotools.jobs.imports.optimizers import read_optimizer, read_scheduler
+from zerotools.jobs.imports.precision import read_precision
+from zerotools.jobs.imports.reading import Reading
+from zerotools.jobs.imports.report import Findings, Outcome
+from zerotools.jobs.imports.zero import read_zero
+
+_BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
+    "zero_optimization.reduce_bucket_size": lambda hidden: hidden * hidden,
+    "zero_optimization.stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
+    "zero_optimization.stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
+}
+"""As transformers/integrations/deepspeed.py fills them in."""
+
+
+def read_deepspeed(
+    document: Document, claims: Claims, findings: Findings, *, hidden_size: int | None
+) -> Tree:
+    """Add what `document` says to `claims` and `findings`.
+
+    Returns the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
+    out of their quotes, whole numbers whole; without what is unknown.
+    """
+    engine = claims.of("engine")
+    reading = Reading(
+        document.source,
+        read_given(document, findings),
+        claims,
+        findings,
+        "torch" if engine is None else engine.value,
+    )
+    findings.accepted += document.accepted
+    read_batch(reading)
+    _read_clipping(reading)
+    read_precision(reading)
+    read_zero(reading)
+    read_optimizer(reading)
+    read_scheduler(reading)
+    for name in list(reading.given):
+        _judge_rest(reading, name, hidden_size)
+    tree: Tree = {}
+    for name, value in reading.settled.items():
+        if value is not None and value != AUTO:
+            put(tree, name, value)
+    return tree
+
+
+def _read_clipping(reading: Reading) -> None:
+    name, key = "gradient_clipping", "train.max_grad_norm"
+    if reading.peek(name) is None:
+        reading.take(name)
+        reading.default(name, key, 0.0)
+        return
+    if reading.peek(name) == AUTO:
+        known = reading.known(key)
+        assert known is not None
+        reading.resolve(name, known.value, known.origin)
+    given = reading.take(name)
+    assert given is not None
+    reading.map(given, key, given.value)
+
+
+def _judge_rest(reading: Reading, name: str, hidden_size: int | None) -> None:
+    """Pass on, ignore or refuse a key that no reader took."""
+    key = KEYS[name]
+    if reading.peek(name) == AUTO and not _resolve(reading, name, hidden_size):
+        given = reading.given.pop(name)
+        what = f'{given.said} = "auto": nothing resolves this one; write a value, or remove it'
+        reading.findings.wrong.append(what)
+        return
+    given = reading.given.pop(name)
+    if reading.engine == "deepspeed":
+        reading.row(Outcome.PASSED, given)
+    elif key.fate is Fate.READ:
+        section = name.split(".")[0]
+        reading.row(Outcome.IGNORED, given, None, f"{section} has no type that is supported")
+    elif key.fate is Fate.FEATURE and not is_off(given.value, key.default):
+        reading.findings.unsupported.append(_cannot(given, key.why))
+    else:
+        why = "is off" if key.fate is Fate.FEATURE else key.why
+        reading.row(Outcome.IGNORED, given, None, why)
+
+
+def _cannot(given: Given, why: str) -> str:
+    return f"{given.said} = {show(given.value)}: {why}, and the engine torch does not do it"
+
+
+def _resolve(reading: Reading, name: str, hidden_size: int | None) -> bool:
+    formula = _BY_HIDDEN_SIZE.get(name)
+    default: Any = KEYS[name].default
+    if formula is not None and hidden_size is not None:
+        reading.resolve(name, formula(hidden_size), f"hidden_size {hidden_size} of the model")
+    elif default is not None:
+        reading.resolve(name, default, "DeepSpeed's default")
+    else:
+        return False
+    return True

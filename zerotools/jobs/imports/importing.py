@@ -1,0 +1,164 @@
+"""A job file and the configs that go with it, into one job and a report.
+
+Everybody who says what a key of the job is adds a claim: the job file, the configs, and weakly the
+defaults of their launchers. Claims that differ are a contradiction; those that agree are the job.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
+from zerotools.jobs.convert import show
+from zerotools.jobs.imports.claims import Claim, Claims
+from zerotools.jobs.imports.deepspeed import read_deepspeed
+from zerotools.jobs.imports.document import Document
+from zerotools.jobs.imports.hidden import hidden_size
+from zerotools.jobs.imports.jobkeys import (
+    Tree,
+    in_order,
+    job_keys,
+    known_only,
+    look_up,
+    put,
+    takes,
+)
+from zerotools.jobs.imports.reading import claims_of_job
+from zerotools.jobs.imports.report import Findings
+from zerotools.jobs.parse import job_from_tree, job_to_dict
+from zerotools.jobs.spec import JobSpec
+
+OFF = ("none", 0, False)
+"""Values that a job file without such a key has already."""
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """The tree of a job file, the name that errors give it, and where its paths begin."""
+
+    tree: Mapping[str, Any]
+    source: str
+    base_dir: Path
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What configs make of a job.
+
+    `tree` is the job, its paths absolute if `spec` is there; `origins` says where the keys are
+    from that the job file did not have. `spec` is None, and `missing` names keys, where no job
+    file was given. `problem` is why it cannot be run; `tree` is then as far as it went.
+    """
+
+    tree: Tree
+    origins: Mapping[str, str]
+    spec: JobSpec | None
+    missing: tuple[str, ...]
+    findings: Findings
+    deepspeed: Tree | None
+    problem: ZerotoolsError | None
+
+
+def import_configs(job: JobFile | None, *, deepspeed: Document | None = None) -> Imported:
+    """The job that `job` and the configs together say."""
+    tree = {} if job is None else copy.deepcopy(dict(job.tree))
+    source = "the job file" if job is None else job.source
+    base_dir = Path.cwd() if job is None else job.base_dir
+    claims, findings = claims_of_job(tree, source), Findings()
+    for_deepspeed = None
+    if deepspeed is not None:
+        hidden = hidden_size(tree, base_dir)
+        for_deepspeed = read_deepspeed(deepspeed, claims, findings, hidden_size=hidden)
+    findings.wrong += claims.contradictions()
+    origins = _write(tree, claims, findings)
+    spec: JobSpec | None = None
+    missing = tuple(_missing(tree)) if job is None else ()
+    if not findings.wrong:
+        spec, refusal = _judge(_completed(tree, missing), source, base_dir, origins)
+        if isinstance(refusal, Unsupported):
+            findings.unsupported.append(str(refusal))
+        elif refusal is not None:
+            findings.wrong.append(str(refusal))
+    problem = _problem(findings)
+    if spec is not None and job is not None:
+        tree = known_only(job_to_dict(spec), tree)
+    spec = None if missing or problem else spec
+    return Imported(in_order(tree), origins, spec, missing, findings, for_deepspeed, problem)
+
+
+def _write(tree: Tree, claims: Claims, findings: Findings) -> dict[str, str]:
+    """Put into `tree` what is not in it; what the job file cannot say goes to `findings`."""
+    origins = {}
+    engine = look_up(tree, "engine") or "torch"
+    for key in claims.about():
+        claim = claims.of(key)
+        if claim is None or look_up(tree, key) is not None:
+            continue
+        if takes(key, claim.value):
+            put(tree, key, claim.value)
+            origins[key] = claim.place
+        elif claim.value not in OFF and engine == "torch":
+            findings.unsupported.append(_unsaid(claim))
+    return origins
+
+
+def _unsaid(claim: Claim) -> str:
+    where = f"{claim.place} = {show(claim.shown)}"
+    if claim.key not in job_keys():
+        return f"{where}: the engine torch does not do this yet ({claim.key})"
+    allowed = job_keys()[claim.key][0].metadata.get("allowed")
+    choices = f"; it takes {', '.join(map(show, allowed))}" if allowed else ""
+    return f"{where}: {claim.key} = {show(claim.value)} is not supported{choices}"
+
+
+def _problem(findings: Findings) -> ZerotoolsError | None:
+    listed = [*findings.wrong, *findings.unsupported]
+    if not listed:
+        return None
+    kind = BadRequest if findings.wrong else Unsupported
+    if len(listed) == 1:
+        return kind(listed[0])
+    return kind(f"{len(listed)} problems:" + "".join(f"\n  {each}" for each in listed))
+
+
+def _judge(
+    tree: Mapping[str, Any], source: str, base_dir: Path, origins: Mapping[str, str]
+) -> tuple[JobSpec | None, ZerotoolsError | None]:
+    try:
+        return job_from_tree(tree, source=source, base_dir=base_dir), None
+    except (BadRequest, Unsupported) as error:
+        text = str(error)
+        for key, place in origins.items():
+            text = text.replace(f"{key} = ", f"{key} (of {place}) = ")
+        return None, type(error)(text)
+
+
+def _missing(tree: Tree) -> Iterator[str]:
+    for key in _PLACEHOLDERS:
+        if look_up(tree, key) is None:
+            yield key
+
+
+_PLACEHOLDERS: dict[str, Any] = {
+    "model.path": "/",
+    "data.text": ["/"],
+    "train.steps": 2**62,
+    "train.batch_size": None,
+}
+"""The keys that a job needs and no config has, with values that pass any check."""
+
+
+def _completed(tree: Tree, missing: tuple[str, ...]) -> Tree:
+    """`tree` with something in place of what is missing, so that the rest can be judged."""
+    whole = copy.deepcopy(tree)
+    for key in missing:
+        put(whole, key, _PLACEHOLDERS[key])
+    if "train.batch_size" in missing:
+        ranks = look_up(tree, "gpus") or look_up(tree, "ranks") or 1
+        world = ranks if isinstance(ranks, int) else len(ranks)
+        put(whole, "train.batch_size", world * (look_up(tree, "train.micro_batch_size") or 1))
+    return whole

@@ -1,0 +1,114 @@
+"""What is wrong with text that should be JSON, where, and the likely mend."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from bisect import bisect_right
+
+WIDEST = 76
+"""Characters of a line that are shown."""
+
+_WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
+_NO_NUMBERS = ("nan", "infinity", "inf")
+_CURLY = "\u2018\u2019\u201c\u201d"
+
+
+class Broken(Exception):
+    """What the character at `offset` breaks; `mend` says what to write instead."""
+
+    def __init__(self, offset: int, what: str, mend: str) -> None:
+        super().__init__(what)
+        self.offset = offset
+        self.what = what
+        self.mend = mend
+
+
+def bad_word(offset: int, word: str) -> Broken:
+    """Of a word that is neither a number nor true, false or null."""
+    short = word if len(word) <= 40 else f"{word[:37]}..."
+    if word[0] in "'`":
+        return Broken(offset, "JSON has no single quotes", 'write "..." instead')
+    if word[0] in _CURLY:
+        return Broken(offset, "these are typographic quotes", 'write straight ones, "..."')
+    if word.lower().lstrip("+-") in _NO_NUMBERS:
+        return Broken(offset, f"{short} is not a JSON number", "write a finite number")
+    if re.match(r"[+-]?[.0-9]", word):
+        return Broken(offset, f"{short} is not a JSON number", _number(word))
+    close = difflib.get_close_matches(short.lower(), _WORDS, n=1, cutoff=0.75)
+    if close:
+        return Broken(offset, f"{short} is not JSON", f"write {_WORDS[close[0]]}")
+    return Broken(offset, f"{short} stands without quotes", f'write "{short}"')
+
+
+def _number(word: str) -> str:
+    try:
+        value = float(word)
+    except ValueError:
+        return "write digits, a point and an exponent at most, such as 5e8"
+    return f"write {value:.17g}"
+
+
+def bad_string(text: str, offset: int) -> Broken:
+    """Of a string that begins at `offset` and is none."""
+    at = offset + 1
+    while at < len(text):
+        if text[at] == "\n":
+            return Broken(offset, "this string is not closed on its line", 'add "')
+        if text[at] == "\\":
+            if not re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}').match(text, at + 1):
+                return Broken(at, "this backslash begins no escape", "write \\\\")
+            at += 1
+        elif text[at] == '"' or text[at] < " ":
+            break
+        at += 1
+    if at >= len(text):
+        return Broken(offset, "this string is never closed", 'add "')
+    return Broken(at, f"the character {text[at]!r} cannot stand in a string", "remove it")
+
+
+class Lines:
+    """Where the lines of a text begin."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
+
+    def number(self, offset: int) -> int:
+        """Line of `offset`, from 1."""
+        return bisect_right(self._starts, offset)
+
+    def column(self, offset: int) -> int:
+        """Column of `offset` in its line, from 1."""
+        return offset - self._starts[self.number(offset) - 1] + 1
+
+    def indent(self, number: int) -> int:
+        """Spaces and tabs that line `number` begins with."""
+        start = self._starts[number - 1]
+        blank = re.compile("[ \t]*").match(self._text, start)
+        return blank.end() - start if blank else 0
+
+    def line(self, number: int) -> str:
+        """Line `number` without its end."""
+        start = self._starts[number - 1]
+        end = self._text.find("\n", start)
+        return self._text[start : end if end >= 0 else None].rstrip("\r")
+
+
+def message(source: str, lines: Lines, broken: Broken) -> str:
+    """`ds.json:7:23: what; mend`, then the line and a mark below its column."""
+    line, column = lines.number(broken.offset), lines.column(broken.offset)
+    shown, caret = _window(lines.line(line), column - 1)
+    number = f"{line:>6} | "
+    mark = " " * (len(number) - 2) + "| " + " " * caret + "^"
+    return (
+        f"{source}:{line}:{column}: is not valid JSON: {broken.what}; {broken.mend}\n"
+        f"{number}{shown}\n{mark}"
+    )
+
+
+def _window(line: str, at: int) -> tuple[str, int]:
+    """The part of `line` around `at`, and where `at` is in it."""
+    start = 0 if len(line) <= WIDEST else max(0, min(at - WIDEST // 2, len(line) - WIDEST))
+    part = "".join(c if c.isprintable() else " " for c in line[start : start + WIDEST])
+    return part, at - start

@@ -1,0 +1,97 @@
+"""What the readers of a config share: its values, what is said of the job, what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zerotools.jobs.imports.claims import Claims
+from zerotools.jobs.imports.given import AUTO, Given
+from zerotools.jobs.imports.jobkeys import default_of, job_keys, look_up
+from zerotools.jobs.imports.report import Auto, Findings, Outcome, Row
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value of the job, and who says so."""
+
+    value: Any
+    origin: str
+
+
+@dataclass
+class Reading:
+    """One DeepSpeed config being read against one job.
+
+    `given` shrinks as readers take keys; what is left at the end is judged by the table.
+    """
+
+    source: str
+    given: dict[str, Given]
+    claims: Claims
+    findings: Findings
+    engine: str = "torch"
+    settled: dict[str, Any] = field(init=False)
+    """What DeepSpeed is to be given, by dotted key; None where its own default serves."""
+
+    def __post_init__(self) -> None:
+        self.settled = {name: given.value for name, given in self.given.items()}
+
+    def peek(self, name: str) -> Any:
+        """The value of a key; None where it is absent."""
+        return self.given[name].value if name in self.given else None
+
+    def take(self, name: str) -> Given | None:
+        """The key, which counts as read from now on."""
+        return self.given.pop(name, None)
+
+    def known(self, key: str) -> Known | None:
+        """What job key `key` is: said somewhere, or the job file's own default."""
+        claim = self.claims.of(key)
+        if claim is not None and not claim.weak:
+            return Known(claim.value, claim.place)
+        default = default_of(key) if key in job_keys() else None
+        return None if default is None else Known(default, f"the job file's default, {key}")
+
+    def said(self, key: str) -> bool:
+        """Whether someone says what job key `key` is."""
+        claim = self.claims.of(key)
+        return claim is not None and not claim.weak
+
+    def map(self, given: Given, key: str, value: Any, why: str = "") -> None:
+        """Claim `key` for the job, and report it."""
+        if given.note != AUTO:
+            self.claims.add(key, value, given.said, shown=given.value)
+        self.row(Outcome.MAPPED, given, key, why)
+
+    def row(self, outcome: Outcome, given: Given, job: str | None = None, why: str = "") -> None:
+        """Report what came of `given`."""
+        note = '"auto"' if given.note == AUTO else given.note
+        text = "; ".join(part for part in (note, why) if part)
+        row = Row(outcome, given.title, given.place, given.value, job, text)
+        self.findings.rows.append(row)
+
+    def default(self, name: str, key: str, value: Any) -> None:
+        """Claim what DeepSpeed does where `name` is absent, unless someone says otherwise."""
+        self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
+        if not self.said(key):
+            row = Row(Outcome.DEFAULT, name, self.source, value, key)
+            self.findings.rows.append(row)
+
+    def resolve(self, name: str, value: Any, origin: str) -> None:
+        """Put `value` in the place of the `"auto"` of `name`."""
+        given = self.given[name]
+        self.findings.autos.append(Auto(given.title, given.place, value, origin))
+        self.given[name] = replace(given, value=value, note=AUTO)
+        self.settled[name] = list(value) if isinstance(value, tuple) else value
+
+
+def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
+    """What the job file itself says, key by key."""
+    claims = Claims()
+    for key in job_keys():
+        value = look_up(tree, key)
+        if value is not None:
+            claims.add(key, value, f"{source} {key}")
+    return claims

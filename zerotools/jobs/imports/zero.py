@@ -1,0 +1,95 @@
+"""`zero_optimization`: the stage, offload in both spellings, and keys that another stage has."""
+
+from __future__ import annotations
+
+from zerotools.jobs.convert import show
+from zerotools.jobs.imports.given import AUTO, Given
+from zerotools.jobs.imports.keys import KEYS
+from zerotools.jobs.imports.reading import Reading
+from zerotools.jobs.imports.report import Outcome
+
+STAGE = "zero_optimization.stage"
+JOB_STAGE = "zero.stage"
+DEVICES = {"none": "none", "cpu": "cpu", "nvme": "disk"}
+"""DeepSpeed's devices, and the job file's names for them."""
+
+_OLD = (
+    ("zero_optimization.cpu_offload", "offload.optimizer"),
+    ("zero_optimization.cpu_offload_param", "offload.params"),
+    ("zero_optimization.cpu_offload_params", "offload.params"),
+)
+_NEW = (
+    ("zero_optimization.offload_optimizer.device", "offload.optimizer"),
+    ("zero_optimization.offload_param.device", "offload.params"),
+)
+
+
+def read_zero(reading: Reading) -> None:
+    """Map stage and offload; refuse what belongs to another stage, with both places."""
+    stage, place = _stage(reading)
+    _offload(reading, stage, place)
+    for name, given in reading.given.items():
+        if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
+            reading.findings.wrong.append(
+                f"{given.said} = {show(given.value)}: is of stage 3, and {place} is {stage}; "
+                "remove it, or train at stage 3"
+            )
+
+
+def _stage(reading: Reading) -> tuple[int | None, str]:
+    """The stage, and where it is said."""
+    whole = reading.take("zero_optimization")
+    if whole is not None:  # the spelling of DeepSpeed before 0.3
+        stage = 1 if whole.value else 0
+        reading.map(whole, JOB_STAGE, stage, "the old spelling of stage 1 or 0")
+        return stage, whole.said
+    if reading.peek(STAGE) == AUTO:
+        known = reading.known(JOB_STAGE)
+        assert known is not None
+        reading.resolve(STAGE, known.value, known.origin)
+    given = reading.take(STAGE)
+    if given is None:
+        reading.default(STAGE, JOB_STAGE, 0)
+        claim = reading.claims.of(JOB_STAGE)
+        assert claim is not None
+        return claim.value, claim.place
+    if given.value is None or given.value > 3:
+        what = f"{given.said} = {show(given.value)}: the stages are 0, 1, 2 and 3"
+        reading.findings.wrong.append(what)
+        return None, given.said
+    reading.map(given, JOB_STAGE, given.value)
+    return given.value, given.said
+
+
+def _offload(reading: Reading, stage: int | None, place: str) -> None:
+    for name, key in _OLD:
+        given = reading.take(name)
+        if given is not None:
+            device = "cpu" if given.value else "none"
+            _place_state(reading, given, key, device, stage, place)
+    for name, key in _NEW:
+        given = reading.take(name)
+        if given is None:
+            continue
+        device = "none" if given.value in (None, AUTO) else given.value.lower()
+        if device in DEVICES:
+            _place_state(reading, given, key, DEVICES[device], stage, place)
+        else:
+            what = f'{given.said} = {show(given.value)}: must be "none", "cpu" or "nvme"'
+            reading.findings.wrong.append(what)
+
+
+def _place_state(
+    reading: Reading, given: Given, key: str, device: str, stage: int | None, place: str
+) -> None:
+    least = 3 if key == "offload.params" or device == "disk" else 1
+    if device != "none" and stage is not None and stage < least:
+        what = "parameter offload" if key == "offload.params" else f"offload to {show(given.value)}"
+        reading.findings.wrong.append(
+            f"{given.said} = {show(given.value)}: {what} needs stage {least} or higher, and "
+            f"{place} is {stage}; remove it, or train at stage 3"
+        )
+    elif device == "none" and not reading.said(key):
+        reading.row(Outcome.IGNORED, given, None, "nothing is offloaded")
+    else:
+        reading.map(given, key, device)
