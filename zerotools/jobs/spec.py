@@ -106,8 +106,7 @@ class ZeroSpec:
     """`[zero]`: what is sharded over the ranks."""
 
     stage: int = key(
-        "0 nothing, 1 optimizer state, 2 gradients too, 3 weights too. "
-        "Stages 1 and 2 are not supported yet.",
+        "0 nothing, 1 optimizer state, 2 gradients too, 3 weights too.",
         default=3,
         allowed=(0, 1, 2, 3),
     )

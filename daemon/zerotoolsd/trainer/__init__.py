@@ -8,7 +8,7 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     shuffle, batches              which of them a step trains on, at any number of ranks
     blueprint, sharding           the model on the meta device, then sharded (FSDP2)
     initial, weights              what the shards begin with: the seed, or safetensors
-    optimizer, schedule, step     one optimizer step
+    optimizer, schedule, step     one optimizer step (stage 1's part of it: partition)
     loop                          steps, until the end or a stop
     state, saving, resuming, rng  checkpoints, whole or not at all (also checkedreader, output)
     notify, reporting, phases     progress to the supervisor and to the log

@@ -111,14 +111,13 @@ class Run:
 
 def record_maker(template: JobRecord, live: Live) -> Callable[[int, int], JobRecord]:
     """Records like `template` for other points of the run, with the rates of that time."""
-    from zerotoolsd.trainer.optimizer import describe
 
     def record(step: int, consumed: int) -> JobRecord:
         return dataclasses.replace(
             template,
             step=step,
             consumed_sequences=consumed,
-            optimizer=describe(live.model, live.optimizer),
+            optimizer=live.optimizer.describe(),
         )
 
     return record

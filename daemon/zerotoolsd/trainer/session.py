@@ -54,17 +54,22 @@ def run(
     with ExitStack() as stack:
         stack.callback(dist.destroy_process_group)
         group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
-        return _prepare(spec, run_dir, group, reporter, phases, before_commit).train()
+        return prepare(spec, run_dir, group, reporter, phases, before_commit).train()
 
 
-def _prepare(
+def prepare(
     spec: JobSpec,
     run_dir: Path,
     group: Group,
     reporter: Reporter,
     phases: Phases,
-    before_commit: BeforeCommit,
+    before_commit: BeforeCommit = _nothing,
 ) -> Run:
+    """Read the data, build the model, and load what there is to go on from.
+
+    Raises:
+        ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
+    """
     batches, data = open_data(spec, run_dir, group)
     phases.done("data")
     config = read_config(spec.model)

@@ -1,4 +1,9 @@
-"""FSDP2 over the ranks: which mesh, which groups, and where the shards' memory comes from."""
+"""FSDP2 over the ranks: which mesh, which groups, and where the shards' memory comes from.
+
+Stages 2 and 3 shard the weights; stage 2 keeps them whole from the forward pass to the end of the
+backward pass and saves a second gathering. Stages 0 and 1 replicate them through the same code, so
+that every stage has the same precision rules and names: a checkpoint of one loads into the other.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +19,20 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from zerotoolsd.trainer.blueprint import Blueprint
 
+REPLICATE, SHARD = "replicate", "shard"
+
 
 def make_mesh(device: torch.device, world_size: int, stage: int) -> DeviceMesh:
-    """All ranks in one dimension that shards (stage 3), or in one that replicates (stage 0).
-
-    Replicating through the same code gives every stage the same precision rules and the same
-    names, so that a checkpoint of one loads into the other.
-    """
-    if stage == 0:
-        names = ("replicate", "shard")
+    """All ranks in one dimension that shards, or in one that replicates (stages 0 and 1)."""
+    if stage < 2:
+        names = (REPLICATE, SHARD)
         return init_device_mesh(device.type, (world_size, 1), mesh_dim_names=names)
-    return init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (world_size,), mesh_dim_names=(SHARD,))
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether every rank holds all of it, however many ranks there are."""
+    return not isinstance(tensor, DTensor) or any(cut.is_replicate() for cut in tensor.placements)
 
 
 def shard(

@@ -13,7 +13,7 @@ from zerotoolsd.trainer import rng
 from zerotoolsd.trainer.blueprint import Blueprint
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.initial import initialise
-from zerotoolsd.trainer.optimizer import describe, make_optimizer
+from zerotoolsd.trainer.optimizer import make_optimizer
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.resuming import Start, load
 from zerotoolsd.trainer.sharding import shard
@@ -44,7 +44,7 @@ def materialise(
         if unused:
             reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
     model.train()
-    return Live(model, make_optimizer(model, spec.train), stage)
+    return Live(model, make_optimizer(model, spec.train, stage))
 
 
 def begin(spec: JobSpec, live: Live, group: Group, reporter: Reporter, start: Start | None) -> None:
@@ -92,7 +92,7 @@ def describe_run(
         consumed_sequences=0,
         batch_size=train.batch_size,
         sequence_length=spec.data.sequence_length,
-        optimizer=describe(live.model, live.optimizer),
+        optimizer=live.optimizer.describe(),
         model=ModelRecord(trainable, frozen),
         replicated=live.replicated(),
         aliases=dict(blueprint.aliases),

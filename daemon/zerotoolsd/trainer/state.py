@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
-from zerotoolsd.trainer.optimizer import named_state
+from zerotoolsd.trainer.optimizer import Optimizer
+from zerotoolsd.trainer.sharding import is_whole
 from zerotoolsd.trainer.weights import persistent_buffers
 
 
@@ -17,15 +17,14 @@ class Live:
     """The model and optimizer that train. Their tensors are loaded into in place."""
 
     model: Any
-    optimizer: torch.optim.AdamW
-    stage: int
+    optimizer: Optimizer
 
     def tree(self) -> dict[str, dict[str, torch.Tensor]]:
         """`model.<name>` and `optim.<name>.<state>`; canonical names only."""
         model = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
         return {
             "model": {**model, **persistent_buffers(self.model)},
-            "optim": named_state(self.model, self.optimizer),
+            "optim": self.optimizer.state(),
         }
 
     def flat(self) -> dict[str, torch.Tensor]:
@@ -38,8 +37,4 @@ class Live:
 
     def replicated(self) -> tuple[str, ...]:
         """Names of the tensors that every rank holds in full, however many ranks there are."""
-        return tuple(
-            name
-            for name, tensor in self.flat().items()
-            if self.stage == 0 or not isinstance(tensor, DTensor)
-        )
+        return tuple(name for name, tensor in self.flat().items() if is_whole(tensor))

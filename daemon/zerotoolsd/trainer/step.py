@@ -14,7 +14,6 @@ from torch.nn import functional
 from zerotools.jobs.spec import TrainSpec
 from zerotoolsd.trainer.failures import Diverged
 from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.optimizer import set_learning_rate
 from zerotoolsd.trainer.schedule import learning_rate
 from zerotoolsd.trainer.state import Live
 
@@ -62,9 +61,8 @@ def train_step(
     mean, grad_norm = total / group.rank.world_size, float(norm)
     _check_finite(step, mean, grad_norm)
     rate = learning_rate(train, step)
-    set_learning_rate(live.optimizer, rate)
-    live.optimizer.step()
-    live.optimizer.zero_grad(set_to_none=True)
+    live.optimizer.step(rate)
+    live.model.zero_grad(set_to_none=True)
     return Outcome(mean, grad_norm, rate, stops > 0)
 
 

@@ -56,7 +56,7 @@ def test_cancel_is_for_the_owner_and_root(service: FakeService, client: DaemonCl
 @pytest.mark.parametrize(
     ("changes", "kind", "said"),
     [
-        ({"zero": {"stage": 2}}, Unsupported, "stage"),
+        ({"engine": "deepspeed"}, Unsupported, "engine"),
         ({"ranks": 5}, BadRequest, "batch_size"),
     ],
 )

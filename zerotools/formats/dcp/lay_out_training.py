@@ -99,7 +99,7 @@ def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
     ranks each held whole."""
     if not tensor.shape or not tensor.dtype.is_float:
         return False
-    if source.origin.format != "dcp" or source.origin.stage == 0:
+    if source.origin.format != "dcp" or source.origin.stage in (0, 1):
         return True
     return not is_replicated(source, source.origin.details["dcp_keys"].get(key, ""), tensor)
 

@@ -1,0 +1,123 @@
+"""ZeRO-1: every rank has all weights and gradients, updates its own rows, and sends them round.
+
+The rows are those that FSDP2 would give the rank: a dimension 0 of n rows is cut into parts of
+ceil(n / ranks), the last ones short or empty. So what the optimizer keeps has the names, shapes and
+cut of stages 2 and 3, is saved by all ranks, and loads at any stage and number of ranks. (torch's
+ZeroRedundancyOptimizer gives whole tensors to ranks, a large embedding to one of them.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+WINDOW_BYTES = 16 << 20
+"""What a rank sends at a time; it receives as much from each."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Elements [first, first + length) of each rank's part of a weight; a part has `part` of them,
+    those beyond the weight's end included."""
+
+    flat: torch.Tensor
+    part: int
+    first: int
+    length: int
+
+    def of(self, rank: int) -> torch.Tensor:
+        """The piece of `rank`'s part, shorter where the weight ends in it; a view."""
+        start = rank * self.part + self.first
+        return self.flat[start : start + self.length]
+
+
+class Partition:
+    """The rows of whole weights, by rank. `rows` are views of the weights that are this rank's."""
+
+    def __init__(self, weights: Mapping[str, nn.Parameter], mesh: DeviceMesh) -> None:
+        """`mesh` has one dimension; the weights are DTensors that each rank holds whole."""
+        self._weights = weights
+        self._mesh = mesh
+        self.rows = {
+            name: nn.Parameter(self._rows(weight.detach())) for name, weight in weights.items()
+        }
+        self._windows = list(_windows(list(weights.values()), mesh.size()))
+
+    def take_gradients(self) -> None:
+        """Give the rows the gradients of the whole weights."""
+        for name, weight in self._weights.items():
+            self.rows[name].grad = None if weight.grad is None else self._rows(weight.grad)
+
+    def share(self) -> None:
+        """Give every rank every row; all ranks call it together."""
+        for window in self._windows:
+            self._exchange(window)
+
+    def _exchange(self, window: Sequence[_Piece]) -> None:
+        rank, ranks = self._mesh.get_local_rank(), self._mesh.size()
+        length = sum(piece.length for piece in window)
+        mine = window[0].flat.new_zeros(length)
+        for piece, place in _placed(window, mine):
+            part = piece.of(rank)
+            place[: part.numel()].copy_(part)
+        everyone = mine.new_empty(ranks * length)
+        dist.all_gather_into_tensor(everyone, mine, self._mesh.get_group())
+        for other in range(ranks):
+            if other == rank:
+                continue
+            for piece, place in _placed(window, everyone[other * length : (other + 1) * length]):
+                part = piece.of(other)
+                part.copy_(place[: part.numel()])
+
+    def _rows(self, whole: torch.Tensor) -> DTensor:
+        assert isinstance(whole, DTensor)
+        shape, offset = compute_local_shape_and_global_offset(whole.shape, self._mesh, (Shard(0),))
+        local = whole.to_local().narrow(0, min(offset[0], whole.shape[0]), shape[0])
+        return DTensor.from_local(
+            local,
+            self._mesh,
+            (Shard(0),),
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
+        )
+
+
+def _placed(
+    window: Sequence[_Piece], memory: torch.Tensor
+) -> Iterator[tuple[_Piece, torch.Tensor]]:
+    start = 0
+    for piece in window:
+        yield piece, memory[start : start + piece.length]
+        start += piece.length
+
+
+def _windows(weights: Sequence[nn.Parameter], ranks: int) -> Iterator[list[_Piece]]:
+    """All pieces of all weights, a bounded number of bytes at a time."""
+    window: list[_Piece] = []
+    room = WINDOW_BYTES
+    for piece in _pieces(weights, ranks):
+        size = piece.length * piece.flat.itemsize
+        if window and size > room:
+            yield window
+            window, room = [], WINDOW_BYTES
+        window.append(piece)
+        room -= size
+    if window:
+        yield window
+
+
+def _pieces(weights: Sequence[nn.Parameter], ranks: int) -> Iterator[_Piece]:
+    for weight in weights:
+        flat = weight.detach().to_local().view(-1)
+        part = -(-weight.shape[0] // ranks) * (flat.numel() // weight.shape[0])
+        most = WINDOW_BYTES // flat.itemsize
+        for first in range(0, part, most):
+            yield _Piece(flat, part, first, min(most, part - first))

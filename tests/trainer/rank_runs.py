@@ -1,0 +1,91 @@
+"""A rank that runs several jobs, one after another: run by `launching.start`.
+
+`runs.json` in the output directory has the jobs by name, in order. Rank 0 prints one JSON object:
+by name, the loss of each step, and a digest over all that a run trains, where it began and ended.
+"""
+
+import argparse
+import hashlib
+import json
+import runpy
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
+entry["make_importable"]()
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
+
+from zerotoolsd.trainer.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.notify import Notifier  # noqa: E402
+from zerotoolsd.trainer.phases import Phases  # noqa: E402
+from zerotoolsd.trainer.reporting import Reporter  # noqa: E402
+from zerotoolsd.trainer.session import prepare  # noqa: E402
+from zerotoolsd.trainer.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.state import Live  # noqa: E402
+from zerotoolsd.trainer.step import Outcome  # noqa: E402
+
+
+class Recorder(Reporter):
+    """A reporter that keeps what each step came to."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.outcomes: dict[int, Outcome] = {}
+
+    def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
+        """Keep it, and go on."""
+        self.outcomes[step] = outcome
+        super().stepped(step, outcome, tokens, seconds)
+
+
+def digest(live: Live) -> str:
+    """One digest over the names and bytes of all weights and optimizer state, gathered whole."""
+    whole = hashlib.sha256()
+    for name, tensor in sorted(live.flat().items()):
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        whole.update(name.encode())
+        whole.update(full.contiguous().numpy().tobytes())
+    return whole.hexdigest()
+
+
+def run(run_dir: Path, group: Group) -> dict[str, Any]:
+    """Run the job in `run_dir`; what there is to compare."""
+    spec = read_spec(run_dir)
+    reporter = Recorder(group.rank, Notifier(None, group.rank.number), steps=spec.train.steps)
+    ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
+    begun = digest(ready.live)
+    assert ready.train() == 0
+    return {
+        "outcomes": {step: asdict(outcome) for step, outcome in reporter.outcomes.items()},
+        "begun": begun,
+        "ended": digest(ready.live),
+    }
+
+
+def main() -> None:
+    """Run each job in turn, and report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", type=Path, required=True)
+    spec = read_spec(parser.parse_args().run_dir)
+    runs = Path(spec.output_dir or "")
+    group = join(rank_from(), spec.device)
+    report = {}
+    for name, job in json.loads((runs / "runs.json").read_text()).items():
+        if group.rank.leads:
+            (runs / name).mkdir()
+            tree = {"output_dir": str(runs / name / "out"), **job}
+            (runs / name / "spec.json").write_text(json.dumps(tree))
+        dist.barrier()
+        report[name] = run(runs / name, group)
+    if group.rank.leads:
+        print(json.dumps(report), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
