@@ -197,3 +197,10 @@ def test_vectors_in_another_order_than_param_shapes_says_are_refused(tmp_path: P
         file.write(b"\x80\x3f")
     with pytest.raises(Unsupported, match=r"cube.weight is not the bfloat16 of its master"):
         lay_out(read(copy), tmp_path / "out", world_size=3)
+
+
+def test_an_alignment_that_comes_back_with_the_stage_is_recorded(tmp_path: Path) -> None:
+    source = golden("z2-bf16-w3-aligned")
+    three = moved(source, tmp_path / "three", 4, Settings(stage=3))
+    back = moved(three, tmp_path / "back", 4, Settings(stage=1))
+    assert masters_and_state(back) == masters_and_state(source)

@@ -89,9 +89,8 @@ def _state(
         state[role] = _number(given, f"known-{number}-{role}", role, scalar, numbers)
     for role in roles:
         state[role] = None
-    master = _type_of(given, group, "param")
-    # Without optimizer state, 16-bit weights are where fp32 masters begin.
-    dtypes = {"param": master if roles or master is None else FLOAT32}
+    # Without optimizer state, the weights are where fp32 masters begin, whatever their types.
+    dtypes = {"param": _type_of(given, group, "param") if roles else FLOAT32}
     dtypes |= {role: _type_of(given, group, role) for role in roles}
     types = {role: dtype or FLOAT32 for role, dtype in dtypes.items()}
     return types, state or None

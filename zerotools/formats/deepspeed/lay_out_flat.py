@@ -166,7 +166,7 @@ def _tree(
         new["partition_count"] = [unit.placement.sharing for unit in units]
     if PADDINGS in saved:
         new[PADDINGS] = [_booked(blueprint.kind, unit, rank) for unit in units]
-    if ALIGNMENTS in saved:
+    if ALIGNMENTS in saved or any(any(each.paddings) for each in geometries):
         new[ALIGNMENTS] = [list(each.paddings) or [0] * len(each.shapes) for each in geometries]
     if MAPPINGS in saved:
         address = _address(saved[MAPPINGS])
