@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.golden_files import DEEPSPEED, JOB
+from tests.golden_files import DEEPSPEED
 from tests.ops.exports import model, noise
 from zerotools.cli.main import build, run
 
@@ -43,6 +43,7 @@ def test_what_is_dropped_is_one_line_per_reason(convert: Convert, tmp_path: Path
         "dropped: buffer (kept, but no longer told from parameters)",
         "dropped: aliases (safetensors does not say which names are tied)",
     ]
+    assert "note: the weights are fp32 masters, as they are; --dtype bf16 is what the run" in err
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(convert: Convert, tmp_path: Path) -> None:
@@ -150,10 +151,23 @@ def test_an_output_that_exists(convert: Convert, tmp_path: Path) -> None:
     assert (status, "--overwrite does not replace it" in err) == (2, True)
 
 
-def test_companions_come_from_the_config_dir(convert: Convert, tmp_path: Path) -> None:
-    asked = ("--to", "torch", "--config-dir", JOB)
-    assert convert(FULL, tmp_path / "out", *asked)[0] == 0
-    assert (tmp_path / "out" / "config.json").is_file()
+@pytest.mark.parametrize("to", ["torch", "safetensors", "dcp", "deepspeed"])
+def test_companions_come_from_the_config_dir(convert: Convert, tmp_path: Path, to: str) -> None:
+    own = model(tmp_path / "model", {"w": noise(2)}, config__json='{"mine": 1}')
+    trained = DEEPSPEED / "hf-trainer-z3-bf16-w2" / "checkpoint"
+    for number, source in enumerate((FULL, trained)):
+        out = tmp_path / str(number)
+        ranks = () if to in ("torch", "safetensors") else ("--world-size", 3)
+        status, _, err = convert(source, out, "--to", to, *ranks, "--config-dir", own, "--verify")
+        assert status == 0, err
+        assert json.loads((out / "config.json").read_text())["mine"] == 1
+
+
+def test_weights_that_fp16_cannot_hold_are_refused(convert: Convert, tmp_path: Path) -> None:
+    source = model(tmp_path / "in", {"w": noise(40) * 1e6})
+    status, _, err = convert(source, tmp_path / "out", "--to", "safetensors", "--dtype", "fp16")
+    assert (status, "; use --dtype bf16 or fp32\n" in err) == (2, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_checkpoint_is_status_3(convert: Convert, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Dropped, Target
 from zerotools.core.dropping import extra_roles, state_words
+from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.settings import Settings
@@ -17,7 +18,7 @@ from zerotools.ops.aliases import settle_aliases
 from zerotools.ops.consolidate import DEFAULT_MAX_SHARD_BYTES, DTYPES, cast_dtype
 from zerotools.ops.hyperparameters import NAMES
 from zerotools.ops.rewrite import describe
-from zerotools.ops.selection import MASTERS, choose_names, matcher, weights_from
+from zerotools.ops.selection import MASTERS, SIXTEEN_BIT, choose_names, matcher, weights_from
 
 KEEP = "keep"
 STYLES = ("torch", "accelerate", "torchtitan")
@@ -112,9 +113,22 @@ def _safetensors(wanted: Wanted) -> Target:
         described = describe(weights, lambda _, tensor: tensor.dtype)
     most = wanted.options.get("max_shard_bytes", DEFAULT_MAX_SHARD_BYTES)
     target = safetensors.lay_out(described, wanted.destination, max_shard_bytes=most)
+    if asked == KEEP:
+        notes += _masters_note(wanted, described)
     own = {key: t for key, t in weights.tensors.items() if source.tensors.get(key) is not t}
     dropped = (*_beside_weights(wanted), *_told_no_more(chosen, source))
     return replace(target, notes=(*target.notes, *notes), sources=own, dropped=dropped)
+
+
+def _masters_note(wanted: Wanted, written: Checkpoint) -> list[str]:
+    precision = wanted.training.precision
+    wide = any(tensor.dtype == FLOAT32 for tensor in written.tensors.values())
+    word = next((word for word, dtype in DTYPES.items() if dtype == precision), None)
+    if word is None or precision not in SIXTEEN_BIT or not wide:
+        return []
+    return [
+        f"the weights are fp32 masters, as they are; --dtype {word} is what the run computes in"
+    ]
 
 
 def _beside_weights(wanted: Wanted) -> list[Dropped]:

@@ -13,6 +13,7 @@ from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.io.companions import companions
+from zerotools.io.surroundings import carried_file
 from zerotools.ops.beside import left_behind
 from zerotools.ops.convert import Conversion, Unchanged, drawn
 from zerotools.ops.hyperparameters import NAMES, Given, completed, flag
@@ -49,14 +50,17 @@ def prepare(
     form = TARGETS[to]
     _check_options(form, options)
     source = formats.read(path, tag=tag, layout=layout)
-    if config_dir is not None:
-        source = replace(source, companions={**source.companions, **_companions(config_dir)})
+    given = {} if config_dir is None else _companions(config_dir)
+    source = replace(source, companions={**source.companions, **given})
     request = repr((to, sorted(options.items()), tag, layout and layout.read_bytes(), config_dir))
     wanted = Wanted(source, TrainingState(), destination, options)
     if form.reshards and source.origin.format == form.origin and "style" not in options:
-        return _resharded(form, wanted, request, force=force)
+        done = _resharded(form, wanted, request, force=force)
+        if isinstance(done, Unchanged):
+            return done
+        return replace(done, target=_with_companions(done.target, given))
     training, notes = _training(source, options)
-    target = form.lay_out(replace(wanted, training=training))
+    target = _with_companions(form.lay_out(replace(wanted, training=training)), given)
     beside, left = left_behind(source, target)
     known = {dropped.what for dropped in target.dropped}
     more = [*_unlisted(source, training, target), *(d for d in beside if d.what not in known)]
@@ -80,6 +84,17 @@ def _companions(directory: Path) -> dict[str, Path]:
     if not found:
         raise BadRequest(f"{directory} has no config.json and no tokenizer")
     return found
+
+
+def _with_companions(target: Target, given: Mapping[str, Path]) -> Target:
+    """With the files that the user named, also where the source's own would be carried along."""
+    files = dict(target.files)
+    for name, path in given.items():
+        plan = files.get(name)
+        if plan is None or any(part.source != path for part in plan.carried):
+            files[name] = carried_file(path)
+    sizes = {name: plan.size for name, plan in files.items()}
+    return replace(target, files=files, checkpoint=replace(target.checkpoint, files=sizes))
 
 
 def _resharded(
