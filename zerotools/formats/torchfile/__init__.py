@@ -12,6 +12,7 @@ shards         Hugging Face shards -> Checkpoint
 ranks          the files of all ranks -> Checkpoint
 read           which of these a path is
 training       what the files say of the run, in words that all formats share
+onefile        the layout of one archive, tensors and known numbers
 lay_out        Checkpoint -> Target, which `torch.load` and `from_pretrained` read
 lay_out_training   one file with the optimizer's state, from which a plain torch run goes on
 """

@@ -11,40 +11,30 @@ float32 `step` are torch's own (torch/optim/optimizer.py, `state_dict`; `_get_sc
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
-from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import (
     Checkpoint,
-    Checksum,
-    Chunk,
     Dropped,
-    FilePlan,
     Key,
-    Literal,
     Target,
     Tensor,
 )
 from zerotools.core.dropping import LOOSE, WEIGHTS, extra_roles
-from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import Group, Scalar, TrainingState
 from zerotools.formats.torchfile import training as words
 from zerotools.formats.torchfile.contents import FORMAT
-from zerotools.formats.torchfile.lay_out import stored_tensor
 from zerotools.formats.torchfile.names import TRAINING
+from zerotools.formats.torchfile.onefile import OneFile
 from zerotools.formats.torchfile.plain import is_plain
 from zerotools.formats.torchfile.single import BUFFER_NAMES
 from zerotools.io.modelfiles import companion_plans
-from zerotools.io.torchzip import lay_out as archives
-from zerotools.io.torchzip.pickles import dumps
-from zerotools.io.torchzip.values import Ordered, StoredTensor
+from zerotools.io.torchzip.values import Ordered
 
 STEP = "step"
 
@@ -60,7 +50,7 @@ def lay_out_training(source: Checkpoint, training: TrainingState, destination: P
         Unsupported: optimizer state of a parameter that is in no group.
     """
     drops = _Drops()
-    file = _File()
+    file = OneFile(TRAINING)
     model = _model(source, file)
     tree: dict[str, Any] = {"model": model}
     optimizer = _optimizer(source, training, file, drops)
@@ -110,49 +100,7 @@ class _Drops:
             self.found.append(Dropped(what, why))
 
 
-@dataclass
-class _File:
-    """The storages of the file in order: each a tensor of the source, or bytes that are known."""
-
-    tensors: dict[Key, Tensor] = field(default_factory=dict)
-    known: dict[Key, Tensor] = field(default_factory=dict)
-    _order: list[tuple[Key, Tensor, bytes | None]] = field(default_factory=list)
-
-    def tensor(self, key: Key, tensor: Tensor) -> StoredTensor:
-        return self._add(key, tensor, None)
-
-    def number(self, key: Key, value: float) -> StoredTensor:
-        """A 0-d float32 tensor."""
-        return self._add(key, Tensor(FLOAT32, (), ()), struct.pack("<f", value))
-
-    def _add(self, key: Key, tensor: Tensor, data: bytes | None) -> StoredTensor:
-        self._order.append((key, tensor, data))
-        return stored_tensor(str(len(self._order) - 1), tensor)
-
-    def plan(self, tree: Mapping[str, Any]) -> FilePlan:
-        """The file of `tree`; afterwards `tensors` and `known` say where everything is in it."""
-        crcs = {n: crc32(data) for n, (_, _, data) in enumerate(self._order) if data is not None}
-        layout = archives.lay_out(dumps(tree), [t.nbytes for _, t, _ in self._order], crcs)
-        literals = [Literal(at, data) for at, data in layout.literals]
-        checksums = []
-        payloads = iter(layout.payloads)
-        for key, tensor, data in self._order:
-            payload = next(payloads) if tensor.nbytes else None
-            at = payload.offset if payload is not None else 0
-            placed = Tensor(
-                tensor.dtype, tensor.shape, (Chunk(Box.whole(tensor.shape), TRAINING, at),)
-            )
-            if data is not None:
-                literals.append(Literal(at, data))
-                self.known[key] = placed
-                continue
-            self.tensors[key] = placed
-            if payload is not None:
-                checksums.append(Checksum(at, payload.length, payload.crc_at))
-        return FilePlan(layout.length, literals, checksums=checksums)
-
-
-def _model(source: Checkpoint, file: _File) -> Ordered:
+def _model(source: Checkpoint, file: OneFile) -> Ordered:
     weights: dict[str, Key] = {}
     for key in source.tensors:
         if key.role in WEIGHTS and weights.setdefault(key.name, key) != key:
@@ -167,7 +115,7 @@ def _model(source: Checkpoint, file: _File) -> Ordered:
 
 
 def _optimizer(
-    source: Checkpoint, training: TrainingState, file: _File, drops: _Drops
+    source: Checkpoint, training: TrainingState, file: OneFile, drops: _Drops
 ) -> dict[str, Any] | None:
     """torch's state_dict, its numbers in the order of the groups."""
     state = _state_by_name(source, training)
@@ -234,7 +182,7 @@ def _common_steps(training: TrainingState) -> dict[str, float]:
 
 
 def _entry(
-    name: str, held: Mapping[str, Tensor | Scalar], step: float | None, file: _File
+    name: str, held: Mapping[str, Tensor | Scalar], step: float | None, file: OneFile
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {}
     if STEP not in held and step is not None:
