@@ -44,13 +44,16 @@ def reshard(source: Checkpoint, out: Path, ranks: int) -> Checkpoint:
     return read(write(source, lay_out(source, out, world_size=ranks)))
 
 
-def differences(names: Iterable[str], ranks: int, directory: Path) -> list[str]:
-    """Reshard golden cases to `ranks`, let DeepSpeed load them in one launch; what is not equal."""
+def differences(
+    names: Iterable[str], ranks: int, directory: Path, judge: str = "judge"
+) -> list[str]:
+    """Reshard golden cases to `ranks`, let DeepSpeed load them in one launch; what is not equal.
+    `judge` is the module that the ranks run."""
     cases = list(names)
     for name in cases:
         (directory / name).mkdir()
         reshard(read(DEEPSPEED / name / "checkpoint"), directory / name / "given", ranks)
-    launch("tests.deepspeed_runs.judge", cases, ranks, directory)
+    launch(f"tests.deepspeed_runs.{judge}", cases, ranks, directory)
     return [found for name in cases for found in _differences(name, ranks, directory / name)]
 
 

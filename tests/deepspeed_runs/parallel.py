@@ -35,9 +35,9 @@ def rows() -> Iterator[tuple[Tensor, Tensor]]:
         yield initial((1, 4), 3), torch.zeros(1)
 
 
-def run_pipeline(case: Case) -> Any:
-    """Two stages; a tied block in the first and the last layer. Returns the engine."""
-    model = PipelineModule(
+def pipeline() -> nn.Module:
+    """Two stages; a tied block in the first and the last layer."""
+    return PipelineModule(
         layers=[
             TiedLayerSpec("embed", PipeLayer, 1, weight=(11, 8)),
             LayerSpec(PipeLayer, 2, weight=(13, 7), bias=(13,)),
@@ -49,16 +49,6 @@ def run_pipeline(case: Case) -> Any:
         partition_method="uniform",
         loss_fn=lambda row, _: row.float().sum(),
     )
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        model_parameters=[p for p in model.parameters() if p.requires_grad],
-        config=deepspeed_config(case),
-    )
-    data = rows()
-    for _ in range(case.steps):
-        engine.train_batch(data)
-    engine.save_checkpoint("checkpoint")
-    return engine
 
 
 EXPERT_RANKS = 2
@@ -96,35 +86,14 @@ def expert_rank(case: Case) -> int:
     return dist.get_rank() % EXPERT_RANKS
 
 
-def experts_engine(case: Case) -> Any:
+def experts(case: Case) -> nn.Module:
     """Experts that differ between the expert-parallel ranks."""
     model = Experts(EXPERT_COUNTS[case.model])
     with torch.no_grad():
         for seed, parameter in enumerate(model.parameters()):
             shift = expert_rank(case) if hasattr(parameter, "allreduce") else 0
             parameter.copy_(initial(parameter.shape, seed + 40 * shift))
-    group = {"params": list(model.parameters()), "name": "all"}
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        model_parameters=split_params_into_different_moe_groups_for_optimizer(group),
-        config=deepspeed_config(case),
-    )
-    return engine
-
-
-def step_experts(engine: Any, step: int) -> None:
-    batch = gradient((5, 8), step, dist.get_rank()).to(next(engine.module.parameters()).dtype)
-    engine.backward(engine(batch))
-    engine.step()
-
-
-def run_experts(case: Case) -> Any:
-    """Experts over two expert-parallel ranks. Returns the engine."""
-    engine = experts_engine(case)
-    for step in range(case.steps):
-        step_experts(engine, step)
-    engine.save_checkpoint("checkpoint")
-    return engine
+    return model
 
 
 def uncut_llama(case: Case) -> nn.Module:
@@ -132,18 +101,38 @@ def uncut_llama(case: Case) -> nn.Module:
     return tiny_llama(tied=False, key_value_heads=1 if case.model == "llama_one_head" else 2)
 
 
-def run_tensor_parallel(case: Case) -> Any:
-    """A Llama cut by AutoTP over two ranks. Returns the engine."""
-    model = uncut_llama(case)
+def model_of(case: Case) -> nn.Module:
+    """The model as a case begins, on this rank."""
+    if case.harness == "pipeline":
+        return pipeline()
+    return experts(case) if case.harness == "experts" else uncut_llama(case)
+
+
+def engine_of(case: Case, model: nn.Module) -> Any:
+    """The engine of a case; AutoTP cuts a Llama over two ranks."""
+    parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
+    if case.harness == "experts":
+        group = {"params": parameters, "name": "all"}
+        parameters = split_params_into_different_moe_groups_for_optimizer(group)
     engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=list(model.parameters()), config=deepspeed_config(case)
+        model=model, model_parameters=parameters, config=deepspeed_config(case)
     )
-    ids = Sentences()[dist.get_rank() // 2]["input_ids"].unsqueeze(0)
-    for _ in range(case.steps):
-        engine.backward(engine(input_ids=ids, labels=ids).loss)
-        engine.step()
-    engine.save_checkpoint("checkpoint")
     return engine
+
+
+def train(case: Case, engine: Any, step: int) -> None:
+    """One step; collective."""
+    if case.harness == "pipeline":
+        engine.train_batch(rows())
+        return
+    if case.harness == "experts":
+        batch = gradient((5, 8), step, dist.get_rank())
+        loss = engine(batch.to(next(engine.module.parameters()).dtype))
+    else:
+        ids = Sentences()[dist.get_rank() // 2]["input_ids"].unsqueeze(0)
+        loss = engine(input_ids=ids, labels=ids).loss
+    engine.backward(loss)
+    engine.step()
 
 
 def merge_equal(key: str, values: Ranks) -> Tensor:
@@ -202,14 +191,20 @@ def gather_all(
     }
 
 
+def gather(case: Case, engine: Any) -> dict[str, Tensor]:
+    """What all ranks hold, under the names of the whole model; collective."""
+    found = truth.gather_tensors(engine)
+    if case.harness == "experts":
+        found = global_experts(case, found)
+    if case.harness == "tensor":
+        return gather_all(found, partial(merge_tensor_parallel, uncut=uncut_llama(case)))
+    return gather_all(found, merge_equal)
+
+
 def run_parallel(case: Case) -> tuple[Any, dict[str, Tensor]]:
     """Trains and saves; returns the engine and the truth of all ranks."""
-    if case.harness == "pipeline":
-        engine = run_pipeline(case)
-        return engine, gather_all(truth.gather_tensors(engine), merge_equal)
-    if case.harness == "experts":
-        engine = run_experts(case)
-        return engine, gather_all(global_experts(case, truth.gather_tensors(engine)), merge_equal)
-    engine = run_tensor_parallel(case)
-    merge = partial(merge_tensor_parallel, uncut=uncut_llama(case))
-    return engine, gather_all(truth.gather_tensors(engine), merge)
+    engine = engine_of(case, model_of(case))
+    for step in range(case.steps):
+        train(case, engine, step)
+    engine.save_checkpoint("checkpoint")
+    return engine, gather(case, engine)

@@ -1,0 +1,51 @@
+"""What one rank runs to judge checkpoints of runs with a second kind of parallelism:
+`python -m tests.deepspeed_runs.judge_parallel CASE ...`; see `judge`.
+
+The second kind is as the case has it: two pipeline stages, tensor ranks or expert-parallel ranks;
+the rest of this launch's ranks are data-parallel.
+"""
+
+import sys
+from pathlib import Path
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from .case import Case
+from .cases import CASES
+from .judge import AGAIN, GIVEN, TRUTH
+from .launch import leave
+from .learners import forget
+from .parallel import engine_of, gather, model_of, train
+
+
+def judge(case: Case) -> None:
+    """Loads, gathers, saves again and trains on; collective."""
+    model = model_of(case)
+    forget(model)
+    engine = engine_of(case, model)
+    path, _ = engine.load_checkpoint(f"{case.name}/{GIVEN}")
+    if path is None:
+        raise AssertionError(f"{case.name}: DeepSpeed found nothing to load")
+    tensors = gather(case, engine)
+    if dist.get_rank() == 0:
+        save_file(tensors, f"{case.name}/{TRUTH}")
+    engine.save_checkpoint(f"{case.name}/{AGAIN}", tag=Path(path).parent.name)
+    train(case, engine, engine.global_steps)
+    gather(case, engine)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    for name in sys.argv[1:]:
+        print("judging", name, flush=True)
+        judge(CASES[name])
+    dist.barrier()
+    leave()
+
+
+if __name__ == "__main__":
+    main()
