@@ -74,6 +74,19 @@ def test_consolidate_drops_in_silence_as_before(
     assert "dropped" not in capsys.readouterr().err
 
 
+def test_to_universal(convert: Convert, tmp_path: Path) -> None:
+    status, _, err = convert(FULL, tmp_path / "out", "--to", "universal", "--verify")
+    assert status == 0, err
+    assert '"checkpoint": {"load_universal": true}' in err
+    assert "dropped:" not in err
+    status, _, err = convert(tmp_path / "out", tmp_path / "back", "--to", "deepspeed", "--stage", 3)
+    assert status == 2
+    assert "pass --world-size" in err
+    back = (tmp_path / "out", tmp_path / "back", "--to", "deepspeed", "--stage", 3)
+    status, _, err = convert(*back, "--world-size", 3)
+    assert status == 0, err
+
+
 def test_weights_alone_are_said_to_be_that(convert: Convert, tmp_path: Path) -> None:
     source = model(tmp_path / "in", {"w": noise(4, 3)})
     status, _, err = convert(source, tmp_path / "out", "--to", "torch", "--lr", "1e-3")

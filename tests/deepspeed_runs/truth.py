@@ -43,7 +43,8 @@ def flat_state(engine: Any) -> Owned:
     ranks = optimizer.real_dp_process_group
     for parameters, flat, partition, group in zip(*groups, partitions, ranks, strict=True):
         state = optimizer.optimizer.state.get(partition, {})
-        for role, value in {"param": partition, **state}.items():
+        # Sorted: DeepSpeed's universal loader fills the state in another order on each rank.
+        for role, value in sorted({"param": partition, **state}.items()):
             if isinstance(value, Tensor) and value.shape == partition.shape:
                 whole = gather_ranks(value, group)
                 for parameter in parameters:

@@ -91,9 +91,11 @@ def compare_layout(target: Target, directory: Path) -> None:
         BadFile: the format's reader finds something else than was laid out.
     """
     form = formats.FORMATS.get(target.checkpoint.origin.format)
-    if form is None:
+    read = target.read_back
+    if read is None and form is not None:
+        read = import_module(form.module).read
+    if read is None:
         return
-    read = target.read_back or import_module(form.module).read
     found = read(directory)
     wanted = {**target.checkpoint.tensors, **target.carried}
     wanted = {key: tensor for key, tensor in wanted.items() if key not in target.unlisted}

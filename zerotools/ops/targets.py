@@ -82,6 +82,17 @@ def _deepspeed(wanted: Wanted) -> Target:
     )
 
 
+def _universal(wanted: Wanted) -> Target:
+    from zerotools.formats.deepspeed.lay_out_universal import lay_out_universal
+
+    return lay_out_universal(
+        wanted.source,
+        wanted.training,
+        wanted.destination,
+        stage=wanted.options.get("stage"),
+    )
+
+
 def _dcp(wanted: Wanted) -> Target:
     from zerotools.formats.dcp.lay_out_training import lay_out_training
 
@@ -164,6 +175,7 @@ _TARGETS = (
         frozenset({"world_size", "order", *ZERO, *NAMES}),
         reshards=True,
     ),
+    Format("universal", "universal", _universal, frozenset({"stage", *NAMES})),
     Format(
         "dcp",
         "dcp",

@@ -20,6 +20,10 @@ lay_out   the whole checkpoint for another number of ranks, or another stage
 universal           reading universal checkpoints, a directory per parameter
 universal_state     what their `optimizer_state.pt` says
 universal_training  the same of the run, in words that all formats share
+universal_contents  what goes into one, checked against what DeepSpeed's loaders take
+universal_trees     what its files hold
+universal_notes     what its loaders do not do
+lay_out_universal   any checkpoint as a universal one
 """
 
 from __future__ import annotations

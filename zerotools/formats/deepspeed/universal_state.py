@@ -2,7 +2,7 @@
 
 Three writers of it: `ds_to_universal` of stages 1 and 2, where group i has the parameters of
 `param_shapes[i]`; of stage 3, where it is rank 0's whole shard and a group lists its sub-groups;
-and `lay_out_universal`, which marks that `param_shapes` has the groups in the optimizer's order.
+and `lay_out_universal`, whose `param_shapes` has the groups, and which says in which order.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`, `_save_optimizer_state`.
 """
@@ -25,7 +25,7 @@ from zerotools.io.torchzip.torchfile import TorchFile
 
 ZERO = "zero"
 OPTIMIZER_STATE = f"{ZERO}/optimizer_state.pt"
-ORDER, OPTIMIZERS = "param_shapes_order", "optimizer"
+ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
 _NOT_OPTIONS = ("params", "param_names", "state")
 
 
@@ -58,7 +58,7 @@ class UniversalState:
 
 def is_ours(tree: Mapping[str, Any]) -> bool:
     """Whether `lay_out_universal` wrote it."""
-    return tree.get(ORDER) == OPTIMIZERS
+    return tree.get(ORDER) in (OPTIMIZERS, UNKNOWN)
 
 
 def parse_state(directory: Path, model: ModelStates) -> UniversalState:

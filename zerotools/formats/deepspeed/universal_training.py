@@ -9,7 +9,7 @@ from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.deepspeed.model import ModelStates
 from zerotools.formats.deepspeed.training import PRECISIONS, loss_scale_of, optimizer_name
 from zerotools.formats.deepspeed.universal import STATE
-from zerotools.formats.deepspeed.universal_state import UniversalState
+from zerotools.formats.deepspeed.universal_state import ORDER, UNKNOWN, UniversalState
 from zerotools.io.scalars import read_scalar
 
 _VECTORS = ("param", "param16", "buffer")
@@ -43,6 +43,7 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
         loss_scale=loss_scale_of(saved.tree),
         ds_config=config if isinstance(config, Mapping) else None,
         client=model.client_state,
+        is_ordered=saved.tree.get(ORDER) != UNKNOWN,
     )
 
 
