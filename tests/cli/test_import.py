@@ -123,3 +123,25 @@ def test_requests_that_cannot_be(
     done = imported(capsys, *arguments)
     assert done.status == 2
     assert told in done.err
+
+
+def test_an_accelerate_config_and_the_file_that_it_names_beside_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.replace("gpus = 4", "") + "batch_size = 16\n")
+    config = CONFIGS / "accelerate_file.yaml"
+    done = imported(capsys, str(job), "--accelerate", str(config))
+    assert done.status == 0
+    assert f"stage = 3  # {CONFIGS / 'zero3_auto.json'}:31 zero_optimization.stage\n" in done.out
+    assert f"gpus = 2  # {config}:9 num_processes\n" in done.out
+
+
+def test_an_accelerate_config_may_be_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "acc.json"
+    path.write_text('{"distributed_type": "NO", "mixed_precision": "bf16"}')
+    done = imported(capsys, "--accelerate", str(path))
+    assert done.status == 0
+    assert f'precision = "bf16"  # {path}:1 mixed_precision\n' in done.out

@@ -29,7 +29,9 @@ COMMANDS: dict[str, Entry] = {
     "convert": Entry(
         "zerotools.cli.convert", CHECKPOINTS, "Rewrite a checkpoint in another format."
     ),
-    "import": Entry("zerotools.cli.importing", JOBS, "Make a job file of a DeepSpeed config."),
+    "import": Entry(
+        "zerotools.cli.importing", JOBS, "Make a job file of a DeepSpeed or accelerate config."
+    ),
     "submit": Entry("zerotools.cli.submit", JOBS, "Queue training jobs, and follow one if asked."),
     "queue": Entry("zerotools.cli.queue", JOBS, "List the jobs, and what they wait for."),
     "show": Entry("zerotools.cli.show", JOBS, "Show one job: attempts, memory, checkpoints."),

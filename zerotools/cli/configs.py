@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import click
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.document import read_text
+from zerotools.jobs.imports.document import Document, read_text
 from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
 from zerotools.jobs.imports.json_text import parse_json
 from zerotools.jobs.imports.report import render
+from zerotools.jobs.imports.yaml_text import parse_yaml
 from zerotools.jobs.parse import read_tree
 
 LARGEST_JOB = 1 << 20
@@ -24,36 +25,59 @@ class Configs(NamedTuple):
     """The files that were named, and whether blog syntax is let pass."""
 
     deepspeed: Path | None
+    accelerate: Path | None
     lenient: bool
 
     @property
     def any(self) -> bool:
         """Whether a config was named."""
-        return self.deepspeed is not None
+        return self.deepspeed is not None or self.accelerate is not None
 
     def imported(self, job: JobFile | None) -> Imported:
         """The job that `job` and these configs say; the report of it goes to stderr.
 
         Raises:
             BadRequest: a file that cannot be read.
+            Unsupported: YAML, and PyYAML is not installed.
         """
-        deepspeed = None
-        if self.deepspeed is not None:
-            text = read_text(self.deepspeed, "DeepSpeed config")
-            deepspeed = parse_json(text, source=str(self.deepspeed), lenient=self.lenient)
-        result = import_configs(job, deepspeed=deepspeed)
+        result = import_configs(
+            job,
+            deepspeed=None if self.deepspeed is None else self._deepspeed(self.deepspeed),
+            accelerate=None if self.accelerate is None else self._accelerate(self.accelerate),
+            load=self._named,
+        )
         sys.stderr.write("".join(f"{line}\n" for line in render(result.findings)))
         return result
+
+    def _deepspeed(self, path: Path) -> Document:
+        text = read_text(path, "DeepSpeed config")
+        return parse_json(text, source=str(path), lenient=self.lenient)
+
+    def _accelerate(self, path: Path) -> Document:
+        text = read_text(path, "accelerate config")
+        if path.suffix == ".json":
+            return parse_json(text, source=str(path), lenient=self.lenient)
+        return parse_yaml(text, source=str(path))
+
+    def _named(self, name: str) -> Document:
+        """A file that the accelerate config names: from here, as accelerate does, or beside it."""
+        path = Path(name).expanduser()
+        if self.accelerate is not None and not path.exists():
+            beside = self.accelerate.parent / path
+            path = beside if beside.exists() else path
+        return self._deepspeed(path)
 
 
 def config_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options; the command is given them as `configs`."""
 
     @wraps(command)
-    def collected(*, deepspeed: Path | None, lenient: bool, **given: Any) -> int:
-        configs = Configs(deepspeed, lenient)
+    def collected(
+        *, deepspeed: Path | None, accelerate: Path | None, lenient: bool, **given: Any
+    ) -> int:
+        configs = Configs(deepspeed, accelerate, lenient)
         if lenient and not configs.any:
-            raise BadRequest("--lenient is for a config; give --deepspeed")
+            raise BadRequest("--lenient is for a config; give --deepspeed or --accelerate")
         return command(**given, configs=configs)
 
     options = (
@@ -62,6 +86,12 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
             type=click.Path(path_type=Path),
             metavar="FILE",
             help="Take settings from DeepSpeed's JSON.",
+        ),
+        click.option(
+            "--accelerate",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Take settings from accelerate's YAML.",
         ),
         click.option(
             "--lenient",

@@ -36,7 +36,7 @@ def command(job_file: str | None, configs: Configs, output: Path | None, as_json
     file, passed through to DeepSpeed, or ignored, and why.
     """
     if not configs.any:
-        raise BadRequest("there is no config to import; give --deepspeed FILE")
+        raise BadRequest("there is no config to import; give --deepspeed or --accelerate")
     imported = configs.imported(None if job_file is None else read_job_file(job_file))
     if imported.problem is not None:
         raise imported.problem

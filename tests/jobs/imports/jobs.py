@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from zerotools.jobs.imports.document import Document
 from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
 from zerotools.jobs.imports.json_text import parse_json
+from zerotools.jobs.imports.yaml_text import parse_yaml
 from zerotools.jobs.parse import read_tree
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -56,3 +58,19 @@ def outcomes(imported: Imported) -> dict[str, str]:
 def autos(imported: Imported) -> dict[str, Any]:
     """What each "auto" became, by key."""
     return {auto.key: auto.value for auto in imported.findings.autos}
+
+
+def accelerate(name: str, job: JobFile | None = None) -> Imported:
+    """What the accelerate fixture `name` makes of `job`."""
+    return accelerate_text((CONFIGS / name).read_text(), job)
+
+
+def accelerate_text(text: str, job: JobFile | None = None) -> Imported:
+    """What an accelerate config makes of `job`; files that it names are fixtures, or empty."""
+    document = parse_yaml(text, source="acc.yaml")
+    return import_configs(job, accelerate=document, load=_fixture)
+
+
+def _fixture(name: str) -> Document:
+    path = CONFIGS / name
+    return parse_json(path.read_text() if path.exists() else "{}", source=name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,29 +106,41 @@ def _is_number(value: Any) -> bool:
 
 
 def _judge_strange(document: Document, strange: list[Trail], findings: Findings) -> None:
+    known = [*KEYS, *SECTIONS]
+    judge_strange(document, strange, known, "DeepSpeed", findings)
+
+
+def judge_strange(
+    document: Document,
+    strange: list[Trail],
+    known: Sequence[str],
+    owner: str,
+    findings: Findings,
+) -> None:
+    """List keys that `owner` does not have; refuse those that are nearly one of `known`."""
     for trail in strange[:MOST_UNKNOWN]:
-        near = _nearest(trail)
+        near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)
         if near:
-            what = f"{place} {show(title, bare=True)}: DeepSpeed has no such key"
+            what = f"{place} {show(title, bare=True)}: {owner} has no such key"
             findings.wrong.append(f"{what}; did you mean {near}?")
         else:
             row = Row(Outcome.UNKNOWN, title, place, _short(document, trail))
             findings.rows.append(row)
     if len(strange) > MOST_UNKNOWN:
         more = len(strange) - MOST_UNKNOWN
-        findings.wrong.append(f"{document.source}: {more} more keys that DeepSpeed does not have")
+        findings.wrong.append(f"{document.source}: {more} more keys that {owner} does not have")
 
 
-def _nearest(trail: Trail) -> str | None:
+def _nearest(trail: Trail, known: Sequence[str]) -> str | None:
     *parents, name = (part[:64] for part in trail)
-    if not name.strip("_/#") or name.startswith(("_", "/", "#")):
+    if name.startswith(("_", "/", "#")):
         return None  # how people write comments
-    elsewhere = [known for known in [*KEYS, *SECTIONS] if known.split(".")[-1] == name]
+    elsewhere = [other for other in known if other.split(".")[-1] == name]
     if elsewhere:
         return elsewhere[0]
     prefix = "".join(f"{parent}." for parent in parents)
-    beside = [k for k in [*KEYS, *SECTIONS] if k.startswith(prefix) and "." not in k[len(prefix) :]]
+    beside = [k for k in known if k.startswith(prefix) and "." not in k[len(prefix) :]]
     near = difflib.get_close_matches(f"{prefix}{name}", beside, n=1, cutoff=0.85)
     return near[0] if near else None
 

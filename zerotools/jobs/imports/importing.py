@@ -7,13 +7,14 @@ defaults of their launchers. Claims that differ are a contradiction; those that 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.convert import show
+from zerotools.jobs.imports.accelerate import Launched, read_accelerate
 from zerotools.jobs.imports.claims import Claim, Claims
 from zerotools.jobs.imports.deepspeed import read_deepspeed
 from zerotools.jobs.imports.document import Document
@@ -63,12 +64,29 @@ class Imported:
     problem: ZerotoolsError | None
 
 
-def import_configs(job: JobFile | None, *, deepspeed: Document | None = None) -> Imported:
-    """The job that `job` and the configs together say."""
+Load = Callable[[str], Document]
+"""The DeepSpeed config that another config names. Raises BadRequest."""
+
+
+def import_configs(
+    job: JobFile | None,
+    *,
+    deepspeed: Document | None = None,
+    accelerate: Document | None = None,
+    load: Load | None = None,
+) -> Imported:
+    """The job that `job` and the configs together say.
+
+    Raises:
+        BadRequest: `load` cannot read the file that the accelerate config names.
+    """
     tree = {} if job is None else copy.deepcopy(dict(job.tree))
     source = "the job file" if job is None else job.source
     base_dir = Path.cwd() if job is None else job.base_dir
     claims, findings = claims_of_job(tree, source), Findings()
+    if accelerate is not None:
+        launched = read_accelerate(accelerate, claims, findings)
+        deepspeed = _chosen(deepspeed, launched, load, findings)
     for_deepspeed = None
     if deepspeed is not None:
         hidden = hidden_size(tree, base_dir)
@@ -88,6 +106,23 @@ def import_configs(job: JobFile | None, *, deepspeed: Document | None = None) ->
         tree = known_only(job_to_dict(spec), tree)
     spec = None if missing or problem else spec
     return Imported(in_order(tree), origins, spec, missing, findings, for_deepspeed, problem)
+
+
+def _chosen(
+    given: Document | None, launched: Launched, load: Load | None, findings: Findings
+) -> Document | None:
+    """The one DeepSpeed config; a second that says something is refused."""
+    if given is None:
+        if launched.file is not None and load is not None:
+            return load(str(launched.file.value))
+        return launched.section
+    rivals = launched.stated if launched.file is None else (launched.file,)
+    for rival in rivals:
+        findings.wrong.append(
+            f"{rival.said} = {show(rival.value)}: has no place beside {given.source}, "
+            "which says it all; remove it"
+        )
+    return given
 
 
 def _write(tree: Tree, claims: Claims, findings: Findings) -> dict[str, str]:

@@ -74,8 +74,9 @@ class Reading:
 
     def default(self, name: str, key: str, value: Any) -> None:
         """Claim what DeepSpeed does where `name` is absent, unless someone says otherwise."""
+        before = self.claims.of(key)
         self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
-        if not self.said(key):
+        if before is None:
             row = Row(Outcome.DEFAULT, name, self.source, value, key)
             self.findings.rows.append(row)
 

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs.imports.jobs import (
+    JOB,
+    a_job,
+    accelerate,
+    accelerate_text,
+    autos,
+    outcomes,
+    said,
+)
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.imports.accelerate_keys import KNOWN, SECTIONS
+from zerotools.jobs.imports.importing import import_configs
+from zerotools.jobs.imports.json_text import parse_json
+from zerotools.jobs.imports.toml import to_toml
+from zerotools.jobs.imports.yaml_text import parse_yaml
+from zerotools.jobs.parse import parse_job
+
+FREE = JOB.replace("gpus = 2", "") + "batch_size = 16\n"
+DEEPSPEED = "distributed_type: DEEPSPEED\n"
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if name not in SECTIONS])
+def test_no_key_is_passed_over_in_silence(name: str) -> None:
+    section, _, key = name.rpartition(".")
+    kind = section.removesuffix("_config").upper() or "NO"
+    head = "" if name == "distributed_type" else f"distributed_type: {kind}\n"
+    text = f"{head}{section}:\n  {key}: 1\n" if section else f"{head}{key}: 1\n"
+    imported = accelerate_text(text, a_job(FREE))
+    listed = [row.key for row in imported.findings.rows]
+    assert name in listed or name in said(imported)
+    assert listed.count(name) <= 1
+
+
+def test_zero_3_of_the_questionnaire() -> None:
+    imported = accelerate("accelerate_zero3.yaml", a_job(FREE))
+    assert imported.problem is None
+    assert imported.tree["gpus"] == 4
+    assert imported.tree["zero"] == {"stage": 3}
+    assert imported.tree["train"] == {
+        "steps": 1000,
+        "batch_size": 16,
+        "micro_batch_size": 2,
+        "precision": "bf16",
+        "max_grad_norm": 1.0,
+    }
+    text = to_toml(imported.tree, imported.origins)
+    assert parse_job(text, source="job.toml", base_dir=a_job().base_dir) == imported.spec
+    assert imported.origins["zero.stage"] == "acc.yaml:10 deepspeed_config.zero_stage"
+
+
+def test_parameter_offload_at_stage_2_is_refused_with_both_places() -> None:
+    imported = accelerate("accelerate_param_offload_stage2.yaml", a_job(FREE))
+    assert (
+        'acc.yaml:6 deepspeed_config.offload_param_device = "cpu": parameter offload needs '
+        "stage 3 or higher, and acc.yaml:8 deepspeed_config.zero_stage is 2"
+    ) in said(imported)
+
+
+def test_the_file_that_it_names_is_read_instead() -> None:
+    imported = accelerate("accelerate_file.yaml", a_job(FREE))
+    assert imported.problem is None
+    assert imported.tree["gpus"] == 2
+    assert imported.tree["zero"] == {"stage": 3}
+    assert autos(imported)["bf16.enabled"] is True
+    origins = {auto.key: auto.origin for auto in imported.findings.autos}
+    assert origins["bf16.enabled"] == "acc.yaml:7 mixed_precision"
+
+
+def test_fsdp2() -> None:
+    imported = accelerate("accelerate_fsdp2.yaml", a_job(FREE))
+    assert imported.problem is None
+    assert imported.tree["zero"] == {"stage": 3}
+    assert imported.tree["train"]["precision"] == "bf16"
+
+
+def test_two_named_cards() -> None:
+    imported = accelerate("accelerate_multi_gpu.yaml", a_job(FREE))
+    assert imported.problem is None
+    assert imported.tree["gpus"] == [0, 1]
+    assert imported.tree["zero"] == {"stage": 0}
+    assert imported.tree["train"]["precision"] == "fp32"
+
+
+def test_booleans_that_should_have_been_quoted() -> None:
+    imported = accelerate_text("distributed_type: NO\nmixed_precision: no\n", a_job(FREE))
+    assert imported.problem is None
+    assert imported.tree["train"]["precision"] == "fp32"
+
+
+def test_ranks_on_the_cpu() -> None:
+    text = "distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 4\n"
+    imported = accelerate_text(text, a_job(FREE))
+    assert imported.problem is None
+    assert (imported.tree["device"], imported.tree["ranks"]) == ("cpu", 4)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stage"),
+    [
+        ("fsdp_sharding_strategy: FULL_SHARD", 3),
+        ("fsdp_sharding_strategy: 1", 3),
+        ("fsdp_sharding_strategy: HYBRID_SHARD", 3),
+        ("fsdp_sharding_strategy: NO_SHARD", 0),
+        ("fsdp_reshard_after_forward: true", 3),
+        ("fsdp_reshard_after_forward: FULL_SHARD", 3),
+        ("fsdp_version: 2", 3),
+    ],
+)
+def test_strategies_are_stages(strategy: str, stage: int) -> None:
+    text = f"distributed_type: FSDP\nfsdp_config:\n  {strategy}\n"
+    assert accelerate_text(text, a_job(FREE)).tree["zero"]["stage"] == stage
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            DEEPSPEED + "deepspeed_config:\n  deepspeed_config_file: plain.json\n  zero_stage: 3\n",
+            "acc.yaml:4 deepspeed_config.zero_stage = 3: has no place beside "
+            "acc.yaml:3 deepspeed_config.deepspeed_config_file",
+        ),
+        (
+            "distributed_type: MULTI_GPU\nnum_processes: 4\ngpu_ids: 0,1\n",
+            "acc.yaml:2 num_processes = 4: gpu_ids lists 2; make them agree",
+        ),
+        (
+            "distributed_type: NO\nnum_processes: 4\n",
+            "acc.yaml:2 num_processes = 4: distributed_type is NO",
+        ),
+        (
+            "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+            "  fsdp_reshard_after_forward: false\n",
+            'zero.stage: acc.yaml:3 fsdp_config.fsdp_sharding_strategy says "FULL_SHARD", '
+            "acc.yaml:4 fsdp_config.fsdp_reshard_after_forward says false; make them agree",
+        ),
+        ("mixed_precison: bf16\n", "accelerate has no such key; did you mean mixed_precision?"),
+        ("zero_stage: 3\n", "did you mean deepspeed_config.zero_stage?"),
+        ("deepspeed_config: ds.json\n", "must be a section"),
+        ("num_processes: many\n", "must be a whole number"),
+        ("gpu_ids: GPU-1\n", 'must be "all" or indices'),
+        ("mixed_precision: half\n", 'must be "no", "fp16", "bf16" or "fp8"'),
+    ],
+)
+def test_what_contradicts_itself_or_cannot_be(text: str, told: str) -> None:
+    assert told in said(accelerate_text(text, a_job(FREE)))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("distributed_type: MEGATRON_LM\n", "those that are: NO, MULTI_GPU"),
+        ("num_machines: 2\n", "a job runs on one machine"),
+        ("compute_environment: AMAZON_SAGEMAKER\n", "jobs run on this machine"),
+        ("mixed_precision: fp8\n", "acc.yaml:1 mixed_precision"),
+        ("dynamo_config:\n  dynamo_backend: INDUCTOR\n", "acc.yaml:1 dynamo_config"),
+    ],
+)
+def test_what_is_not_supported(text: str, told: str) -> None:
+    imported = accelerate_text(text, a_job(FREE))
+    assert isinstance(imported.problem, Unsupported)
+    assert told in said(imported)
+
+
+def test_the_job_and_the_config_must_agree() -> None:
+    imported = accelerate("accelerate_zero3.yaml", a_job(JOB + "batch_size = 16\n"))
+    assert "gpus: job.toml gpus says 2, acc.yaml:17 num_processes says 4" in said(imported)
+
+
+def test_a_second_deepspeed_config_has_no_place() -> None:
+    acc = parse_yaml("deepspeed_config:\n  zero_stage: 3\n" + DEEPSPEED, source="acc.yaml")
+    other = parse_json('{"zero_optimization": {"stage": 3}}', source="ds.json")
+    imported = import_configs(a_job(FREE), deepspeed=other, accelerate=acc)
+    assert "deepspeed_config.zero_stage = 3: has no place beside ds.json" in said(imported)
+
+
+def test_sections_of_another_type_are_listed() -> None:
+    text = "distributed_type: MULTI_GPU\ndeepspeed_config:\n  zero_stage: 3\n"
+    assert outcomes(accelerate_text(text, a_job(FREE)))["deepspeed_config.zero_stage"] == "ignored"

@@ -1,0 +1,180 @@
+"""accelerate's YAML as claims on the keys of a job file, and as a DeepSpeed config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.jobs.convert import show
+from zerotools.jobs.imports.accelerate_keys import (
+    DEEPSPEED,
+    FEATURES,
+    IGNORED,
+    KNOWN,
+    READ,
+    SECTIONS,
+)
+from zerotools.jobs.imports.claims import Claims
+from zerotools.jobs.imports.document import Document, Trail
+from zerotools.jobs.imports.fsdp import read_fsdp
+from zerotools.jobs.imports.given import AUTO, Given, judge_strange
+from zerotools.jobs.imports.jobkeys import Tree, put
+from zerotools.jobs.imports.keys import is_off
+from zerotools.jobs.imports.ranks import read_ranks
+from zerotools.jobs.imports.reading import Reading
+from zerotools.jobs.imports.report import Findings, Outcome
+
+FILE = "deepspeed_config.deepspeed_config_file"
+_PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
+_ONE_OR_COPIES = ("NO", "MULTI_GPU", "MULTI_CPU")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What accelerate hands to DeepSpeed: its own section as a config, or the name of a file.
+
+    `stated` are the keys that the section has.
+    """
+
+    section: Document | None = None
+    file: Given | None = None
+    stated: tuple[Given, ...] = ()
+
+
+def read_accelerate(document: Document, claims: Claims, findings: Findings) -> Launched:
+    """Add what `document` says to `claims` and `findings`."""
+    given = dict(_given(document, findings))
+    reading = Reading(document.source, given, claims, findings)
+    _environment(reading)
+    kind = _distributed_type(reading)
+    _precision(reading)
+    read_ranks(reading, kind)
+    if kind == "FSDP":
+        read_fsdp(reading)
+    launched = _hand_over(reading, document) if kind == "DEEPSPEED" else Launched()
+    for name in list(reading.given):
+        _judge_rest(reading, name, kind)
+    return launched
+
+
+def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Given]]:
+    strange: list[Trail] = []
+    for trail, value in _leaves(document.tree):
+        name = ".".join(trail)
+        if name in SECTIONS:
+            if value not in (None, {}):
+                what = f"{document.place(trail)} {name} = {show(value)}: must be a section"
+                findings.wrong.append(what)
+        elif name in KNOWN:
+            yield name, Given(name, name, document.place(trail), value)
+        else:
+            strange.append(trail)
+    judge_strange(document, strange, KNOWN, "accelerate", findings)
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[Trail, Any]]:
+    for name, value in tree.items():
+        if name in SECTIONS and isinstance(value, Mapping):
+            yield from (((name, inner), entry) for inner, entry in value.items())
+        else:
+            yield (name,), value
+
+
+def _environment(reading: Reading) -> None:
+    given = reading.take("compute_environment")
+    if given is None:
+        return
+    if given.value != "LOCAL_MACHINE":
+        what = f"{given.said} = {show(given.value)}: jobs run on this machine"
+        reading.findings.unsupported.append(what)
+    reading.row(Outcome.IGNORED, given, None, "jobs run on this machine")
+
+
+def _distributed_type(reading: Reading) -> str:
+    given = reading.take("distributed_type")
+    if given is None:
+        return "NO"
+    kind = "NO" if given.value is False else str(given.value)  # unquoted, NO is a boolean
+    if kind in _ONE_OR_COPIES:
+        if kind == "NO":
+            reading.row(Outcome.MAPPED, given, "gpus", "one rank")
+        else:
+            reading.map(given, "zero.stage", 0, "every rank has the whole model")
+        if kind == "MULTI_CPU":
+            reading.claims.add("device", "cpu", given.said, shown=given.value)
+    elif kind in ("DEEPSPEED", "FSDP"):
+        reading.row(Outcome.MAPPED, given, "zero.stage", f"by the section {kind.lower()}_config")
+    else:
+        names = ", ".join([*_ONE_OR_COPIES, "DEEPSPEED", "FSDP"])
+        what = f"{given.said} = {show(given.value)}: is not supported; those that are: {names}"
+        reading.findings.unsupported.append(what)
+        reading.row(Outcome.IGNORED, given)
+    return kind
+
+
+def _precision(reading: Reading) -> None:
+    given, key = reading.take("mixed_precision"), "train.precision"
+    if given is None:
+        reading.default("mixed_precision", key, "fp32")
+        return
+    value = "no" if given.value is False else given.value
+    if value in _PRECISIONS:
+        reading.map(given, key, _PRECISIONS[value])
+    else:
+        what = f'{given.said} = {show(value)}: must be "no", "fp16", "bf16" or "fp8"'
+        reading.findings.wrong.append(what)
+
+
+def _hand_over(reading: Reading, document: Document) -> Launched:
+    """The section as accelerate turns it into DeepSpeed's configuration."""
+    file = reading.take(FILE)
+    section = {
+        name: reading.given.pop(f"deepspeed_config.{name}")
+        for name in DEEPSPEED
+        if f"deepspeed_config.{name}" in reading.given
+    }
+    if file is not None and file.value not in (None, "none"):
+        for given in section.values():
+            reading.findings.wrong.append(
+                f"{given.said} = {show(given.value)}: has no place beside {file.said}, "
+                "which says it all; remove it"
+            )
+        reading.row(Outcome.MAPPED, file, None, "read below")
+        return Launched(file=file)
+    tree: Tree = {}
+    lines: dict[Trail, int] = {}
+    titles: dict[Trail, str] = {}
+    defaults = {"zero_stage": 2, "gradient_accumulation_steps": AUTO, "gradient_clipping": AUTO}
+    for name, there in DEEPSPEED.items():
+        trail = tuple(there.split("."))
+        titles[trail] = f"deepspeed_config.{name}"
+        if name in section:
+            value = section[name].value
+            put(tree, there, None if value == "none" and "path" in name else value)
+            lines[trail] = document.lines[("deepspeed_config", name)]
+        elif name in defaults:
+            put(tree, there, defaults[name])
+            titles[trail] += " (not given)"
+    handed = Document(document.source, tree, lines, titles=titles)
+    return Launched(handed, None, tuple(section.values()))
+
+
+def _judge_rest(reading: Reading, name: str, kind: str) -> None:
+    given = reading.given.pop(name)
+    section = name.split(".")[0]
+    if section in SECTIONS and section != f"{kind.lower()}_config":
+        reading.row(Outcome.IGNORED, given, None, f"distributed_type is {kind}")
+    elif name in IGNORED:
+        reading.row(Outcome.IGNORED, given, None, IGNORED[name])
+    elif name in FEATURES and not _is_off(given.value):
+        what = f"{given.said} = {show(given.value)}: the engine torch does not do this yet"
+        reading.findings.unsupported.append(what)
+    else:
+        reading.row(Outcome.IGNORED, given, None, "is off" if name not in READ else "")
+
+
+def _is_off(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(str(entry).upper() in ("NO", "FALSE", "NONE", "") for entry in value.values())
+    return value == "" or is_off(value, None)
