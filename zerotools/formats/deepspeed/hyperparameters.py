@@ -17,49 +17,21 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.deepspeed.column import Column
 from zerotools.formats.deepspeed.settings import Settings
 from zerotools.formats.deepspeed.shards import first_of
+from zerotools.formats.torchoptim import CLASSES
 
-_ALL = {"maximize": False, "foreach": None, "differentiable": False, "fused": None}
-_ADAM = {
-    "lr": 1e-3,
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "bias_correction": True,
-    "amsgrad": False,
-    "capturable": False,
-    **_ALL,
-}
-_SGD = {
-    "lr": 1e-3,
-    "momentum": 0.0,
-    "dampening": 0.0,
-    "weight_decay": 0.0,
-    "nesterov": False,
-    **_ALL,
-}
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "adam": {**_ADAM, "decoupled_weight_decay": False},
-    "adamw": {**_ADAM, "decoupled_weight_decay": True},
-    "sgd": _SGD,
-}
+_TORCH_ADAM = "torch_adam"
 # Options of DeepSpeed's that choose the class, and are no option of it.
-_CHOICES = ("torch_adam", "adam_w_mode", "fp32_optimizer_states", "zero_stage")
+_CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", "zero_stage")
 
 
 def options_from(config: Any) -> dict[str, Any] | None:
     """The options of the configured optimizer, with its class's defaults; None where the
     configuration has none, or one that is not known here."""
-    section = config.get("optimizer") if isinstance(config, Mapping) else None
-    if not isinstance(section, Mapping):
+    kind, given = _section(config)
+    defaults = _defaults(kind, given)
+    if not defaults or given is None:
         return None
-    kind = str(section.get("type", "")).lower()
-    given = section.get("params")
-    if kind not in _DEFAULTS or not isinstance(given, Mapping):
-        return None
-    options = dict(_DEFAULTS[kind])
-    if kind == "adamw" and given.get("torch_adam") is True:
-        options["weight_decay"] = 0.01
-    options |= {key: value for key, value in given.items() if key not in _CHOICES}
+    options = {**defaults, **{key: value for key, value in given.items() if key not in _CHOICES}}
     if isinstance(options.get("betas"), list):
         options["betas"] = tuple(options["betas"])
     if "auto" in options.values():
@@ -67,15 +39,36 @@ def options_from(config: Any) -> dict[str, Any] | None:
     return options
 
 
+def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
+    """The configured optimizer, in lower case, and its `params`."""
+    section = config.get("optimizer") if isinstance(config, Mapping) else None
+    if not isinstance(section, Mapping):
+        return "", None
+    given = section.get("params")
+    return str(section.get("type", "")).lower(), given if isinstance(given, Mapping) else None
+
+
+def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """torch's, and what DeepSpeed's kernels have beside them. Its "Adam" decays weights as AdamW
+    does unless `adam_w_mode` is off."""
+    params = given or {}
+    if kind == "sgd":
+        return dict(CLASSES["SGD"].defaults)
+    if kind not in ("adam", "adamw"):
+        return {}
+    is_adamw = kind == "adamw" or params.get("adam_w_mode", True) is not False
+    options = dict(CLASSES["AdamW" if is_adamw else "Adam"].defaults)
+    if params.get(_TORCH_ADAM) is not True:
+        options |= {"weight_decay": 0.0, "bias_correction": True}
+    return options
+
+
 def steps_are_numbers(config: Any) -> bool:
     """Whether the configured optimizer counts its steps in plain numbers: DeepSpeed's own Adam and
     Lion do, on GPU and CPU; torch's have tensors."""
-    section = config.get("optimizer") if isinstance(config, Mapping) else None
-    if not isinstance(section, Mapping):
-        return False
-    given = section.get("params")
-    torch_adam = isinstance(given, Mapping) and given.get("torch_adam") is True
-    return str(section.get("type", "")).lower() in ("adam", "adamw", "lion") and not torch_adam
+    kind, given = _section(config)
+    is_torch = given is not None and given.get(_TORCH_ADAM) is True
+    return kind in ("adam", "adamw", "lion") and not is_torch
 
 
 def completed_options(
@@ -86,14 +79,12 @@ def completed_options(
     Raises:
         BadRequest: it has no learning rate.
     """
-    section = config.get("optimizer") if isinstance(config, Mapping) else None
-    kind = str(section.get("type", "")).lower() if isinstance(section, Mapping) else ""
     if "lr" not in options:
         raise BadRequest(
             f"{source.origin.path}: param group {number} has no lr; pass --lr, or --ds-config with "
             'an "optimizer"'
         )
-    return {**_DEFAULTS.get(kind, {}), **options}
+    return {**_defaults(*_section(config)), **options}
 
 
 def hyperparameters_of(column: Column, settings: Settings) -> Mapping[str, Any]:
