@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_checkpoint_commands import refused, zerotools
-from tests.golden_files import DEEPSPEED, JOB
+from tests.golden_files import DEEPSPEED, JOB, TORCH
 
 FLAT = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
 SLICED = DEEPSPEED / "z3-fp32-w2" / "checkpoint"
@@ -52,6 +52,8 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
     three = ("--world-size", 3)
     parallel = DEEPSPEED / "tensor-parallel-z1-bf16-w4" / "checkpoint"
     without = DEEPSPEED / "z0-bf16-w2" / "checkpoint"
+    universal = DEEPSPEED / "universal-z2-bf16-w3" / "checkpoint"
+    weights = TORCH / "fsdp2-hf-sharded-w2" / "checkpoint"
     for status, words, arguments in (
         (2, "--world-size is 0", (FLAT, out, "--world-size", 0)),
         (2, "--stage asks for 3", (FLAT, out, *three, "--stage", 3, "--ds-config", config)),
@@ -62,6 +64,8 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
         (2, "2 model-parallel ranks", (parallel, out, *three)),
         (4, "does not move to stage 3", (parallel, out, "--world-size", 4, "--stage", 3)),
         (4, "no ZeRO partitions", (without, out, *three)),
+        (4, "convert --to deepspeed --world-size 3", (universal, out, *three)),
+        (4, "is safetensors, which zerotools does not reshard", (weights, out, *three)),
         (2, "lies inside the checkpoint", (FLAT, FLAT / "global_step2" / "new", *three)),
     ):
         assert words in refused(status, "reshard", *arguments)

@@ -81,7 +81,17 @@ def _lay_out(
         from zerotools.formats.deepspeed.lay_out import lay_out as lay_out_deepspeed
 
         return lay_out_deepspeed(checkpoint, destination, world_size=world_size, settings=settings)
-    raise Unsupported(
-        f"{checkpoint.origin.path} is {checkpoint.origin.format}, which zerotools cannot reshard; "
-        "it reshards torch DCP and DeepSpeed checkpoints"
+    raise Unsupported(_of_no_ranks(checkpoint, world_size))
+
+
+def _of_no_ranks(checkpoint: Checkpoint, world_size: int) -> str:
+    path, format_ = checkpoint.origin.path, checkpoint.origin.format
+    if format_ == "universal":
+        return (
+            f"{path} is a universal checkpoint, which is of no number of ranks; "
+            f"zerotools convert --to deepspeed --world-size {world_size} makes a native one of it"
+        )
+    return (
+        f"{path} is {format_}, which zerotools does not reshard; zerotools convert --to deepspeed "
+        f"or --to dcp, with --world-size {world_size}, makes a checkpoint of that many ranks of it"
     )
