@@ -98,6 +98,62 @@ def test_follow_is_for_one_job(zerotools: Command, job_file: Path) -> None:
     )
 
 
+CONFIGS = Path(__file__).parents[1] / "jobs" / "imports" / "configs"
+
+
+def test_a_config_is_imported_on_the_way(
+    zerotools: Command, service: FakeService, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.replace("ranks = 2", "").replace("40", "1000").replace("12", "32"))
+    config = CONFIGS / "plain.json"
+    done = zerotools("submit", str(job), "--deepspeed", str(config))
+    assert (done.status, done.out.split("\n")[0]) == (
+        0,
+        "job 1 (job) is queued: 4 ranks on CPU, ZeRO stage 0, 1000 steps",
+    )
+    assert f"#   {config}:5   gradient_clipping " in done.err
+    assert service.views[1].spec["train"]["warmup_steps"] == 100
+
+
+def test_a_config_that_contradicts_the_job_queues_nothing(
+    zerotools: Command, service: FakeService, job_file: Path
+) -> None:
+    config = CONFIGS / "plain.json"
+    done = zerotools("submit", str(job_file), "--deepspeed", str(config))
+    assert done.status == 2
+    assert (
+        f"train.batch_size: {job_file} train.batch_size says 12, "
+        f"{config}:2 train_batch_size says 32; make them agree"
+    ) in done.err
+    assert service.views == {}
+
+
+def test_a_dry_run_queues_nothing(zerotools: Command, service: FakeService, job_file: Path) -> None:
+    done = zerotools("submit", "--dry-run", str(job_file))
+    assert done == (0, "tiny would be queued: 2 ranks on CPU, ZeRO stage 3, 40 steps\n", "")
+    told = json.loads(zerotools("submit", "--dry-run", "--json", str(job_file)).out)
+    assert told[0]["train"]["steps"] == 40
+    assert zerotools("submit", "--dry-run", "-f", str(job_file)).status == 2
+    assert service.views == {}
+
+
+def test_what_import_prints_is_accepted(
+    zerotools: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, out = tmp_path / "job.toml", tmp_path / "out.toml"
+    job.write_text(JOB.replace("ranks = 2", "").replace("40", "1000").replace("12", "32"))
+    config = CONFIGS / "plain.json"
+    wanted = ["import", str(job), "--deepspeed", str(config), "-o", str(out)]
+    assert run(build(), wanted) == 0
+    capsys.readouterr()
+    imported = zerotools("submit", "--dry-run", "--name", "x", "--json", str(out))
+    direct = zerotools(
+        "submit", "--dry-run", "--name", "x", "--json", str(job), "--deepspeed", str(config)
+    )
+    assert imported.out == direct.out != ""
+
+
 def test_nobody_answers(job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "no.sock"
     assert run(build(), ["submit", str(job_file), "--socket", str(path)]) == 5

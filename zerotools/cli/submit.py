@@ -12,14 +12,14 @@ from typing import Any
 import click
 
 from zerotools.cli import render
-from zerotools.cli.configs import read_job_file
+from zerotools.cli.configs import Configs, config_options, read_job_file
 from zerotools.cli.describe import Job, checkpoint_path, outcome, plan, title
 from zerotools.cli.follow import Follower
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable
 from zerotools.jobs.client import DaemonClient
-from zerotools.jobs.parse import job_from_tree
+from zerotools.jobs.parse import job_from_tree, job_to_dict
 from zerotools.jobs.spec import JobSpec
 
 
@@ -27,12 +27,16 @@ from zerotools.jobs.spec import JobSpec
 @click.argument("job_files", metavar="JOBFILE...", nargs=-1, required=True)
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
 @click.option("--name", metavar="TEXT", help="Call the job this, whatever its file says.")
+@config_options
+@click.option("--dry-run", is_flag=True, help="Check the job files, and queue nothing.")
 @socket_option
 @json_option
 def command(
     job_files: tuple[str, ...],
     follow: bool,
     name: str | None,
+    configs: Configs,
+    dry_run: bool,
     socket: Path | None,
     as_json: bool,
 ) -> int:
@@ -41,14 +45,21 @@ def command(
     A JOBFILE is TOML or JSON; - reads one from standard input. Relative paths in it are taken from
     its own directory. All files are checked before the first is queued.
 
+    With --deepspeed or --accelerate, the job is what JOBFILE and the config say together, as
+    zerotools import prints it; what became of each key of the config is told on standard error.
+
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """
     if len(job_files) > 1 and (follow or name is not None):
         option = "--follow" if follow else "--name"
         raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
-    specs = [read_job(path) for path in job_files]
+    if dry_run and follow:
+        raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
+    specs = [read_job(path, configs) for path in job_files]
     if name is not None:
         specs = [replace(spec, name=name) for spec in specs]
+    if dry_run:
+        return _rehearse(specs, as_json)
     client = DaemonClient(socket)
     jobs = [_queue(client, spec) for spec in specs]
     if not as_json:
@@ -60,10 +71,36 @@ def command(
     return 0
 
 
-def read_job(name: str) -> JobSpec:
-    """The job in the file `name`. Raises BadRequest or Unsupported naming the file and the key."""
+def read_job(name: str, configs: Configs) -> JobSpec:
+    """The job in the file `name`, with what `configs` say.
+
+    Raises:
+        BadRequest, Unsupported: naming the file and the key.
+    """
     job = read_job_file(name)
-    return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
+    if not configs.any:
+        return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
+    imported = configs.imported(job)
+    if imported.problem is not None:
+        raise imported.problem
+    assert imported.spec is not None
+    return imported.spec
+
+
+def _rehearse(specs: list[JobSpec], as_json: bool) -> int:
+    if as_json:
+        render.print_json([job_to_dict(spec) for spec in specs])
+        return 0
+    for spec in specs:
+        job = {
+            "spec": job_to_dict(spec),
+            "world_size": spec.world_size,
+            "device": spec.device,
+            "stage": spec.zero.stage,
+        }
+        name = render.clean(spec.name) if spec.name else "the job"
+        click.echo(f"{name} would be queued: {plan(job)}")
+    return 0
 
 
 def _queue(client: DaemonClient, spec: JobSpec) -> dict[str, Any]:
