@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.golden_files import DEEPSPEED, JOB, TORCH
-from tests.ops.chains import Held, Hop, compare, convert, dropped_by, expected
-from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from zerotools.io.arrays import numpy_dtype
+from tests.ops.chains import Held, Hop, compare, convert, dropped_by, expected, is_float
 from zerotools.ops.targets import STYLES, TARGETS
 
 CASES = (
@@ -30,9 +28,17 @@ CASES = (
     "z2-bf16-w2-before-first-step",
     "bf16-optimizer-w4-tiny-group",
     "universal-z2-bf16-w3",
+    "z2-fp32-w2-rmsprop",
+    "z2-bf16-w2-sgd",
+    "z3-fp16-w2",
+    "z1-bf16-w2-client-state",
+    "z3-fp32-w2-momentum",
 )
 STARTS = {case: DEEPSPEED / case / "checkpoint" for case in CASES if (DEEPSPEED / case).is_dir()}
-STARTS |= {case: TORCH / case / "checkpoint" for case in ("fsdp1-dcp-w2", "fsdp2-torchtitan-w2")}
+STARTS |= {
+    case: TORCH / case / "checkpoint"
+    for case in ("fsdp1-dcp-w2", "fsdp2-torchtitan-w2", "fsdp2-verl-w3")
+}
 STARTS["job"] = JOB
 ADAM = {"lr": 0.5, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.0}
 
@@ -68,8 +74,7 @@ def completed(hop: Hop, held: Held, scratch: Path) -> Hop:
             zero["round_robin_gradients"] = hop.options["round_robin"]
         more["ds_config"] = {"bf16": {"enabled": True}, "zero_optimization": zero}
     if not (held.training.groups and held.training.is_ordered):
-        floats = {numpy_dtype(dtype) for dtype in (FLOAT32, BFLOAT16, FLOAT16)}
-        names = [k.name for k, v in held.tensors.items() if k.role == "param" and v.dtype in floats]
+        names = [k.name for k, v in held.tensors.items() if k.role == "param" and is_float(v)]
         more["order"] = scratch / "order"
         more["order"].write_text("\n".join(names))
         more |= {} if held.training.groups else ADAM
