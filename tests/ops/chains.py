@@ -161,6 +161,8 @@ def expected(held: Held, hop: Hop, dropped: set[str]) -> Held:
     if hop.to == "deepspeed":
         return _in_deepspeed(after, held, hop)
     if hop.to == "universal":
+        if not run.ds_config and run.precision == FLOAT32:  # may be that of masters alone
+            after = replace(after, training=replace(run, precision=None))
         return replace(after, tensors=_begun(after.tensors, after, hop.options.get("stage")))
     weights = _most(tensors.values())
     if hop.to == "safetensors":  # says no more than its weights do

@@ -195,3 +195,13 @@ def test_an_order_is_for_groups_that_have_none(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("b\n")
     with pytest.raises(BadRequest, match="--order lacks a"):
         completed(read, unordered, Given.of({"order": tmp_path / "short"}, None))
+
+
+def test_the_type_that_a_run_computes_in_is_not_made_up_on_the_way(tmp_path: Path) -> None:
+    convert(DEEPSPEED / "z3-bf16-w2" / "checkpoint", tmp_path / "dcp", "dcp", world_size=2)
+    convert(tmp_path / "dcp", tmp_path / "universal", "universal")
+    convert(tmp_path / "universal", tmp_path / "torch", "torch")
+    for source in ("dcp", "universal", "torch"):
+        with pytest.raises(BadRequest, match="the type that the model computes in"):
+            prepare(tmp_path / source, tmp_path / "x", "deepspeed", {"world_size": 2, "stage": 3})
+    assert formats.training_of(formats.read(tmp_path / "universal")).ds_config is None

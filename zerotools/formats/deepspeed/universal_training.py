@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dtypes import DType
 from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.deepspeed.model import ModelStates
 from zerotools.formats.deepspeed.training import PRECISIONS, loss_scale_of, optimizer_name
@@ -34,17 +36,23 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
             for key in checkpoint.tensors
             if key.role == "param" and key.name not in trained
         ),
-        precision=PRECISIONS[details["precision"]],
+        precision=_precision(details["precision"], config),
         optimizer=optimizer_name(config),
         steps=model.fields.maybe("global_steps", int),
         skipped=model.fields.maybe("skipped_steps", int),
         samples=model.fields.maybe("global_samples", int),
         lr_scheduler=tree.get("lr_scheduler"),
         loss_scale=loss_scale_of(saved.tree),
-        ds_config=config if isinstance(config, Mapping) else None,
+        ds_config=config if isinstance(config, Mapping) and config else None,
         client=model.client_state,
         is_ordered=saved.tree.get(ORDER) != UNKNOWN,
     )
+
+
+def _precision(said: str, config: Any) -> DType | None:
+    """The type that the run computes in. Without a configuration, which every run of DeepSpeed has,
+    fp32 is but the type of the masters."""
+    return PRECISIONS[said] if said != "fp32" or config else None
 
 
 def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> dict[Key, Scalar]:
