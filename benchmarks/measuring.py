@@ -69,14 +69,14 @@ def _watch(pid: int) -> int:
 
 
 def interleaved(
-    commands: Mapping[str, Callable[[], Measurement]], *, runs: int
+    commands: Mapping[str, Callable[[], Measurement]], *, runs: int, warm: bool = True
 ) -> dict[str, list[Measurement]]:
-    """Each in turn, `runs` times after one warm-up, so that drift of the machine hits all."""
+    """Each in turn, `runs` times, so that drift of the machine hits all; `warm`: after one more."""
     results: dict[str, list[Measurement]] = {name: [] for name in commands}
-    for run in range(runs + 1):
+    for run in range(runs + warm):
         for name, once in commands.items():
             result = once()
-            if run:
+            if run >= warm:
                 results[name].append(result)
     return results
 

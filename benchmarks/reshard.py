@@ -1,11 +1,13 @@
 """`zerotools reshard` and `convert` against copying the same bytes, and against ds_to_universal.
 
-    python -m benchmarks.reshard 271M [--runs 3] [--deepspeed-python PYTHON]
+    python -m benchmarks.reshard 271M [--runs 3]
+    python -m benchmarks.reshard universal [--deepspeed-python PYTHON]
     python -m benchmarks.reshard small-files
-    python -m benchmarks.reshard 2B
+    python -m benchmarks.reshard 2B --runs 1
 
-271M: ZeRO-3 and ZeRO-2 of 4 ranks, 3.2 GB of optimizer state, warm cache. small-files: 579 tensors
-of 236M parameters, ZeRO-3 over 64 ranks, 128 files. 2B: ZeRO-3 of 4 ranks, 24 GB, cold cache.
+271M: ZeRO-3 and ZeRO-2 of 4 ranks, 3.2 GB of optimizer state, warm cache; universal: the same
+against ds_to_universal. small-files: 579 tensors of 238M parameters, ZeRO-3 over 64 ranks, 128
+files. 2B: ZeRO-3 of 4 ranks, 24 GB, which do not fit in the cache.
 
 Whole processes, each in turn; a ratio is the median of those within one round. "Flushed": every
 output file is flushed to the disk before the process ends, as zerotools always does; `cp -r` is
@@ -18,13 +20,12 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import interleaved, machine, zerotools
+from benchmarks.measuring import Measurement, interleaved, machine, zerotools
 from benchmarks.runs import (
     MIB,
     UNFLUSHED,
@@ -42,6 +43,8 @@ FLUSH = ' && find "$2" -type f -exec sync {} +'
 # What the checksums of the archives cost: the same without them, and a file that nobody can load.
 NO_CRC = "import zlib; zlib.crc32 = lambda *_: 0; " + UNFLUSHED
 ROUNDING = 64 * MIB
+MOST_TOUCHED = 8 * 1024 * MIB
+MEDIUM = ("--model", "271M", "--ranks", "4")
 
 
 def copied(source: Path, out: Path, *, flush: bool) -> list[str]:
@@ -61,48 +64,52 @@ def how(flush: bool) -> str:
 
 
 def against_copy(
-    cases: dict[str, list[str]], reference: Path, out: Path, *, cold: Path | None = None
+    cases: dict[str, list[str]], reference: Path, out: Path, *, ways: Sequence[bool] = (True, False)
 ) -> Commands:
-    """Each case and a copy of `reference`, both ways."""
-    touched = 0 if cold else size_of(reference) + ROUNDING
+    """Each case and a copy of `reference`, flushed and not."""
+    run = runner(out, reference)
     commands: Commands = {}
-    for flush in (True, False):
-        copy = copied(reference, out, flush=flush)
-        commands[f"cp -r, {how(flush)}"] = partial(fresh, out, copy, cold, touched)
+    for flush in ways:
+        commands[f"cp -r, {how(flush)}"] = run(copied(reference, out, flush=flush))
         for name, arguments in cases.items():
-            command = ours(arguments, flush=flush)
-            commands[f"{name}, {how(flush)}"] = partial(fresh, out, command, cold, touched)
+            commands[f"{name}, {how(flush)}"] = run(ours(arguments, flush=flush))
     return commands
+
+
+def runner(out: Path, source: Path) -> Callable[[list[str]], Callable[[], Measurement]]:
+    """Runs that write about as much as `source` has."""
+    touched = size_of(source) + ROUNDING if size_of(source) < MOST_TOUCHED else 0
+    return lambda command: partial(fresh, out, command, None, touched)
 
 
 def table(results: Runs) -> None:
     print("| | wall s (range) | CPU s | times cp -r | peak anonymous MiB |\n|---|---|---|---|---|")
     for name, runs in results.items():
         walls = sorted(map(wall, runs))
-        copies = results[f"cp -r, {how(not name.endswith('not flushed'))}"]
-        ratio = median(wall(a) / wall(b) for a, b in zip(runs, copies, strict=True))
+        copies = results.get(f"cp -r, {how(not name.endswith('not flushed'))}")
         print(
             f"| {name} | {median(walls):.2f} ({walls[0]:.2f} to {walls[-1]:.2f}) "
-            f"| {middle(runs, lambda r: r.cpu_seconds):.2f} | {ratio:.2f} "
+            f"| {middle(runs, lambda r: r.cpu_seconds):.2f} "
+            f"| {f'{ratio(runs, copies):.2f}' if copies else ''} "
             f"| {middle(runs, peak_anonymous) / MIB:.0f} |"
         )
     print()
 
 
-def medium(work: Path, runs: int, python: str) -> None:
-    """271M: all conversions, and ds_to_universal."""
+def ratio(runs: Sequence[Measurement], others: Sequence[Measurement]) -> float:
+    return median(wall(a) / wall(b) for a, b in zip(runs, others, strict=True))
+
+
+def medium(work: Path, runs: int) -> None:
+    """271M: another world size, another stage, another format."""
     out = work / "out"
-    with ExitStack() as stack:
-        sliced, flat = (
-            stack.enter_context(
-                checkpoint(
-                    work, "--model", "271M", "--ranks", "4", "--stage", stage, name=f"zero{stage}"
-                )
-            )
-            for stage in ("3", "2")
-        )
+    with (
+        checkpoint(work, *MEDIUM, "--stage", "3", name="zero3") as sliced,
+        checkpoint(work, *MEDIUM, "--stage", "2", name="zero2") as flat,
+    ):
+        wider = ["reshard", str(sliced), str(out), "--world-size", "8"]
         cases = {
-            "ZeRO-3, 4 to 8 ranks": ["reshard", str(sliced), str(out), "--world-size", "8"],
+            "ZeRO-3, 4 to 8 ranks": wider,
             "ZeRO-2 to ZeRO-3": [
                 *("reshard", str(flat), str(out), "--world-size", "4", "--stage", "3")
             ],
@@ -111,26 +118,32 @@ def medium(work: Path, runs: int, python: str) -> None:
             ],
         }
         commands = against_copy(cases, sliced, out)
-        touched = size_of(sliced) + ROUNDING
-        bare = [sys.executable, "-c", NO_CRC, *cases["ZeRO-3, 4 to 8 ranks"]]
-        commands["ZeRO-3, 4 to 8 ranks, without CRCs, not flushed"] = partial(
-            fresh, out, bare, None, touched
-        )
-        universal = [
+        bare = [sys.executable, "-c", NO_CRC, *wider]
+        commands["ZeRO-3, 4 to 8 ranks, without CRCs, not flushed"] = runner(out, sliced)(bare)
+        table(interleaved(commands, runs=runs))
+
+
+def universal(work: Path, runs: int, python: str) -> None:
+    """271M, against DeepSpeed's own way to another world size."""
+    out = work / "out"
+    with checkpoint(work, *MEDIUM, "--stage", "3") as source:
+        run = runner(out, source)
+        theirs = [
             *(python, "-m", "deepspeed.checkpoint.ds_to_universal"),
-            *("--input_folder", str(next(sliced.glob("global_step*")))),
+            *("--input_folder", str(next(source.glob("global_step*")))),
             *("--output_folder", str(out)),
         ]
-        commands["ds_to_universal, not flushed"] = partial(fresh, out, universal, None, touched)
+        mine = ["reshard", str(source), str(out), "--world-size", "8"]
+        commands = {
+            "zerotools reshard, flushed": run(ours(mine, flush=True)),
+            "zerotools reshard, not flushed": run(ours(mine, flush=False)),
+            "ds_to_universal, not flushed": run(theirs),
+        }
         results = interleaved(commands, runs=runs)
     table(results)
-    pairs = zip(
-        results["ds_to_universal, not flushed"],
-        results["ZeRO-3, 4 to 8 ranks, not flushed"],
-        strict=True,
-    )
-    faster = median(wall(theirs) / wall(mine) for theirs, mine in pairs)
-    print(f"ZeRO-3, 4 to 8 ranks: {faster:.1f} times faster than ds_to_universal\n")
+    slower = results["ds_to_universal, not flushed"]
+    for name in list(results)[:2]:
+        print(f"{name}: {ratio(slower, results[name]):.1f} times faster than ds_to_universal\n")
 
 
 def small_files(work: Path, runs: int) -> None:
@@ -143,19 +156,19 @@ def small_files(work: Path, runs: int) -> None:
 
 
 def large(work: Path, runs: int) -> None:
-    """24 GB."""
+    """24 GB: nothing of it is cached when it is read, so there is nothing to warm up."""
     out = work / "out"
     with checkpoint(work, "--model", "2B", "--ranks", "4") as source:
         case = ["reshard", str(source), str(out), "--world-size", "8"]
-        commands = against_copy({"ZeRO-3, 4 to 8 ranks": case}, source, out, cold=source)
-        table(interleaved(commands, runs=runs))
+        commands = against_copy({"ZeRO-3, 4 to 8 ranks": case}, source, out, ways=(True,))
+        table(interleaved(commands, runs=runs, warm=False))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("size", choices=("271M", "small-files", "2B"))
+    parser.add_argument("size", choices=("271M", "universal", "small-files", "2B"))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--work", type=Path, help="where to put checkpoints and outputs")
     parser.add_argument("--deepspeed-python", default=sys.executable)
@@ -165,7 +178,9 @@ def main() -> None:
         os.environ["DS_ACCELERATOR"] = "cpu"
         print(f"{asked.size}: {machine()}; {asked.runs} rounds\n")
         if asked.size == "271M":
-            medium(Path(temporary), asked.runs, asked.deepspeed_python)
+            medium(Path(temporary), asked.runs)
+        elif asked.size == "universal":
+            universal(Path(temporary), asked.runs, asked.deepspeed_python)
         elif asked.size == "small-files":
             small_files(Path(temporary), asked.runs)
         else:
