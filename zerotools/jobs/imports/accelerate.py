@@ -66,6 +66,9 @@ def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Given]
             if value not in (None, {}):
                 what = f"{document.place(trail)} {name} = {show(value)}: must be a section"
                 findings.wrong.append(what)
+        elif name in READ and name != "gpu_ids" and isinstance(value, (list, Mapping)):
+            what = f"{document.place(trail)} {name} = {show(value)}: must be one plain value"
+            findings.wrong.append(what)
         elif name in KNOWN:
             yield name, Given(name, name, document.place(trail), value)
         else:

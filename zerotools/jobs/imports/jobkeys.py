@@ -57,10 +57,15 @@ def look_up(tree: Mapping[str, Any], key: str) -> Any:
 
 
 def put(tree: Tree, key: str, value: Any) -> None:
-    """Set dotted `key` in `tree`, making the tables that lead to it."""
+    """Set dotted `key` in `tree`, making the tables that lead to it.
+
+    Where something else stands in place of a table, it stays: the job is refused for it.
+    """
     *tables, name = key.split(".")
     for table in tables:
         tree = tree.setdefault(table, {})
+        if not isinstance(tree, dict):
+            return
     tree[name] = value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotools.jobs.imports.claims import Claims
 from zerotools.jobs.imports.given import AUTO, Given
-from zerotools.jobs.imports.jobkeys import default_of, job_keys, look_up
+from zerotools.jobs.imports.jobkeys import default_of, job_keys, look_up, takes
 from zerotools.jobs.imports.report import Auto, Findings, Outcome, Row
 
 
@@ -89,10 +89,10 @@ class Reading:
 
 
 def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
-    """What the job file itself says, key by key."""
+    """What the job file itself says, key by key; what it cannot say is refused later."""
     claims = Claims()
     for key in job_keys():
         value = look_up(tree, key)
-        if value is not None:
+        if value is not None and takes(key, value):
             claims.add(key, value, f"{source} {key}")
     return claims
