@@ -52,6 +52,21 @@ class Case:
         return max(save.step for save in self.saves)
 
 
+def with_zero(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run that goes on with other ZeRO settings.
+
+    Adding gradients up in fp32 would mean BF16_Optimizer at stage 1, and parameters are offloaded
+    at stage 3 alone.
+    """
+    if not changes:
+        return config
+    zero = {**config["zero_optimization"], **changes}
+    if zero["stage"] != 3:
+        zero.pop("offload_param", None)
+    kept = {key: value for key, value in config.items() if key != "data_types"}
+    return kept | {"zero_optimization": zero}
+
+
 def deepspeed_config(case: Case) -> dict[str, Any]:
     """The JSON configuration of a case, as a user would write it."""
     config: dict[str, Any] = {

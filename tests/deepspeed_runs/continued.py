@@ -16,31 +16,47 @@ from typing import Any
 
 from tests.golden_files import digests
 from zerotools.formats import read
+from zerotools.formats.deepspeed.settings import AS_IS, Settings
 
-from .judging import reshard
+from .judging import Move, reshard
 from .launch import launch
 
 SAVED_AFTER, LAST = 4, 9
-LAUNCHED_TOGETHER = 40
+LAUNCHED_TOGETHER = 20
 TOLERANCE: Mapping[str, float] = {"fp32": 1e-6, "bf16": 5e-3, "fp16": 5e-4}
 """Greatest relative difference of a loss at another number of ranks, where only sums differ."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """A case trained on `ranks` ranks, and continued on `to`."""
+    """A case trained on `ranks` ranks, and continued on `to`, maybe with other ZeRO settings."""
 
     case: str
     ranks: int
     to: int
+    settings: Settings = AS_IS
+
+    @property
+    def move(self) -> Move:
+        return Move(self.case, self.settings)
 
     @property
     def home(self) -> str:
-        """Directory of everything that was saved by the case at this number of ranks."""
+        """Directory of everything that is made of the case's save at this number of ranks."""
         return f"{self.case}-at-{self.ranks}"
 
+    @property
+    def there(self) -> str:
+        """What was laid out, and goes on, for the new ranks and settings."""
+        return "-".join([f"to-{self.to}", *self.move.asked])
+
+    @property
+    def back(self) -> str:
+        """What was laid out from that for the old ones; one per case, ranks and settings."""
+        return "-".join(["back", *self.move.asked])
+
     def __str__(self) -> str:
-        return f"{self.case} {self.ranks}->{self.to}"
+        return f"{self.move} {self.ranks}->{self.to}"
 
 
 @dataclass(frozen=True)
@@ -63,18 +79,23 @@ def continue_all(courses: Iterable[Course], directory: Path) -> dict[Course, Ver
     """Train, reshard and continue all courses; one launch or more per number of ranks and phase."""
     todo = list(dict.fromkeys(courses))
     starts = {course.home: course for course in todo}.values()
+    returns = {(course.home, course.back): course for course in todo}.values()
     _launch([(c.ranks, _training(c)) for c in starts], directory)
     for course in todo:
         _reshard(course, directory / course.home)
-    again = [(c.ranks, run) for c in starts for run in _returning(c)]
-    _launch([*((c.to, _loading(c, f"to-{c.to}")) for c in todo), *again], directory)
+    moved = [(c.to, _loading(c, c.there) | {"changes": c.move.changes}) for c in todo]
+    back = [(c.ranks, _loading(c, c.back)) for c in returns]
+    own = [(c.ranks, run) for c in starts for run in _own(c)]
+    _launch([*moved, *back, *own], directory)
     return {course: _judged(course, directory / course.home) for course in todo}
 
 
 def _reshard(course: Course, home: Path) -> None:
-    there = reshard(read(home / "saved"), home / f"to-{course.to}", course.to)
-    if not (home / "back").exists():
-        reshard(there, home / "back", course.ranks)
+    saved = read(home / "saved")
+    there = reshard(saved, home / course.there, course.to, course.settings)
+    if not (home / course.back).exists():
+        own = Settings(ds_config=saved.state["ds_config"]) if course.move.changes else AS_IS
+        reshard(there, home / course.back, course.ranks, own)
 
 
 def _launch(runs: Sequence[tuple[int, Mapping[str, Any]]], directory: Path) -> None:
@@ -108,30 +129,29 @@ def _loading(course: Course, name: str) -> dict[str, Any]:
     }
 
 
-def _returning(course: Course) -> Iterator[dict[str, Any]]:
-    """Runs at the first number of ranks again: of its own save, and of what went to M and back."""
+def _own(course: Course) -> Iterator[dict[str, Any]]:
+    """Runs from DeepSpeed's own save, once without the optimizer's state."""
     own = {"load": f"{course.home}/saved"}
     yield _loading(course, "own") | own
     yield _loading(course, "weights-only") | own | {"weights_only": True}
-    yield _loading(course, "back")
 
 
 def _judged(course: Course, home: Path) -> Verdict:
     told = {
         name: json.loads((home / f"{name}.json").read_text())
-        for name in ("trained", "own", "back", "weights-only", f"to-{course.to}")
+        for name in ("trained", "own", "weights-only", course.back, course.there)
     }
     uninterrupted = told["trained"]["curve"][SAVED_AFTER:]
-    drift, compared = drift_of(uninterrupted, told[f"to-{course.to}"]["curve"])
+    drift, compared = drift_of(uninterrupted, told[course.there]["curve"])
     allowed = TOLERANCE[told["trained"]["precision"]]
     found = [
         f"{course}: {line}"
-        for name in ("own", "back", f"to-{course.to}")
+        for name in ("own", course.back, course.there)
         for line in _unlike(told["trained"]["held"], told[name]["held"], home, name)
     ]
     if not drift <= allowed:
         found.append(f"{course}: a loss differs by {drift:.2e}, more than {allowed:.0e}")
-    if told["back"]["curve"] != told["own"]["curve"]:
+    if told[course.back]["curve"] != told["own"]["curve"]:
         found.append(f"{course}: back at {course.ranks} ranks it does not go on as its own save")
     return Verdict(
         found,

@@ -14,9 +14,9 @@ from typing import Any
 
 from zerotools import __version__
 
-from .continued import LAST, SAVED_AFTER, TOLERANCE, Course, Verdict, continue_all
+from .continued import LAST, SAVED_AFTER, Course, Verdict, continue_all
 
-RANKS = (1, 2, 3, 4)
+RANKS = (2, 3, 1, 4)
 
 
 def row(verdicts: Mapping[Course, Verdict]) -> dict[str, Any]:
@@ -30,35 +30,43 @@ def row(verdicts: Mapping[Course, Verdict]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="JSON of the result")
-    parser.add_argument("names", nargs="*", help="cases; all without")
-    options = parser.parse_args()
-    from .cases_continued import CONTINUED  # imports torch, which only marked tests may
-
-    names = options.names or list(CONTINUED)
-    verdicts: dict[Course, Verdict] = {}
-    for ranks in RANKS:
-        courses = [Course(n, ranks, to) for n in names for to in RANKS if to != ranks]
-        with tempfile.TemporaryDirectory() as directory:
-            verdicts |= continue_all(courses, Path(directory))
-        wrong = sum(bool(verdicts[course].differences) for course in courses)
-        print(f"{len(courses)} courses from {ranks} ranks: {wrong} with differences", flush=True)
-    differences = [line for verdict in verdicts.values() for line in verdict.differences]
-    rows = {n: row({c: v for c, v in verdicts.items() if c.case == n}) for n in names}
+def text_of(verdicts: Mapping[Course, Verdict]) -> str:
+    """The result as JSON, one line per case."""
+    rows = {
+        name: row({c: v for c, v in verdicts.items() if str(c.move) == name})
+        for name in dict.fromkeys(str(course.move) for course in verdicts)
+    }
     head = {
         "zerotools": __version__,
         "deepspeed": "0.19.8",
         "saved_after": SAVED_AFTER,
         "last_step": LAST,
-        "tolerance": dict(TOLERANCE),
-        "differences": differences,
+        "courses": len(verdicts),
+        "differences": [line for verdict in verdicts.values() for line in verdict.differences],
     }
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(kept)}" for name, kept in rows.items())
-    text = json.dumps(head, indent=1).removesuffix("\n}")
-    options.out.write_text(f'{text},\n "cases": {{\n{lines}\n }}\n}}\n')
-    raise SystemExit(bool(differences))
+    return json.dumps(head, indent=1).removesuffix("\n}") + f',\n "cases": {{\n{lines}\n }}\n}}\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, required=True, help="JSON, written after each rank count"
+    )
+    parser.add_argument("names", nargs="*", help="cases; all without")
+    options = parser.parse_args()
+    from .cases_continued import CONTINUED  # imports torch, which only marked tests may
+
+    verdicts: dict[Course, Verdict] = {}
+    for ranks in RANKS:
+        names = options.names or list(CONTINUED)
+        courses = [Course(n, ranks, to) for n in names for to in sorted(RANKS) if to != ranks]
+        with tempfile.TemporaryDirectory() as directory:
+            verdicts |= continue_all(courses, Path(directory))
+        wrong = sum(bool(verdicts[course].differences) for course in courses)
+        print(f"{len(courses)} courses from {ranks} ranks: {wrong} with differences", flush=True)
+        options.out.write_text(text_of(verdicts))
+    raise SystemExit(any(verdict.differences for verdict in verdicts.values()))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from . import truth
-from .case import Case, deepspeed_config
+from .case import Case, deepspeed_config, with_zero
 from .cases_continued import CONTINUED
 from .launch import leave
 from .learners import GLOBAL_BATCH, LEARNERS, batch, forget
@@ -39,10 +39,7 @@ def config_of(case: Case, changes: Mapping[str, Any]) -> dict[str, Any]:
     share = GLOBAL_BATCH // dist.get_world_size()
     config[MICRO] = case.config.get(MICRO, share)
     config[ACCUMULATION] = share // config[MICRO]
-    if changes:
-        config["zero_optimization"] |= changes
-        config.pop("data_types", None)
-    return config
+    return with_zero(config, changes)
 
 
 def engine_of(run: Run) -> Any:

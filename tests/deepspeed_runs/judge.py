@@ -1,12 +1,15 @@
-"""What one rank runs to judge checkpoints: `python -m tests.deepspeed_runs.judge CASE ...`.
+"""What one rank runs to judge checkpoints: `python -m tests.deepspeed_runs.judge MOVES.json`.
 
-For each case, unmodified DeepSpeed loads `CASE/given` with the configuration of the case and the
-world size of this launch, and no flag that asks it to convert anything. Before that, no weight and
-no buffer of the model is what it should be. What the engine then holds is gathered into
-`CASE/truth.safetensors`; it saves `CASE/again`, and takes another step.
+For each move, unmodified DeepSpeed loads `HOME/given` with the configuration of the case, the world
+size of this launch, the changes of `zero_optimization` that the move asks for, and no flag that
+asks it to convert anything. Before that, no weight and no buffer of the model is what it should be.
+What the engine then holds is gathered into `HOME/truth.safetensors`; it saves `HOME/again`, and
+takes another step.
 """
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from . import truth
-from .case import Case, deepspeed_config
+from .case import Case, deepspeed_config, with_zero
 from .cases import CASES
 from .launch import leave
 from .learners import forget
@@ -27,8 +30,8 @@ from .rank import allow_fp16_on_cpu
 GIVEN, AGAIN, TRUTH = "given", "again", "truth.safetensors"
 
 
-def engine_of(case: Case) -> Any:
-    """An engine as the case's own run made it."""
+def engine_of(case: Case, changes: Mapping[str, Any] | None = None) -> Any:
+    """An engine as the case's own run made it, but for the changes."""
     model: Model = MODELS[case.model]()
     if not any(save.exclude_frozen for save in case.saves):
         forget(model)
@@ -40,23 +43,23 @@ def engine_of(case: Case) -> Any:
         model=model,
         model_parameters=None if client else groups,
         optimizer=client(groups, lr=0.01) if client else None,
-        config=deepspeed_config(case),
+        config=with_zero(deepspeed_config(case), changes or {}),
     )
     return engine
 
 
-def judge(case: Case) -> None:
+def judge(case: Case, home: str, changes: Mapping[str, Any]) -> None:
     """Loads, gathers, saves again and trains on; collective."""
-    engine = engine_of(case)
+    engine = engine_of(case, changes)
     strict = not any(save.exclude_frozen for save in case.saves)
-    path, _ = engine.load_checkpoint(f"{case.name}/{GIVEN}", load_module_strict=strict)
+    path, _ = engine.load_checkpoint(f"{home}/{GIVEN}", load_module_strict=strict)
     if path is None:
-        raise AssertionError(f"{case.name}: DeepSpeed found nothing to load")
+        raise AssertionError(f"{home}: DeepSpeed found nothing to load")
     tensors = truth.gather_tensors(engine)
     if dist.get_rank() == 0:
-        save_file(tensors, f"{case.name}/{TRUTH}")
+        save_file(tensors, f"{home}/{TRUTH}")
     tag = Path(path).parent.name
-    engine.save_checkpoint(f"{case.name}/{AGAIN}", tag=tag, exclude_frozen_parameters=not strict)
+    engine.save_checkpoint(f"{home}/{AGAIN}", tag=tag, exclude_frozen_parameters=not strict)
     step = engine.global_steps + 1
     engine.backward(engine(step, dist.get_rank()))
     engine.step()
@@ -67,9 +70,9 @@ def main() -> None:
     torch.set_num_threads(1)
     allow_fp16_on_cpu()
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-    for name in sys.argv[1:]:
-        print("judging", name, flush=True)
-        judge(CASES[name])
+    for name, home, changes in json.loads(Path(sys.argv[1]).read_text()):
+        print("judging", home, flush=True)
+        judge(CASES[name], home, changes)
     dist.barrier()
     leave()
 

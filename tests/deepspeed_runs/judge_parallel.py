@@ -1,10 +1,11 @@
 """What one rank runs to judge checkpoints of runs with a second kind of parallelism:
-`python -m tests.deepspeed_runs.judge_parallel CASE ...`; see `judge`.
+`python -m tests.deepspeed_runs.judge_parallel MOVES.json`; see `judge`.
 
 The second kind is as the case has it: two pipeline stages, tensor ranks or expert-parallel ranks;
 the rest of this launch's ranks are data-parallel.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def judge(case: Case) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-    for name in sys.argv[1:]:
+    for name, *_ in json.loads(Path(sys.argv[1]).read_text()):
         print("judging", name, flush=True)
         judge(CASES[name])
     dist.barrier()

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents
@@ -18,15 +20,41 @@ from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read
 from zerotools.formats.deepspeed.lay_out import lay_out
+from zerotools.formats.deepspeed.settings import AS_IS, Settings
 
 from .launch import launch
 
 # Those whose engines are Hugging Face's, or that are universal, pipelines and the like.
 OTHER_ENGINES = ("universal", "pipeline", "tensor-parallel", "experts", "z0-", "hf-trainer")
-# Elastic state has no hyper-parameters, and is refused with a sentence; Adagrad's checkpoint of
-# stage 3 is one that DeepSpeed 0.19.8 itself cannot load again at its own number of ranks.
-LEFT_OUT = ("elastic", "z3-fp32-w2-adagrad")
+# One that DeepSpeed 0.19.8 itself cannot load again at its own number of ranks.
+LEFT_OUT = ("z3-fp32-w2-adagrad",)
 LAUNCHED_TOGETHER = 20
+
+
+@dataclass(frozen=True)
+class Move:
+    """A golden case that is laid out anew, for a run of the same or of other ZeRO settings."""
+
+    case: str
+    settings: Settings = AS_IS
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the configuration of the run that loads it says instead."""
+        asked = {
+            "stage": self.settings.stage,
+            "sub_group_size": self.settings.sub_group_size,
+            "round_robin_gradients": self.settings.round_robin,
+        }
+        return {key: value for key, value in asked.items() if value is not None}
+
+    @property
+    def asked(self) -> list[str]:
+        """The changes, as parts of a name."""
+        return [f"{key}-{value}" for key, value in self.changes.items()]
+
+    def __str__(self) -> str:
+        return "-".join([self.case, *self.asked])
 
 
 def judged_cases() -> list[str]:
@@ -39,37 +67,54 @@ def judged_cases() -> list[str]:
     )
 
 
-def reshard(source: Checkpoint, out: Path, ranks: int) -> Checkpoint:
+def reshard(source: Checkpoint, out: Path, ranks: int, settings: Settings = AS_IS) -> Checkpoint:
     """Write `source` for `ranks` ranks, and read it again."""
-    return read(write(source, lay_out(source, out, world_size=ranks)))
+    return read(write(source, lay_out(source, out, world_size=ranks, settings=settings)))
 
 
 def differences(
-    names: Iterable[str], ranks: int, directory: Path, judge: str = "judge"
+    moves: Iterable[Move], ranks: int, directory: Path, judge: str = "judge"
 ) -> list[str]:
     """Reshard golden cases to `ranks`, let DeepSpeed load them in one launch; what is not equal.
     `judge` is the module that the ranks run."""
-    cases = list(names)
-    for name in cases:
-        (directory / name).mkdir()
-        reshard(read(DEEPSPEED / name / "checkpoint"), directory / name / "given", ranks)
-    launch(f"tests.deepspeed_runs.{judge}", cases, ranks, directory)
-    return [found for name in cases for found in _differences(name, ranks, directory / name)]
+    todo = list(moves)
+    for move in todo:
+        home = directory / str(move)
+        home.mkdir()
+        reshard(read(DEEPSPEED / move.case / "checkpoint"), home / "given", ranks, move.settings)
+    told = [(move.case, str(move), move.changes) for move in todo]
+    (directory / "moves.json").write_text(json.dumps(told))
+    launch(f"tests.deepspeed_runs.{judge}", ["moves.json"], ranks, directory)
+    return [found for move in todo for found in _differences(move, ranks, directory / str(move))]
 
 
-def _differences(name: str, ranks: int, directory: Path) -> Iterator[str]:
+def _differences(move: Move, ranks: int, directory: Path) -> Iterator[str]:
+    where = f"{move} at {ranks} ranks"
     live = digests(directory / "truth.safetensors")
-    for key, expected in digests(DEEPSPEED / name / "truth.safetensors").items():
-        if live.get(key) != expected and not _is_excluded(name, key):
-            yield f"{name} at {ranks} ranks: the engine has another {key}"
-    source, again = read(DEEPSPEED / name / "checkpoint"), read(directory / "again")
-    before, after = contents(source), contents(again)
-    for key in before.keys() | after.keys():
-        if before.get(key) != after.get(key):
-            yield f"{name} at {ranks} ranks: what DeepSpeed saved again has another {key}"
-    back = reshard(again, directory / "back", source.origin.world_size or 1)
-    if contents(back) != before:
-        yield f"{name} from {ranks} ranks back is not what it was"
+    for key, expected in digests(DEEPSPEED / move.case / "truth.safetensors").items():
+        if live.get(key) != expected and not _is_excluded(move.case, key):
+            yield f"{where}: the engine has another {key}"
+    source, again = read(DEEPSPEED / move.case / "checkpoint"), read(directory / "again")
+    before = contents(source)
+    for key in _unlike(before, contents(again), move):
+        yield f"{where}: what DeepSpeed saved again has another {key}"
+    own = Settings(ds_config=_configuration(source)) if move.changes else AS_IS
+    back = reshard(again, directory / "back", source.origin.world_size or 1, own)
+    for key in _unlike(before, contents(back), move):
+        yield f"{where}, and back again: another {key}"
+
+
+def _unlike(before: Mapping[str, object], after: Mapping[str, object], move: Move) -> list[str]:
+    """Keys of what differs. Stage 3 keeps no 16-bit weights beside its masters."""
+    keys = before.keys() | after.keys()
+    if move.settings.stage is not None:
+        keys = {key for key in keys if "|param16" not in key} | (before.keys() & after.keys())
+    return sorted(key for key in keys if before.get(key) != after.get(key))
+
+
+def _configuration(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    config: Mapping[str, Any] = checkpoint.state["ds_config"]
+    return config
 
 
 def _is_excluded(name: str, key: str) -> bool:
@@ -90,7 +135,8 @@ def main() -> None:
         for first in range(0, len(names), LAUNCHED_TOGETHER):
             part = names[first : first + LAUNCHED_TOGETHER]
             with tempfile.TemporaryDirectory() as directory:
-                found.setdefault(str(ranks), []).extend(differences(part, ranks, Path(directory)))
+                moves = [Move(name) for name in part]
+                found.setdefault(str(ranks), []).extend(differences(moves, ranks, Path(directory)))
         print(f"{len(names)} cases at {ranks} ranks: {len(found[str(ranks)])} differences")
     result = {"zerotools": __version__, "deepspeed": "0.19.8", "cases": names, "differences": found}
     options.out.write_text(json.dumps(result, indent=1) + "\n")

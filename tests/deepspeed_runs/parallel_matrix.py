@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zerotools import __version__
 
-from .judging import differences
+from .judging import Move, differences
 
 RANKS = (2, 4, 6)
 
@@ -28,7 +28,7 @@ def main() -> None:
         found[str(ranks)] = []
         for name in names:  # a launch each: a process has one placement of experts
             with tempfile.TemporaryDirectory() as directory:
-                unequal = differences([name], ranks, Path(directory), "judge_parallel")
+                unequal = differences([Move(name)], ranks, Path(directory), "judge_parallel")
             print(f"{name} at {ranks} ranks: {len(unequal)} differences", flush=True)
             found[str(ranks)] += unequal
     result = {"zerotools": __version__, "deepspeed": "0.19.8", "cases": names, "differences": found}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deepspeed_runs.judging import differences
+from tests.deepspeed_runs.judging import Move, differences
 
 pytestmark = pytest.mark.deepspeed
 
@@ -23,4 +23,4 @@ TO_FOUR = ("experts-z2-bf16-w2", "tensor-parallel-z2-fp32-w2")
 def test_deepspeed_loads_it_beside_the_second_kind_of_parallelism(
     cases: tuple[str, ...], ranks: int, tmp_path: Path
 ) -> None:
-    assert differences(cases, ranks, tmp_path, "judge_parallel") == []
+    assert differences(map(Move, cases), ranks, tmp_path, "judge_parallel") == []

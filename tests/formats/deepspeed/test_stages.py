@@ -204,3 +204,17 @@ def test_an_alignment_that_comes_back_with_the_stage_is_recorded(tmp_path: Path)
     three = moved(source, tmp_path / "three", 4, Settings(stage=3))
     back = moved(three, tmp_path / "back", 4, Settings(stage=1))
     assert masters_and_state(back) == masters_and_state(source)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("saved", [1, 2, 3])
+def test_excluded_frozen_weights_are_in_no_list_and_leave_no_placeholder(
+    saved: int, stage: int, tmp_path: Path
+) -> None:
+    """DeepSpeed looks every frozen weight up in a list that is there, and compares shapes."""
+    source = golden(f"z{saved}-bf16-w2-exclude-frozen")
+    found = moved(source, tmp_path / "out", 3, Settings(stage=stage))
+    tree = found.origin.details["columns"][0].model.fields.tree
+    assert tree["frozen_param_shapes"] is tree["frozen_param_fragments"] is None
+    shapes = [tensor.shape for tensor in found.origin.details["columns"][0].model.module.values()]
+    assert stage == 3 or (0,) not in shapes

@@ -93,11 +93,15 @@ def _clipping(config: Any) -> float | None:
 
 
 def _frozen(blueprint: Blueprint, stage: int | None) -> dict[str, Any]:
-    """What the model file says of frozen parameters at stages 1 and 2."""
-    if stage != 2:
-        return {"frozen_param_shapes": None, "frozen_param_fragments": None}
+    """What the model file says of frozen parameters at stages 1 and 2.
+
+    DeepSpeed looks every frozen parameter of its model up in a list that is there, so there is none
+    where a run was saved with `exclude_frozen_parameters`.
+    """
     module = blueprint.model.get("module") or {}
     there = [name for name in blueprint.frozen if name in module]
+    if stage != 2 or not there:
+        return {"frozen_param_shapes": None, "frozen_param_fragments": None}
     return {
         "frozen_param_shapes": Ordered({n: Size(blueprint.frozen[n].shape) for n in there}),
         "frozen_param_fragments": Ordered({name: module[name] for name in there}),
@@ -120,8 +124,8 @@ def _to_sliced(blueprint: Blueprint) -> Blueprint:
     model = {
         **blueprint.model,
         "module": _placeholders(blueprint),
-        "frozen_param_shapes": Ordered(frozen),
-        "frozen_param_fragments": Ordered(),
+        "frozen_param_shapes": Ordered(frozen) if frozen else None,
+        "frozen_param_fragments": Ordered() if frozen else None,
     }
     held = {key: tensor for key, tensor in blueprint.held.items() if key.role != "param16"}
     return replace(
@@ -148,16 +152,21 @@ def _placeholders(blueprint: Blueprint) -> Ordered:
 
 
 def _with_weights(blueprint: Blueprint) -> Blueprint:
-    """`module` with the weights of a stage-3 checkpoint: cast from masters, or put together."""
+    """`module` with the weights of a stage-3 checkpoint: cast from masters, or put together.
+
+    An excluded frozen parameter leaves a placeholder under a tied name, which is no weight.
+    """
     aliases: Mapping[str, str] = blueprint.model.get("shared_params") or {}
     masters = {name for group in blueprint.groups for name in group.shapes}
+    buffers = {key.name for key in blueprint.held if key.role == "buffer"}
     module: Ordered = blueprint.model["module"]
     made, weights, sources = Ordered(), {}, {}
     for name, value in module.items():
         canonical = aliases.get(name, name)
         tensor = as_tensor(value)
         if tensor is None or canonical not in masters | blueprint.frozen.keys():
-            made[name] = value
+            if tensor is None or name in buffers:
+                made[name] = value
             continue
         source = blueprint.held[Key(canonical, "param")]
         role = weight_role(tensor.dtype) if canonical in masters else "param"
