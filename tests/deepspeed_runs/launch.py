@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": str(REPOSITORY),
+        # DeepSpeed's extensions are built once, by one ninja: another version builds them again.
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
 
 
@@ -55,14 +58,35 @@ def launch(module: str, arguments: Sequence[str], world_size: int, directory: Pa
                 )
             )
     try:
-        codes = [process.wait(DEADLINE_SECONDS) for process in ranks]
+        failed = _first_failure(ranks)
     finally:
         for process in ranks:
             process.kill()
-    for code, log in zip(codes, logs, strict=True):
-        if code:
-            raise RuntimeError(f"{log.name} of {module} {arguments}: {log.read_text()[-4000:]}")
+            process.wait()
+    if failed is not None:
+        said = logs[failed].read_text(errors="replace")[-4000:]
+        raise RuntimeError(f"rank {failed} of {module} {arguments}: {said}")
+    for log in logs:
         log.unlink()
+
+
+def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """The first rank that fails, or has not ended by the deadline; None when all are done. The
+    others would wait for it for long."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    running = set(range(len(ranks)))
+    while running:
+        for rank in sorted(running):
+            try:
+                code = ranks[rank].wait(0.2)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    return rank
+                continue
+            running.discard(rank)
+            if code:
+                return rank
+    return None
 
 
 def leave() -> None:
