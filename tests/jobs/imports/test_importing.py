@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.imports.jobs import BASE, CONFIGS, JOB, a_job, ds, ds_text, said
+from tests.jobs.imports.jobs import BASE, CONFIGS, JOB, a_job, ds, ds_text, outcomes, said
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.imports.importing import JobFile
+from zerotools.jobs.imports.jobkeys import look_up, takes
 from zerotools.jobs.imports.report import render
 from zerotools.jobs.imports.toml import to_toml
 from zerotools.jobs.parse import parse_job, read_tree
@@ -62,16 +63,27 @@ def test_a_job_without_a_model_is_told_so() -> None:
     assert "one of model.config" in said(ds_text('{"train_batch_size": 8}', job))
 
 
-def test_two_cards_need_what_the_engine_can_or_are_refused() -> None:
-    """fp16, stage 2 and optimizer offload: each is mapped or refused with its line."""
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        ("ds.json:5 fp16.enabled", "train.precision", "fp16"),
+        ("ds.json:7 fp16.initial_scale_power", "fp16.initial_scale_power", 16),
+        ("ds.json:13 zero_optimization.stage", "zero.stage", 2),
+        ("ds.json:15 zero_optimization.offload_optimizer.device", "offload.optimizer", "cpu"),
+    ],
+)
+def test_two_cards_get_what_the_engine_can_and_are_refused_the_rest(
+    place: str, key: str, value: object
+) -> None:
     imported = ds("two_cards_stage2.json", a_job())
-    mapped = {row.key: row.job for row in imported.findings.rows}
-    assert mapped["fp16.enabled"] == "train.precision"
-    assert mapped["zero_optimization.stage"] == "zero.stage"
-    assert mapped["zero_optimization.offload_optimizer.device"] == "offload.optimizer"
-    if imported.problem is not None:
+    if takes(key, value):
+        assert imported.origins[key] == place
+        assert look_up(imported.tree, key) == value
+    elif key == "fp16.initial_scale_power":
+        assert outcomes(imported)[key] == "ignored"
+    else:
         assert isinstance(imported.problem, Unsupported)
-        assert "ds.json:5 fp16.enabled = true" in said(imported)
+        assert f"{place} = " in said(imported)
 
 
 def test_the_report_is_made_of_comments() -> None:
