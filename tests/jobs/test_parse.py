@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.parse import job_from_dict, job_to_dict, parse_job
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.rules import FP16_ON_CPU
+from zerotools.jobs.spec import Fp16Spec, JobSpec
 
 BASE = Path("/base/dir")
 
@@ -122,7 +123,12 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"train__learning_rate": 0}, "train.learning_rate = 0: must be more than 0"),
         ({"train__learning_rate": float("nan")}, "must be a finite number"),
         ({"train__learning_rate": 10**400}, "must be a finite number"),
-        ({"train__precision": "fp16"}, 'must be one of "fp32", "bf16"'),
+        ({"train__precision": "f16"}, 'one of "fp32", "bf16", "fp16"; did you mean "fp16"?'),
+        ({"fp16__hysteresis": 3}, 'fp16: has no place in a train.precision = "bf16" job'),
+        (
+            {"train__precision": "fp16", "fp16__initial_scale_power": 2, "fp16__min_loss_scale": 5},
+            "fp16.min_loss_scale = 5: must be at most the first scale, which is 4",
+        ),
         ({"device": "gpu"}, 'device = "gpu": must be one of "cuda", "cpu"'),
         ({"zero__stage": 4}, "zero.stage = 4: must be one of 0, 1, 2, 3"),
         ({"seed": 2**63}, "must fit in 64 bits"),
@@ -177,11 +183,23 @@ def test_a_flood_of_unknown_keys_is_counted_not_listed() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "key"),
-    [({"engine": "deepspeed"}, "engine"), ({"engine": "script"}, "engine")],
+    [
+        ({"engine": "deepspeed"}, "engine"),
+        ({"engine": "script"}, "engine"),
+        ({"train__precision": "fp16"}, 'on device = "cpu" use "bf16" or "fp32"'),
+        ({"train__precision": "fp16", "env": {FP16_ON_CPU: "0"}}, "is for GPUs"),
+    ],
 )
 def test_legitimate_but_absent_features_are_unsupported(changes: dict[str, Any], key: str) -> None:
     with pytest.raises(Unsupported, match=key):
         parsed(**changes)
+
+
+def test_fp16_is_for_gpus_and_for_whom_the_seam_is() -> None:
+    gpus = parsed(train__precision="fp16", device="cuda", ranks=..., fp16={"loss_scale": 8})
+    assert gpus.fp16 == Fp16Spec(loss_scale=8.0)
+    seam = parsed(train__precision="fp16", env={FP16_ON_CPU: "1"})
+    assert job_from_dict(job_to_dict(seam), source="-") == seam
 
 
 @pytest.mark.parametrize(

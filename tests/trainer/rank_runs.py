@@ -1,7 +1,8 @@
 """A rank that runs several jobs, one after another: run by `launching.start`.
 
 `runs.json` in the output directory has the jobs by name, in order. Rank 0 prints one JSON object:
-by name, the loss of each step, and a digest over all that a run trains, where it began and ended.
+by name, what each step came to, a digest over all that a run trains where it began and where it
+ended, and why it diverged.
 """
 
 import argparse
@@ -20,6 +21,7 @@ entry["make_importable"]()
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
+from zerotoolsd.trainer.failures import Diverged  # noqa: E402
 from zerotoolsd.trainer.group import Group, join  # noqa: E402
 from zerotoolsd.trainer.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.phases import Phases  # noqa: E402
@@ -35,22 +37,24 @@ class Recorder(Reporter):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes: list[Outcome] = []
 
     def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
         """Keep it, and go on."""
-        self.outcomes[step] = outcome
+        self.outcomes.append(outcome)
         super().stepped(step, outcome, tokens, seconds)
 
 
-def digest(live: Live) -> str:
-    """One digest over the names and bytes of all weights and optimizer state, gathered whole."""
+def digest(live: Live, group: Group) -> str:
+    """One digest over the names and bytes of all weights and optimizer state, gathered whole: all
+    ranks find the same."""
     whole = hashlib.sha256()
     for name, tensor in sorted(live.flat().items()):
         full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         whole.update(name.encode())
         whole.update(full.contiguous().numpy().tobytes())
-    return whole.hexdigest()
+    [found] = set(group.gathered(whole.hexdigest()))
+    return found
 
 
 def run(run_dir: Path, group: Group) -> dict[str, Any]:
@@ -58,12 +62,16 @@ def run(run_dir: Path, group: Group) -> dict[str, Any]:
     spec = read_spec(run_dir)
     reporter = Recorder(group.rank, Notifier(None, group.rank.number), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
-    begun = digest(ready.live)
-    assert ready.train() == 0
+    begun, error = digest(ready.live, group), None
+    try:
+        assert ready.train() == 0
+    except Diverged as diverged:
+        error = str(diverged)
     return {
-        "outcomes": {step: asdict(outcome) for step, outcome in reporter.outcomes.items()},
+        "outcomes": [asdict(outcome) for outcome in reporter.outcomes],
         "begun": begun,
-        "ended": digest(ready.live),
+        "ended": digest(ready.live, group),
+        "error": error,
     }
 
 

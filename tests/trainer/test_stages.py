@@ -6,14 +6,12 @@ weights and optimizer state arrive bit for bit, and losses differ by the order o
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.launching import job, start
+from tests.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import dcp
@@ -23,38 +21,8 @@ from zerotools.ops.convert import Conversion, perform
 from zerotools.ops.tiles import Budget
 
 pytestmark = pytest.mark.torch
-SCRIPT = Path(__file__).with_name("rank_runs.py")
 STAGES = (0, 1, 2, 3)
 TOLERANCE = 2e-6
-
-
-@dataclass(frozen=True)
-class Runs:
-    """What `rank_runs` printed, and where its jobs wrote."""
-
-    directory: Path
-    report: dict[str, dict[str, Any]]
-
-    def losses(self, name: str) -> list[float]:
-        return [outcome["loss"] for outcome in self.report[name]["outcomes"].values()]
-
-    def ended(self, name: str) -> str:
-        digest: str = self.report[name]["ended"]
-        return digest
-
-    def checkpoint(self, name: str, step: int) -> Path:
-        return self.directory / name / "out" / layout.directory_name(step)
-
-
-def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, Any]]) -> Runs:
-    """Run `jobs` on `ranks` ranks, in one start of the processes."""
-    runs = directory / "out"
-    runs.mkdir(parents=True)
-    full = {name: job(text, ranks=ranks, **changes) for name, changes in jobs.items()}
-    (runs / "runs.json").write_text(json.dumps(full))
-    attempt = start(directory, job(text, ranks=ranks), script=SCRIPT)
-    assert attempt.finish() == [0] * ranks, attempt.log()
-    return Runs(runs, json.loads(attempt.log().splitlines()[-1]))
 
 
 def stage_jobs(runs: Path) -> dict[str, dict[str, Any]]:

@@ -90,12 +90,15 @@ def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
     for name, form in (
         ("loss", "loss {:.4f}"),
         ("lr", "lr {:.1e}"),
+        ("loss_scale", "scale {:g}"),
         ("tokens_per_second", "{:,.0f} tokens/s"),
     ):
         if (value := _number(record, name)) is not None:
             parts.append(form.format(value))
         elif name == "loss" and "loss" in record:
             parts.append("loss nan")  # JSON has no NaN: the API says null
+    if skipped := _number(record, "skipped_steps"):
+        parts.append(f"{skipped:.0f} skipped")
     if host_peak_bytes is not None:
         parts.append(f"host peak {render.size(host_peak_bytes)}")
     elif (memory := _number(record, "rss_bytes")) is not None:

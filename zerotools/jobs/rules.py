@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from zerotools.jobs.convert import show
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.spec import Fp16Spec, JobSpec
 
 RESERVED_ENV = frozenset(
     {
@@ -26,6 +26,10 @@ RESERVED_ENV = frozenset(
 """Variables that each rank gets from the daemon."""
 
 
+FP16_ON_CPU = "ZEROTOOLS_FP16_ON_CPU"
+"""`env.ZEROTOOLS_FP16_ON_CPU = "1"` lets a job train in fp16 on CPUs: for tests and recipes."""
+
+
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     """What is wrong with `spec`, and what in it is legitimate but not supported yet."""
     wrong = [
@@ -33,6 +37,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_model(spec),
         *_check_batch(spec),
         *_check_training(spec),
+        *_check_loss_scale(spec),
         *_check_texts(spec),
     ]
     return wrong, list(_check_supported(spec))
@@ -97,6 +102,21 @@ def _check_training(spec: JobSpec) -> Iterator[str]:
         yield f"train.betas = {show(train.betas)}: must be two numbers in [0, 1)"
 
 
+def _check_loss_scale(spec: JobSpec) -> Iterator[str]:
+    fp16, precision = spec.fp16, spec.train.precision
+    if precision != "fp16" and fp16 != Fp16Spec():
+        yield (
+            f'fp16: has no place in a train.precision = "{precision}" job; leave [fp16] out, or '
+            'set train.precision = "fp16"'
+        )
+    first = 2.0**fp16.initial_scale_power
+    if not fp16.loss_scale and fp16.min_loss_scale > first:
+        yield (
+            f"fp16.min_loss_scale = {fp16.min_loss_scale:g}: must be at most the first scale, "
+            f"which is {first:g} (2 to the power of fp16.initial_scale_power)"
+        )
+
+
 def _check_texts(spec: JobSpec) -> Iterator[str]:
     if not spec.data.text:
         yield "data.text = []: must name at least one file or pattern"
@@ -112,6 +132,8 @@ def _check_texts(spec: JobSpec) -> Iterator[str]:
 def _check_supported(spec: JobSpec) -> Iterator[str]:
     if spec.engine != "torch":
         yield f'engine = "{spec.engine}": is not supported yet; use "torch"'
+    if spec.train.precision == "fp16" and spec.device == "cpu" and spec.env.get(FP16_ON_CPU) != "1":
+        yield 'train.precision = "fp16": is for GPUs; on device = "cpu" use "bf16" or "fp32"'
 
 
 PathFix = Callable[[str, str], str]

@@ -13,7 +13,7 @@ from typing import Any
 
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "fp16")
 SCHEDULES = ("cosine", "constant")
 
 
@@ -72,7 +72,11 @@ class DataSpec:
 class TrainSpec:
     """`[train]`: the optimisation."""
 
-    steps: int = key("Optimizer steps in the whole run, those before a resume included.", least=1)
+    steps: int = key(
+        "Optimizer steps in the whole run, those before a resume included, and those of fp16 "
+        "training that were skipped.",
+        least=1,
+    )
     batch_size: int = key(
         "Sequences in one optimizer step, over all ranks. Divisible by the world size.", least=1
     )
@@ -98,6 +102,36 @@ class TrainSpec:
     eps: float = key("AdamW's epsilon.", default=1e-8, above=0)
     max_grad_norm: float = key(
         "Gradients are clipped to this global norm; 0 switches it off.", default=1.0, least=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fp16Spec:
+    """`[fp16]`: how a `train.precision = "fp16"` job scales its loss; DeepSpeed's names and rules.
+
+    Where gradients overflow, the step is skipped: it counts, and the learning rate's schedule
+    waits.
+    """
+
+    loss_scale: float = key(
+        "A fixed scale; 0: it follows the gradients, by the keys below.", default=0.0, least=0
+    )
+    initial_scale_power: int = key(
+        "The first scale, as a power of two.", default=16, least=0, most=64
+    )
+    loss_scale_window: int = key(
+        "Steps without an overflow after which the scale doubles.", default=1000, least=1
+    )
+    hysteresis: int = key(
+        "The scale halves with the overflow of this number; a doubling starts the count again.",
+        default=2,
+        least=1,
+    )
+    consecutive_hysteresis: bool = key(
+        "Every step without an overflow starts that count again.", default=False
+    )
+    min_loss_scale: float = key(
+        "The smallest scale; an overflow at it ends the job.", default=1.0, above=0
     )
 
 
@@ -174,6 +208,7 @@ class JobSpec:
     model: ModelSpec = key("What is trained.")
     data: DataSpec = key("What it is trained on.")
     train: TrainSpec = key("The optimisation.")
+    fp16: Fp16Spec = key("How fp16 training scales its loss.", factory=Fp16Spec)
     zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
     checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)
 

@@ -81,8 +81,8 @@ def training_of(checkpoint: Checkpoint) -> Training:
         masters_dtype=masters,
         param_groups=groups,
         optimizer=optimizer,
-        loss_scaler=_table(_state(checkpoint, "loss_scaler")),
-        skipped_steps=_count(_state(checkpoint, "skipped_steps")),
+        loss_scaler=_loss_scaler(checkpoint),
+        skipped_steps=_skipped_steps(checkpoint),
     )
 
 
@@ -102,6 +102,22 @@ def _job(checkpoint: Checkpoint) -> JobRecord | None:
     from zerotools.formats.dcp.jobrecord import JobRecord  # only for a job's DCP
 
     return record if isinstance(record, JobRecord) else None
+
+
+def _loss_scaler(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+    record = _job(checkpoint)
+    if record is None:
+        return _table(_state(checkpoint, "loss_scaler"))
+    saved = record.loss_scale
+    if saved is None:
+        return None
+    return {"cur_scale": saved.cur_scale, "dynamic": saved.dynamic, **saved.options()}
+
+
+def _skipped_steps(checkpoint: Checkpoint) -> int | None:
+    record = _job(checkpoint)
+    saved = _state(checkpoint, "skipped_steps") if record is None else record.skipped_steps
+    return _count(saved)
 
 
 def _groups(

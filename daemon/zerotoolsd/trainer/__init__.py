@@ -9,6 +9,7 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     blueprint, sharding           the model on the meta device, then sharded (FSDP2)
     initial, weights              what the shards begin with: the seed, or safetensors
     optimizer, schedule, step     one optimizer step (stage 1's part of it: partition)
+    lossscale                     what fp16 multiplies the loss by
     loop                          steps, until the end or a stop
     state, saving, resuming, rng  checkpoints, whole or not at all (also checkedreader, output)
     notify, reporting, phases     progress to the supervisor and to the log

@@ -48,6 +48,9 @@ class Reporter:
             return
         peak = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None
         rate = tokens / seconds
+        scale, fp16 = outcome.loss_scale, {}
+        if scale is not None:
+            fp16 = {"loss_scale": scale, "skipped_steps": outcome.skipped}
         self._notifier.event(
             "step",
             steps=self._steps,
@@ -57,15 +60,23 @@ class Reporter:
             tokens_per_second=rate,
             step_seconds=seconds,
             gpu_peak_bytes=peak,
+            **fp16,
         )
+        if outcome.is_skipped:
+            self.say(
+                f"step {step}/{self._steps} skipped: gradients overflowed at loss scale "
+                f"{scale:g} ({outcome.skipped} skipped so far)"
+            )
+            return
         now = time.monotonic()
         if step != self._steps and now - self._logged < LOG_SECONDS:
             return
         self._logged = now
         gpu = "" if peak is None else f"  gpu {peak / GIB:.2f} GiB"
+        scaled = "" if scale is None else f"scale {scale:g}  "
         self.say(
             f"step {step}/{self._steps}  loss {outcome.loss:.4f}  lr {outcome.learning_rate:.2e}  "
-            f"grad {outcome.grad_norm:.3f}  {rate:,.0f} tokens/s  "
+            f"grad {outcome.grad_norm:.3f}  {scaled}{rate:,.0f} tokens/s  "
             f"host {resident_bytes() / GIB:.2f} GiB{gpu}"
         )
 

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from zerotools.formats.dcp.jobrecord import LossScaleRecord
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.blueprint import Blueprint, check_fit, draw, read_config
 from zerotoolsd.trainer.group import Group, join
-from zerotoolsd.trainer.loop import Run, record_maker
+from zerotoolsd.trainer.loop import Run
+from zerotoolsd.trainer.lossscale import resumed
 from zerotoolsd.trainer.notify import Notifier
 from zerotoolsd.trainer.output import claim
 from zerotoolsd.trainer.phases import Phases
 from zerotoolsd.trainer.reading import BYTES, open_data
 from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.resuming import choose_start
+from zerotoolsd.trainer.resuming import Start, choose_start
 from zerotoolsd.trainer.saving import Saver
 from zerotoolsd.trainer.settings import Rank, read_spec
 from zerotoolsd.trainer.starting import begin, describe_run, materialise, warn_of_changes
@@ -105,10 +107,18 @@ def prepare(
         saver,
         reporter,
         phases,
-        record_maker(describe_run(spec, blueprint, live, group, data), live),
+        describe_run(spec, blueprint, live, group, data),
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
+        skipped=start.record.skipped_steps if start else 0,
+        loss_scale=_loss_scale(spec, start),
     )
+
+
+def _loss_scale(spec: JobSpec, start: Start | None) -> LossScaleRecord | None:
+    if spec.train.precision != "fp16":
+        return None
+    return resumed(spec.fp16, start.record.loss_scale if start else None)
 
 
 def _add_files(spec: JobSpec, blueprint: Blueprint, staging: Path) -> None:

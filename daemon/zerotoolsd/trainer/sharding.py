@@ -20,6 +20,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from zerotoolsd.trainer.blueprint import Blueprint
 
 REPLICATE, SHARD = "replicate", "shard"
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_mesh(device: torch.device, world_size: int, stage: int) -> DeviceMesh:
@@ -45,8 +46,8 @@ def shard(
     model = copy.deepcopy(blueprint.model)
     mesh = make_mesh(device, world_size, stage)
     policy = MixedPrecisionPolicy()
-    if precision == "bf16":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    if precision in HALVES:
+        policy = MixedPrecisionPolicy(param_dtype=HALVES[precision], reduce_dtype=torch.float32)
     for name in blueprint.blocks:
         block = model.get_submodule(name)
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=stage == 3)

@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward over the rank's share, clip, agree, update."""
+"""One optimizer step: forward and backward over the rank's share, clip, agree, update or skip."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ from zerotoolsd.trainer.state import Live
 
 @dataclass(frozen=True)
 class Outcome:
-    """`loss` is the mean over the tokens of the global batch, `stop` what rank 0 was asked."""
+    """`loss` is the mean over the tokens of the global batch, `stop` what rank 0 was asked.
+    `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
+    `skipped` counts such steps of the run."""
 
     loss: float
     grad_norm: float
     learning_rate: float
     stop: bool
+    loss_scale: float | None = None
+    is_skipped: bool = False
+    skipped: int = 0
 
 
 def train_step(
@@ -36,8 +41,13 @@ def train_step(
     group: Group,
     *,
     stop_asked: Callable[[], bool],
+    skipped: int = 0,
+    loss_scale: float | None = None,
 ) -> Outcome:
     """Optimizer step `step`, counted from 0, on this rank's `sequences`.
+
+    The schedule counts the steps that were not `skipped`. With a `loss_scale`, a step whose
+    gradients are not finite on any rank is skipped on all.
 
     All ranks have equally many tokens, so the mean of the ranks' means is the mean over the batch;
     the sharding averages the gradients alike. Rank 0 alone looks at
@@ -52,18 +62,23 @@ def train_step(
     for number, piece in enumerate(pieces):
         live.model.set_requires_gradient_sync(number == len(pieces) - 1)
         part = _token_loss(live.model, piece, group.device) / len(pieces)
-        part.backward()
+        (part if loss_scale is None else part * loss_scale).backward()
         loss += part.detach()
-    norm = _clip(live.model, train.max_grad_norm)
+    if loss_scale is not None:
+        _unscale(live.model, loss_scale)
+    grad_norm = float(_clip(live.model, train.max_grad_norm))
     # The stop request travels with the loss, so that all ranks stop after the same step.
     asked = group.rank.leads and stop_asked()
-    total, stops = group.total([float(loss), float(asked)])
-    mean, grad_norm = total / group.rank.world_size, float(norm)
-    _check_finite(step, mean, grad_norm)
-    rate = learning_rate(train, step)
-    live.optimizer.step(rate)
+    overflow = not math.isfinite(grad_norm)
+    total, stops, overflows = group.total([float(loss), float(asked), float(overflow)])
+    mean = total / group.rank.world_size
+    skip = loss_scale is not None and (overflows > 0 or not math.isfinite(mean))
+    rate = learning_rate(train, step - skipped)
+    if not skip:
+        _check_finite(step, mean, grad_norm)
+        live.optimizer.step(rate)
     live.model.zero_grad(set_to_none=True)
-    return Outcome(mean, grad_norm, rate, stops > 0)
+    return Outcome(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
 
 
 def _token_loss(
@@ -73,6 +88,12 @@ def _token_loss(
     windows = windows.to(device, non_blocking=True)
     logits = model(input_ids=windows[:, :-1], use_cache=False).logits
     return functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+
+
+def _unscale(model: Any, scale: float) -> None:
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if gradients:
+        torch._foreach_mul_(gradients, 1.0 / scale)
 
 
 def _clip(model: Any, largest: float) -> torch.Tensor:

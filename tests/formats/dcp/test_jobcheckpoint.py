@@ -11,12 +11,22 @@ from zerotools.formats.dcp.jobrecord import (
     RNG_RESEED,
     DataRecord,
     JobRecord,
+    LossScaleRecord,
     ModelRecord,
     OptimizerGroup,
     OptimizerRecord,
     record_to_json,
 )
 from zerotools.io.manifest import write_manifest
+
+SCALE = LossScaleRecord(
+    cur_scale=32768.0,
+    dynamic=True,
+    cur_iter=40,
+    last_overflow_iter=38,
+    cur_hysteresis=1,
+    delayed_shift=2,
+)
 
 
 def record(step: int = 40, **changes: Any) -> JobRecord:
@@ -69,6 +79,13 @@ def test_a_record_without_the_optional_parts_comes_back(tmp_path: Path) -> None:
     assert layout.read_record(tmp_path) == plain
 
 
+@pytest.mark.parametrize("scale", [SCALE, LossScaleRecord(cur_scale=128.0, dynamic=False)])
+def test_a_loss_scale_comes_back(tmp_path: Path, scale: LossScaleRecord) -> None:
+    fp16 = record(precision="fp16", skipped_steps=3, loss_scale=scale)
+    layout.write_record(tmp_path, fp16)
+    assert layout.read_record(tmp_path) == fp16
+
+
 def test_resharding_changes_the_world_size_and_reseeds() -> None:
     assert record().resharded(3) == record(world_size=3, rng=RNG_RESEED)
 
@@ -85,6 +102,12 @@ def test_resharding_changes_the_world_size_and_reseeds() -> None:
         ({"optimizer": {"name": "adamw", "groups": [{"lr": "x"}]}}, r"optimizer\.groups\[0\]\."),
         ({"model": {"trainable": 1}}, r"model\.frozen is None"),
         ({"format": "other"}, 'does not say "format"'),
+        ({"loss_scale": {"cur_scale": 0}}, r"loss_scale\.cur_scale is 0 and must be a finite"),
+        (
+            {"loss_scale": {"cur_scale": 1, "dynamic": 1}},
+            r"loss_scale\.dynamic is 1 and must be true",
+        ),
+        ({"skipped_steps": None}, "skipped_steps is None"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,15 +60,39 @@ class DataRecord:
     tokens: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossScaleRecord:
+    """The loss scaler of fp16 training, under DeepSpeed's names; a fixed scale has `cur_scale`
+    alone. `cur_iter` counts steps, `last_overflow_iter` is the last skipped one, or -1."""
+
+    cur_scale: float
+    dynamic: bool
+    cur_iter: int = 0
+    last_overflow_iter: int = -1
+    cur_hysteresis: int = 1
+    scale_window: int = 1000
+    min_scale: float = 1.0
+    delayed_shift: int = 1
+    consecutive_hysteresis: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """All but the scale and whether it is dynamic."""
+        if not self.dynamic:
+            return {}
+        tree = dataclasses.asdict(self)
+        return {name: tree[name] for name in tree if name not in ("cur_scale", "dynamic")}
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
     """A point in a training run.
 
-    `step` optimizer steps of `steps_total` are done and `consumed_sequences` sequences of the
-    global data order were read. `world_size`, `stage` and `precision` are those of the run that
-    saved. `replicated` are the flat DCP keys that every rank holds in full, `aliases` maps a tied
-    name to the canonical one that is stored. `rng` is `per-rank` if there is one `rank_RRRRR.json`
-    for each of `world_size` ranks, else `reseed`.
+    `step` steps of `steps_total` are done, `skipped_steps` of them without an update as gradients
+    overflowed, and `consumed_sequences` sequences of the global data order were read. `world_size`,
+    `stage` and `precision` are those of the run that saved. `replicated` are the flat DCP keys that
+    every rank holds in full, `aliases` maps a tied name to the canonical one that is stored. `rng`
+    is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else `reseed`.
+    `loss_scale` is that of fp16 training.
     """
 
     step: int
@@ -86,6 +111,8 @@ class JobRecord:
     schedule: Mapping[str, Any] = field(default_factory=dict)
     rng: str = RNG_RESEED
     data: DataRecord | None = None
+    skipped_steps: int = 0
+    loss_scale: LossScaleRecord | None = None
     torch_version: str | None = None
     zerotools_version: str | None = None
 
@@ -97,6 +124,10 @@ class JobRecord:
 def record_to_json(record: JobRecord) -> str:
     """The text of job.json."""
     tree = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(record)}
+    if record.loss_scale is None:
+        del tree["loss_scale"]
+        if not record.skipped_steps:
+            del tree["skipped_steps"]
     return json.dumps(tree, indent=1, sort_keys=False) + "\n"
 
 
@@ -158,6 +189,8 @@ def _record(read: _Reader) -> JobRecord:
         schedule=read.inner("schedule").tree,
         rng=rng,
         data=None if read.tree.get("data") is None else _data(read.inner("data")),
+        skipped_steps=read.count("skipped_steps") if "skipped_steps" in read.tree else 0,
+        loss_scale=_loss_scale(read.inner("loss_scale")) if "loss_scale" in read.tree else None,
         torch_version=read.optional_text("torch_version"),
         zerotools_version=read.optional_text("zerotools_version"),
     )
@@ -173,6 +206,20 @@ def _group(read: _Reader) -> OptimizerGroup:
         betas=(float(betas[0]), float(betas[1])),
         eps=read.number("eps"),
         params=read.texts("params"),
+    )
+
+
+def _loss_scale(read: _Reader) -> LossScaleRecord:
+    return LossScaleRecord(
+        cur_scale=read.number("cur_scale", above=0),
+        dynamic=read.flag("dynamic"),
+        cur_iter=read.count("cur_iter"),
+        last_overflow_iter=read.count("last_overflow_iter", least=-1),
+        cur_hysteresis=read.count("cur_hysteresis", least=1),
+        scale_window=read.count("scale_window", least=1),
+        min_scale=read.number("min_scale", above=0),
+        delayed_shift=read.count("delayed_shift", least=1),
+        consecutive_hysteresis=read.flag("consecutive_hysteresis"),
     )
 
 
@@ -203,11 +250,19 @@ class _Reader:
             raise self.wrong(key, f"an integer >= {least}")
         return value
 
-    def number(self, key: str) -> float:
+    def number(self, key: str, *, above: float | None = None) -> float:
         value = self.tree.get(key)
         if not _is_number(value):
             raise self.wrong(key, "a number")
+        if above is not None and not above < value < math.inf:  # type: ignore[operator]
+            raise self.wrong(key, f"a finite number above {above:g}")
         return float(value)  # type: ignore[arg-type]
+
+    def flag(self, key: str) -> bool:
+        value = self.tree.get(key)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
 
     def text(self, key: str) -> str:
         value = self.tree.get(key)

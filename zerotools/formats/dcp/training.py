@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.core.training import Group, LossScale, Scalar, TrainingState
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.formats.dcp.lay_out import is_replicated
 from zerotools.formats.dcp.names import STATE_ROLE
@@ -77,6 +77,8 @@ def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
         precision=_PRECISIONS.get(record.precision),
         optimizer=_OPTIMIZERS.get(name, name),
         steps=record.step,
+        skipped=record.skipped_steps,
+        loss_scale=_loss_scale(record),
         samples=record.consumed_sequences,
         client={
             "schedule": dict(record.schedule),
@@ -84,6 +86,13 @@ def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
             "steps_total": record.steps_total,
         },
     )
+
+
+def _loss_scale(record: JobRecord) -> LossScale | None:
+    saved = record.loss_scale
+    if saved is None:
+        return None
+    return LossScale(saved.cur_scale, saved.dynamic, saved.options())
 
 
 def _buffers(checkpoint: Checkpoint, groups: Sequence[Group]) -> Iterator[str]:
