@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.accelerate_keys import KNOWN
+from zerotools.jobs.imports.deepspeed_keys import KEYS, SECTIONS
 from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
 from zerotools.jobs.imports.jobkeys import job_keys, put
 from zerotools.jobs.imports.json_text import parse_json
-from zerotools.jobs.imports.keys import KEYS, SECTIONS
 from zerotools.jobs.imports.report import render
 from zerotools.jobs.imports.toml import to_toml
 from zerotools.jobs.parse import parse_job

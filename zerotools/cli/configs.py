@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from zerotools.cli.render import clean
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.document import Document, read_text
 from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
@@ -46,7 +47,10 @@ class Configs(NamedTuple):
             accelerate=None if self.accelerate is None else self._accelerate(self.accelerate),
             load=self._named,
         )
-        sys.stderr.write("".join(f"{line}\n" for line in render(result.findings)))
+        named = [path for path in (self.deepspeed, self.accelerate) if path is not None]
+        sources = [*([] if job is None else [job.source]), *map(str, named)]
+        lines = [f"# {' with '.join(sources)}", *render(result.findings)]
+        sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
         return result
 
     def _deepspeed(self, path: Path) -> Document:

@@ -98,6 +98,17 @@ def test_ranks_on_the_cpu() -> None:
     assert (imported.tree["device"], imported.tree["ranks"]) == ("cpu", 4)
 
 
+def test_one_rank_where_accelerate_would_take_every_gpu_is_told() -> None:
+    imported = accelerate_text("distributed_type: MULTI_GPU\n", a_job(FREE))
+    row = next(row for row in imported.findings.rows if row.key == "num_processes")
+    assert (row.job, row.why) == (
+        "gpus",
+        "accelerate takes every GPU then; the job has one rank",
+    )
+    assert imported.spec is not None
+    assert imported.spec.world_size == 1
+
+
 @pytest.mark.parametrize(
     ("strategy", "stage"),
     [

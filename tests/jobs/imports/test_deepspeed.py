@@ -7,7 +7,8 @@ import pytest
 
 from tests.jobs.imports.jobs import JOB, a_job, autos, ds, ds_text, outcomes, said
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.imports.keys import KEYS, Kind
+from zerotools.jobs.imports.deepspeed_keys import KEYS
+from zerotools.jobs.imports.keys import Kind
 
 FOUR = a_job(JOB.replace("gpus = 2", "gpus = 4"))
 A_JOB = a_job(JOB + "batch_size = 16\nmicro_batch_size = 4\nlearning_rate = 1e-4\n")
@@ -105,6 +106,10 @@ class TestMapping:
         rows = ds("plain.json", FOUR).findings.rows
         why = {row.key: row.why for row in rows}["scheduler.params.warmup_num_steps"]
         assert why == "a straight line here; DeepSpeed's curve is a logarithm"
+
+    def test_deepspeed_is_left_what_nobody_here_knows(self) -> None:
+        imported = ds_text('{"train_batch_size": "8", "new": {"in": [0.20]}, "x": null}', a_job())
+        assert imported.deepspeed == {"train_batch_size": 8, "new": {"in": [0.2]}, "x": None}
 
     def test_what_is_unknown_is_listed(self) -> None:
         imported = ds_text('{"train_batch_size": 8, "my_own": 1, "_comment": "x"}', a_job())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.imports.jobs import JOB, a_job, ds
-from zerotools.jobs.imports.keys import KEYS, SECTIONS
+from zerotools.jobs.imports.deepspeed_keys import KEYS, SECTIONS
 
 pytestmark = pytest.mark.deepspeed
 

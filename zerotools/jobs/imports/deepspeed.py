@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 from zerotools.jobs.convert import show
 from zerotools.jobs.imports.batch import read_batch
 from zerotools.jobs.imports.claims import Claims
+from zerotools.jobs.imports.deepspeed_keys import KEYS
 from zerotools.jobs.imports.document import Document
 from zerotools.jobs.imports.given import AUTO, Given, read_given
-from zerotools.jobs.imports.jobkeys import Tree, put
-from zerotools.jobs.imports.keys import KEYS, Fate, is_off
+from zerotools.jobs.imports.jobkeys import Tree, drop, put
+from zerotools.jobs.imports.keys import Fate, is_off
 from zerotools.jobs.imports.optimizers import read_optimizer, read_scheduler
 from zerotools.jobs.imports.precision import read_precision
 from zerotools.jobs.imports.reading import Reading
@@ -32,7 +34,7 @@ def read_deepspeed(
     """Add what `document` says to `claims` and `findings`.
 
     Returns the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
-    out of their quotes, whole numbers whole; without what is unknown.
+    out of their quotes, whole numbers whole. Else it is as it was, unknown keys included.
     """
     engine = claims.of("engine")
     reading = Reading(
@@ -51,9 +53,11 @@ def read_deepspeed(
     read_scheduler(reading)
     for name in list(reading.given):
         _judge_rest(reading, name, hidden_size)
-    tree: Tree = {}
+    tree: Tree = copy.deepcopy(dict(document.tree))
     for name, value in reading.settled.items():
-        if value is not None and value != AUTO:
+        if value is None or value == AUTO:
+            drop(tree, name)
+        else:
             put(tree, name, value)
     return tree
 

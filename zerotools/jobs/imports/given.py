@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.jobs.convert import MOST_UNKNOWN, show
+from zerotools.jobs.imports.deepspeed_keys import KEYS, SECTIONS
 from zerotools.jobs.imports.document import Document, Trail
-from zerotools.jobs.imports.keys import KEYS, SECTIONS, Key, Kind
+from zerotools.jobs.imports.keys import Key, Kind
 from zerotools.jobs.imports.report import Findings, Outcome, Row
 
 AUTO = "auto"

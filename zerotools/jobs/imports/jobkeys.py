@@ -69,6 +69,16 @@ def put(tree: Tree, key: str, value: Any) -> None:
     tree[name] = value
 
 
+def drop(tree: Tree, key: str) -> None:
+    """Take dotted `key` out of `tree`, where it is."""
+    *tables, name = key.split(".")
+    for table in tables:
+        tree = tree.get(table, {})
+        if not isinstance(tree, dict):
+            return
+    tree.pop(name, None)
+
+
 def in_order(tree: Mapping[str, Any]) -> Tree:
     """What `tree` sets, in the order of the reference page."""
     ordered: Tree = {}

@@ -6,7 +6,7 @@ from zerotools.jobs.convert import show
 from zerotools.jobs.imports.batch import ranks_key, world_size
 from zerotools.jobs.imports.given import Given
 from zerotools.jobs.imports.reading import Reading
-from zerotools.jobs.imports.report import Outcome
+from zerotools.jobs.imports.report import Outcome, Row
 
 
 def read_ranks(reading: Reading, kind: str) -> None:
@@ -30,6 +30,13 @@ def read_ranks(reading: Reading, kind: str) -> None:
         _count(reading, processes, kind, listed)
     if ids is not None and listed:
         _place(reading, ids, listed)
+    if kind != "NO" and world_size(reading.claims) is None:
+        key, why = (
+            ranks_key(reading.claims),
+            "accelerate takes every GPU then; the job has one rank",
+        )
+        row = Row(Outcome.DEFAULT, "num_processes", reading.source, None, key, why)
+        reading.findings.rows.append(row)
 
 
 def _listed(reading: Reading, given: Given) -> list[int] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zerotools.jobs.convert import show
+from zerotools.jobs.imports.deepspeed_keys import KEYS
 from zerotools.jobs.imports.given import AUTO, Given
-from zerotools.jobs.imports.keys import KEYS
 from zerotools.jobs.imports.reading import Reading
 from zerotools.jobs.imports.report import Outcome
 
