@@ -140,6 +140,7 @@ NOTES = {
     "z2-bf16-w2-bf16-masters": "casts exp_avg, exp_avg_sq to the type of the masters",
     "z2-fp32-w3-tiny-group": "group 1 is shared by at most 2 ranks",
     "z3-fp32-w2-sub-groups": "share one step tensor",
+    "tensor-parallel-z2-fp32-w2": "the 2 model-parallel ranks are put together",
 }
 
 

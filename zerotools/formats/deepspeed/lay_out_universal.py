@@ -139,7 +139,8 @@ def lay_out_universal(
         files={name: plan.size for name, plan in plans.items()},
     )
     dropped = (*contents.dropped, *_dropped(source, training, unwritable))
-    notes = (*notes_of(contents, training, stage), *beside)
+    parallel = source.origin.details.get("model_parallel_size", 1)
+    notes = (*notes_of(contents, training, stage, model_parallel=parallel), *beside)
     return Target(
         checkpoint, plans, notes=notes, carried=files.carried, dropped=dropped, read_back=read
     )

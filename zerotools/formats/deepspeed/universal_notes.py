@@ -16,8 +16,10 @@ _MANY_RANKS = 1024
 _NATIVE = "a native checkpoint (zerotools reshard, or convert --to deepspeed) has it all"
 
 
-def notes_of(contents: Contents, training: TrainingState, stage: int | None) -> tuple[str, ...]:
-    """Sentences, the most important first."""
+def notes_of(
+    contents: Contents, training: TrainingState, stage: int | None, *, model_parallel: int
+) -> tuple[str, ...]:
+    """Sentences, the most important first. `model_parallel` are the source's such ranks."""
     notes = ['the resuming run needs "checkpoint": {"load_universal": true} in its configuration']
     kinds = {"frozen weights": "param", "buffers": "buffer"}
     kept = [what for what, role in kinds.items() if any(key.role == role for key in contents.whole)]
@@ -25,6 +27,11 @@ def notes_of(contents: Contents, training: TrainingState, stage: int | None) -> 
         notes.append(
             f"DeepSpeed does not restore {' and '.join(kept)} from a universal checkpoint: the "
             f"resuming run must have loaded them before; {_NATIVE}"
+        )
+    if model_parallel > 1:
+        notes.append(
+            f"the {model_parallel} model-parallel ranks are put together: it is for a run without "
+            "them, as it does not say how weights are cut for tensor or pipeline ranks"
         )
     if len(contents.groups) > 1:
         notes.append(
