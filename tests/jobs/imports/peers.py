@@ -60,9 +60,10 @@ def fields() -> dict[str, Any]:
         "bf16": DeepSpeedBF16Config,
     }
     return {
-        f"{section}.{field.alias or name}": _plain(field.default)
+        f"{section}.{spelling}": _plain(field.default)
         for section, model in models.items()
         for name, field in model.model_fields.items()
+        for spelling in {name, field.alias or name}
     }
 
 

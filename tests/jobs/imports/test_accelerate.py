@@ -21,6 +21,7 @@ from zerotools.jobs.parse import parse_job
 
 FREE = JOB.replace("gpus = 2", "") + "batch_size = 16\n"
 DEEPSPEED = "distributed_type: DEEPSPEED\n"
+NO = "distributed_type: NO\n"
 
 
 @pytest.mark.parametrize("name", [name for name in KNOWN if name not in SECTIONS])
@@ -98,6 +99,20 @@ def test_ranks_on_the_cpu() -> None:
     assert (imported.tree["device"], imported.tree["ranks"]) == ("cpu", 4)
 
 
+def test_one_process_is_one_whatever_the_number_beside_it() -> None:
+    imported = accelerate_text(NO + "num_processes: 8\n", a_job(FREE))
+    assert imported.problem is None
+    assert "gpus" not in imported.tree
+    assert outcomes(imported)["num_processes"] == "ignored"
+
+
+def test_a_config_of_something_else_is_told_so() -> None:
+    imported = accelerate_text("base_model: llama\nlearning_rate: 1e-4\n", a_job(FREE))
+    assert said(imported) == (
+        "acc.yaml: has no distributed_type, which every accelerate config has; is it one?"
+    )
+
+
 def test_one_rank_where_accelerate_would_take_every_gpu_is_told() -> None:
     imported = accelerate_text("distributed_type: MULTI_GPU\n", a_job(FREE))
     row = next(row for row in imported.findings.rows if row.key == "num_processes")
@@ -139,21 +154,20 @@ def test_strategies_are_stages(strategy: str, stage: int) -> None:
             "acc.yaml:2 num_processes = 4: gpu_ids lists 2; make them agree",
         ),
         (
-            "distributed_type: NO\nnum_processes: 4\n",
-            "acc.yaml:2 num_processes = 4: distributed_type is NO",
-        ),
-        (
             "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
             "  fsdp_reshard_after_forward: false\n",
             'zero.stage: acc.yaml:3 fsdp_config.fsdp_sharding_strategy says "FULL_SHARD", '
             "acc.yaml:4 fsdp_config.fsdp_reshard_after_forward says false; make them agree",
         ),
-        ("mixed_precison: bf16\n", "accelerate has no such key; did you mean mixed_precision?"),
-        ("zero_stage: 3\n", "did you mean deepspeed_config.zero_stage?"),
-        ("deepspeed_config: ds.json\n", "must be a section"),
-        ("num_processes: many\n", "must be a whole number"),
-        ("gpu_ids: GPU-1\n", 'must be "all" or indices'),
-        ("mixed_precision: half\n", 'must be "no", "fp16", "bf16" or "fp8"'),
+        (
+            NO + "mixed_precison: bf16\n",
+            "accelerate has no such key; did you mean mixed_precision?",
+        ),
+        (NO + "zero_stage: 3\n", "did you mean deepspeed_config.zero_stage?"),
+        (NO + "deepspeed_config: ds.json\n", "must be a section"),
+        (NO + "num_processes: many\n", "must be a whole number"),
+        (NO + "gpu_ids: GPU-1\n", 'must be "all" or indices'),
+        (NO + "mixed_precision: half\n", 'must be "no", "fp16", "bf16" or "fp8"'),
     ],
 )
 def test_what_contradicts_itself_or_cannot_be(text: str, told: str) -> None:
@@ -164,10 +178,10 @@ def test_what_contradicts_itself_or_cannot_be(text: str, told: str) -> None:
     ("text", "told"),
     [
         ("distributed_type: MEGATRON_LM\n", "those that are: NO, MULTI_GPU"),
-        ("num_machines: 2\n", "a job runs on one machine"),
-        ("compute_environment: AMAZON_SAGEMAKER\n", "jobs run on this machine"),
-        ("mixed_precision: fp8\n", "acc.yaml:1 mixed_precision"),
-        ("dynamo_config:\n  dynamo_backend: INDUCTOR\n", "acc.yaml:1 dynamo_config"),
+        (NO + "num_machines: 2\n", "a job runs on one machine"),
+        (NO + "compute_environment: AMAZON_SAGEMAKER\n", "jobs run on this machine"),
+        (NO + "mixed_precision: fp8\n", "acc.yaml:2 mixed_precision"),
+        (NO + "dynamo_config:\n  dynamo_backend: INDUCTOR\n", "acc.yaml:2 dynamo_config"),
     ],
 )
 def test_what_is_not_supported(text: str, told: str) -> None:

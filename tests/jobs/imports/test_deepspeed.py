@@ -111,6 +111,16 @@ class TestMapping:
         imported = ds_text('{"train_batch_size": "8", "new": {"in": [0.20]}, "x": null}', a_job())
         assert imported.deepspeed == {"train_batch_size": 8, "new": {"in": [0.2]}, "x": None}
 
+    def test_a_config_of_something_else_is_told_so(self) -> None:
+        text = '{"model_type": "llama", "hidden_size": 64}'
+        assert said(ds_text(text, A_JOB)) == (
+            "ds.json: has none of DeepSpeed's keys; is it its config?"
+        )
+
+    def test_names_without_the_prefix_of_stage_3_are_deepspeeds_too(self) -> None:
+        config = {"zero_optimization": {"stage": 2, "max_live_parameters": 1e9}}
+        assert "is of stage 3" in said(ds_text(json.dumps(config), A_JOB))
+
     def test_what_is_unknown_is_listed(self) -> None:
         imported = ds_text('{"train_batch_size": 8, "my_own": 1, "_comment": "x"}', a_job())
         assert outcomes(imported)["my_own"] == "unknown"

@@ -44,6 +44,10 @@ class Launched:
 
 def read_accelerate(document: Document, claims: Claims, findings: Findings) -> Launched:
     """Add what `document` says to `claims` and `findings`."""
+    if "distributed_type" not in document.tree:
+        what = "has no distributed_type, which every accelerate config has; is it one?"
+        findings.wrong.append(f"{document.source}: {what}")
+        return Launched()
     given = dict(_given(document, findings))
     reading = Reading(document.source, given, claims, findings)
     _environment(reading)
@@ -95,8 +99,8 @@ def _environment(reading: Reading) -> None:
 
 
 def _distributed_type(reading: Reading) -> str:
-    given = reading.take("distributed_type")
-    if given is None:
+    given = reading.given.pop("distributed_type", None)
+    if given is None:  # refused already
         return "NO"
     kind = "NO" if given.value is False else str(given.value)  # unquoted, NO is a boolean
     if kind in _ONE_OR_COPIES:

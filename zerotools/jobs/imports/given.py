@@ -55,7 +55,10 @@ def read_given(document: Document, findings: Findings) -> dict[str, Given]:
             findings.wrong.append(what)
             continue
         given[name] = Given(name, title, place, read, note)
-    _judge_strange(document, strange, findings)
+    if strange and _is_foreign(document, strange):
+        findings.wrong.append(f"{document.source}: has none of DeepSpeed's keys; is it its config?")
+    else:
+        _judge_strange(document, strange, findings)
     return given
 
 
@@ -109,6 +112,14 @@ def _is_number(value: Any) -> bool:
 def _judge_strange(document: Document, strange: list[Trail], findings: Findings) -> None:
     known = [*KEYS, *SECTIONS]
     judge_strange(document, strange, known, "DeepSpeed", findings)
+
+
+def _is_foreign(document: Document, strange: list[Trail]) -> bool:
+    """Whether nothing in the document is DeepSpeed's, or nearly so."""
+    known = [*KEYS, *SECTIONS]
+    return not any(name in known for name in document.tree) and not any(
+        _nearest(trail, known) for trail in strange[:MOST_UNKNOWN]
+    )
 
 
 def judge_strange(

@@ -59,8 +59,9 @@ def _count(reading: Reading, given: Given, kind: str, listed: list[int] | None) 
         return
     key = ranks_key(reading.claims)
     if kind == "NO" and given.value > 1:
-        what = f"{given.said} = {given.value}: distributed_type is NO, which is one process"
-        reading.findings.wrong.append(what)
+        why = "distributed_type is NO, which is one process"
+        reading.row(Outcome.IGNORED, given, None, why)
+        return
     if listed is not None and len(listed) != given.value:
         what = f"{given.said} = {given.value}: gpu_ids lists {len(listed)}; make them agree"
         reading.findings.wrong.append(what)

@@ -17,9 +17,12 @@ _STAGING = "how DeepSpeed moves what it offloads"
 
 
 def _zero(why: str, kind: Kind, *, stage3: bool = False, **defaults: Any) -> dict[str, Key]:
+    """Keys of one kind; DeepSpeed takes those of stage 3 with and without the prefix too."""
     return {
-        f"zero_optimization.{name}": Key(kind, Fate.TUNING, why, default, stage3)
+        f"zero_optimization.{spelling}": Key(kind, Fate.TUNING, why, default, stage3)
         for name, default in defaults.items()
+        for spelling in dict.fromkeys([name, name.removeprefix("stage3_")])
+        if spelling != "gather_fp16_weights_on_model_save"
     }
 
 
