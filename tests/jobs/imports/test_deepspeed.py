@@ -313,9 +313,27 @@ class TestNotSupported:
         config = {"data_efficiency": {"enabled": False}, "amp": {}, "sparse_gradients": False}
         assert ds_text(json.dumps(config), A_JOB).problem is None
 
-    def test_nothing_is_refused_for_the_engine_deepspeed_on_account_of_torch(self) -> None:
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"data_efficiency": {"enabled": True}, "steps_per_print": 1},
+            {"optimizer": {"type": "Lamb", "params": {"lr": 1e-3, "coeff_beta": 0.9}}},
+            {"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4}}},
+            {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
+        ],
+    )
+    def test_the_engine_deepspeed_is_passed_what_torch_cannot(self, config: dict[str, Any]) -> None:
         job = a_job('engine = "deepspeed"\n' + JOB + "batch_size = 8\n")
-        imported = ds_text('{"data_efficiency": {"enabled": true}, "steps_per_print": 1}', job)
-        assert outcomes(imported)["data_efficiency"] == "passed through"
-        assert outcomes(imported)["steps_per_print"] == "passed through"
-        assert all("ds.json" not in told for told in imported.findings.unsupported)
+        imported = ds_text(json.dumps(config), job)
+        assert {"passed through"} <= set(outcomes(imported).values())
+        told = [*imported.findings.unsupported, *imported.findings.wrong]
+        assert all("ds.json" not in each for each in told)
+        assert imported.deepspeed == config
+
+    def test_parameters_of_another_optimizer_are_no_typos(self) -> None:
+        config = {"optimizer": {"type": "Lamb", "params": {"coeff_beta": 0.9}}}
+        imported = ds_text(json.dumps(config), A_JOB)
+        assert outcomes(imported)["optimizer.params.coeff_beta"] == "unknown"
+        assert said(imported) == (
+            'ds.json:1 optimizer.type = "Lamb": the engine torch has AdamW alone'
+        )

@@ -6,12 +6,11 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from zerotools.jobs.convert import show
 from zerotools.jobs.imports.batch import read_batch
 from zerotools.jobs.imports.claims import Claims
 from zerotools.jobs.imports.deepspeed_keys import KEYS
 from zerotools.jobs.imports.document import Document
-from zerotools.jobs.imports.given import AUTO, Given, read_given
+from zerotools.jobs.imports.given import AUTO, read_given
 from zerotools.jobs.imports.jobkeys import Tree, drop, put
 from zerotools.jobs.imports.keys import Fate, is_off
 from zerotools.jobs.imports.optimizers import read_optimizer, read_scheduler
@@ -92,14 +91,11 @@ def _judge_rest(reading: Reading, name: str, hidden_size: int | None) -> None:
         section = name.split(".")[0]
         reading.row(Outcome.IGNORED, given, None, f"{section} has no type that is supported")
     elif key.fate is Fate.FEATURE and not is_off(given.value, key.default):
-        reading.findings.unsupported.append(_cannot(given, key.why))
+        reading.refuse(given, f"{key.why}, and the engine torch does not do it")
     else:
-        why = "is off" if key.fate is Fate.FEATURE else key.why
+        off = "is off" if key.default is None else "as the engine torch does it"
+        why = off if key.fate is Fate.FEATURE else key.why
         reading.row(Outcome.IGNORED, given, None, why)
-
-
-def _cannot(given: Given, why: str) -> str:
-    return f"{given.said} = {show(given.value)}: {why}, and the engine torch does not do it"
 
 
 def _resolve(reading: Reading, name: str, hidden_size: int | None) -> bool:

@@ -170,7 +170,9 @@ KEYS: dict[str, Key] = {
     ),
     "gradient_allreduce_op": Key(Kind.TEXT, Fate.FEATURE, "changes what is trained", "mean"),
     "managed_gradient_accumulation": Key(Kind.BOOL, Fate.TUNING, _MEMORY, True),
-    "optimizer.params.bias_correction": Key(Kind.BOOL, Fate.FEATURE, "is always on", True),
+    "optimizer.params.bias_correction": Key(
+        Kind.BOOL, Fate.FEATURE, "changes what is trained", True
+    ),
 }
 
 SECTIONS = frozenset(

@@ -14,6 +14,11 @@ from zerotools.jobs.imports.keys import Key, Kind
 from zerotools.jobs.imports.report import Findings, Outcome, Row
 
 AUTO = "auto"
+TYPES = {
+    "optimizer": ("adam", "adamw"),
+    "scheduler": ("warmuplr", "warmupdecaylr", "warmupcosinelr"),
+}
+"""Types whose parameters are in the table of keys, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _judge_strange(document: Document, strange: list[Trail], findings: Findings) -> None:
-    known = [*KEYS, *SECTIONS]
+    # what other optimizers and schedulers take is not known here, and no typo
+    foreign = [
+        f"{section}.params."
+        for section, types in TYPES.items()
+        if isinstance(table := document.tree.get(section), Mapping)
+        if str(table.get("type")).lower() not in types
+    ]
+    known = [key for key in [*KEYS, *SECTIONS] if not key.startswith(tuple(foreign))]
     judge_strange(document, strange, known, "DeepSpeed", findings)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from zerotools.jobs.imports.jobkeys import (
     takes,
 )
 from zerotools.jobs.imports.reading import claims_of_job
-from zerotools.jobs.imports.report import Findings
+from zerotools.jobs.imports.report import Findings, Outcome, Row
 from zerotools.jobs.parse import job_from_tree, job_to_dict
 from zerotools.jobs.spec import JobSpec
 
@@ -93,6 +93,7 @@ def import_configs(
         for_deepspeed = read_deepspeed(deepspeed, claims, findings, hidden_size=hidden)
     findings.wrong += claims.contradictions()
     origins = _write(tree, claims, findings)
+    findings.rows[:] = [_as_written(row, tree) for row in findings.rows]
     spec: JobSpec | None = None
     missing = tuple(_missing(tree)) if job is None else ()
     if not findings.wrong:
@@ -139,6 +140,14 @@ def _write(tree: Tree, claims: Claims, findings: Findings) -> dict[str, str]:
         elif claim.value not in OFF and engine == "torch":
             findings.unsupported.append(_unsaid(claim))
     return origins
+
+
+def _as_written(row: Row, tree: Tree) -> Row:
+    """A row of what the job file cannot say, but DeepSpeed is given, says so."""
+    passed = row.outcome is Outcome.MAPPED and look_up(tree, "engine") == "deepspeed"
+    if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
+        return replace(row, outcome=Outcome.PASSED, job=None)
+    return row
 
 
 def _unsaid(claim: Claim) -> str:

@@ -36,9 +36,9 @@ def read_optimizer(reading: Reading) -> None:
     decay = reading.peek("optimizer.params.weight_decay")
     is_adamw = name.lower() == "adamw" or decoupled is None or decoupled.value is not False
     if name.lower() not in ("adam", "adamw") or (not is_adamw and decay not in (None, 0)):
-        reading.findings.unsupported.append(
-            f"{kind.said} = {show(name)}: the engine torch has AdamW alone"
-        )
+        reading.refuse(kind, "the engine torch has AdamW alone")
+        if decoupled is not None:
+            reading.given["optimizer.params.adam_w_mode"] = decoupled
         return
     why = "" if name.lower() == "adamw" else "DeepSpeed's Adam decays as AdamW does"
     reading.row(Outcome.MAPPED, kind, "engine", why or "the engine torch trains with it")
@@ -75,8 +75,7 @@ def read_scheduler(reading: Reading) -> None:
         return
     if kind.value not in _SCHEDULES:
         names = ", ".join(_SCHEDULES)
-        what = f"{kind.said} = {show(kind.value)}: is not supported; those that are: {names}"
-        reading.findings.unsupported.append(what)
+        reading.refuse(kind, f"is not supported; those that are: {names}")
         return
     reading.map(kind, "train.schedule", _SCHEDULES[kind.value])
     _warmup(reading)
@@ -116,8 +115,7 @@ def _start(reading: Reading) -> None:
             reading.resolve(f"{_PARAMS}.{floor}", 0, "Hugging Face's Trainer, always 0")
         given = reading.take(f"{_PARAMS}.{floor}")
         if given is not None and given.value:
-            what = f"{given.said} = {show(given.value)}: a warm-up begins near 0; remove it"
-            reading.findings.unsupported.append(what)
+            reading.refuse(given, "a warm-up begins near 0; remove it")
         elif given is not None:
             reading.row(Outcome.MAPPED, given, "train.warmup_steps", "begins near 0")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zerotools.jobs.convert import show
 from zerotools.jobs.imports.claims import Claims
 from zerotools.jobs.imports.given import AUTO, Given
 from zerotools.jobs.imports.jobkeys import default_of, job_keys, look_up, takes
@@ -71,6 +72,13 @@ class Reading:
         text = "; ".join(part for part in (note, why) if part)
         row = Row(outcome, given.title, given.place, given.value, job, text)
         self.findings.rows.append(row)
+
+    def refuse(self, given: Given, why: str) -> None:
+        """The engine torch cannot do it; DeepSpeed is passed it."""
+        if self.engine == "deepspeed":
+            self.row(Outcome.PASSED, given)
+        else:
+            self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
     def default(self, name: str, key: str, value: Any) -> None:
         """Claim what DeepSpeed does where `name` is absent, unless someone says otherwise."""

@@ -25,7 +25,7 @@ HEADS = {
     Outcome.DEFAULT: "not in the config: what its launcher does then, written out",
     Outcome.PASSED: "passed through to DeepSpeed",
     Outcome.IGNORED: "ignored",
-    Outcome.UNKNOWN: "unknown, and ignored",
+    Outcome.UNKNOWN: "unknown, and not read",
 }
 
 
