@@ -35,7 +35,7 @@ def read_precision(reading: Reading) -> None:
         if taken is not None:
             _switch(reading, taken, kind)
     if not on and not autos:
-        reading.default("fp16.enabled and no bf16.enabled", PRECISION, "fp32")
+        reading.default("fp16.enabled, bf16.enabled", PRECISION, "fp32")
     _loss_scale(reading, any(kind == "fp16" for kind, _ in on))
 
 
