@@ -30,17 +30,22 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     if spec.resume_from is not None and not Path(spec.resume_from).is_dir():
         yield f"resume_from = {spec.resume_from}: there is no such directory"
     elif spec.resume_from is not None:
-        yield from _unusable(Path(spec.resume_from))
+        yield from _unusable(Path(spec.resume_from), spec.train.optimizer)
     for pattern in spec.data.text:
         # A pattern with ** may walk a whole disk: the trainer finds out.
         if "**" not in pattern and not Path(pattern).is_file() and not _matches(pattern):
             yield f"data.text = {pattern}: no file matches"
 
 
-def _unusable(resume_from: Path) -> Iterator[str]:
+def _unusable(resume_from: Path, optimizer: str) -> Iterator[str]:
     """Sizes are compared here; the ranks compare digests."""
     try:
-        layout.resolve(resume_from, digests=False)
+        record = layout.resolve(resume_from, digests=False).record
+        if record is not None and record.optimizer.name != optimizer:
+            yield (
+                f'train.optimizer = "{optimizer}": resume_from = {resume_from} was trained with '
+                f'"{record.optimizer.name}"; use that'
+            )
     except BadRequest as error:
         yield str(error)
     except BadFile as error:

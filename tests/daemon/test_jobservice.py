@@ -120,6 +120,19 @@ def test_a_damaged_checkpoint_to_resume_from_is_refused(tmp_path: Path) -> None:
     tell(tmp_path / "state", story)
 
 
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    adamw = make(tmp_path / "out", 20)
+    train = {"steps": 100, "batch_size": 4, "optimizer": "sgd"}
+
+    async def story(it: Running) -> None:
+        message = await refusal(submit(it, resume_from=str(adamw), train=train), BadRequest)
+        assert message == (
+            f'train.optimizer = "sgd": resume_from = {adamw} was trained with "adamw"; use that'
+        )
+
+    tell(tmp_path / "state", story)
+
+
 def test_two_jobs_do_not_share_an_output_directory(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         first = await submit(it, "release", output_dir=str(tmp_path / "out"))

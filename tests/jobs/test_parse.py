@@ -157,6 +157,17 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"train__micro_batch_size": 3}, "must divide the 4 sequences of a rank"),
         ({"train__warmup_steps": 11}, "must be at most train.steps, which is 10"),
         ({"train__min_learning_rate": 1.0}, "must be at most train.learning_rate"),
+        (
+            {"train__schedule": "linear", "train__min_learning_rate": 1.0},
+            "must be at most train.learning_rate",
+        ),
+        ({"train__decay_steps": 2}, 'has no place in a train.schedule = "cosine" job'),
+        (
+            {"train__schedule": "wsd", "train__decay_steps": 6, "train__warmup_steps": 5},
+            "must leave room for train.warmup_steps, which is 5, in train.steps, which is 10",
+        ),
+        ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
+        ({"train__optimizer": "adam"}, '"adamw", "sgd"; did you mean "adamw"?'),
         ({"train__betas": [0.9]}, "train.betas = [0.9]: must be two numbers in [0, 1)"),
         ({"train__betas": [0.9, 1]}, "must be two numbers in [0, 1)"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from zerotools.jobs.convert import show
-from zerotools.jobs.spec import Fp16Spec, JobSpec
+from zerotools.jobs.spec import Fp16Spec, JobSpec, TrainSpec
 
 RESERVED_ENV = frozenset(
     {
@@ -93,13 +93,31 @@ def _check_training(spec: JobSpec) -> Iterator[str]:
             f"train.warmup_steps = {train.warmup_steps}: must be at most train.steps, "
             f"which is {train.steps}"
         )
-    if train.schedule == "cosine" and train.min_learning_rate > train.learning_rate:
+    yield from _check_decay(train)
+    if train.schedule != "constant" and train.min_learning_rate > train.learning_rate:
         yield (
             f"train.min_learning_rate = {train.min_learning_rate}: must be at most "
             f"train.learning_rate, which is {train.learning_rate}"
         )
     if len(train.betas) != 2 or not all(0 <= beta < 1 for beta in train.betas):
         yield f"train.betas = {show(train.betas)}: must be two numbers in [0, 1)"
+
+
+def _check_decay(train: TrainSpec) -> Iterator[str]:
+    if train.momentum >= 1:
+        yield f"train.momentum = {train.momentum}: must be less than 1"
+    if train.decay_steps is None:
+        return
+    if train.schedule != "wsd":
+        yield (
+            f"train.decay_steps = {train.decay_steps}: has no place in a "
+            f'train.schedule = "{train.schedule}" job; leave it out, or set "wsd"'
+        )
+    elif train.warmup_steps + train.decay_steps > train.steps:
+        yield (
+            f"train.decay_steps = {train.decay_steps}: must leave room for train.warmup_steps, "
+            f"which is {train.warmup_steps}, in train.steps, which is {train.steps}"
+        )
 
 
 def _check_loss_scale(spec: JobSpec) -> Iterator[str]:

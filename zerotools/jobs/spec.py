@@ -14,7 +14,8 @@ from typing import Any
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
 PRECISIONS = ("fp32", "bf16", "fp16")
-SCHEDULES = ("cosine", "constant")
+OPTIMIZERS = ("adamw", "sgd")
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
 
 
 def key(
@@ -91,13 +92,33 @@ class TrainSpec:
         default="bf16",
         allowed=PRECISIONS,
     )
+    activation_checkpointing: bool = key(
+        "Keep the inputs of the model's blocks alone for the backward pass and compute what lies "
+        "between again: less memory, about a third more work.",
+        default=False,
+    )
+    optimizer: str = key("What updates the weights.", default="adamw", allowed=OPTIMIZERS)
     learning_rate: float = key("Peak learning rate.", default=3e-4, above=0)
-    schedule: str = key("Learning rate after the warm-up.", default="cosine", allowed=SCHEDULES)
+    schedule: str = key(
+        "Learning rate after the warm-up: half a cosine or a straight line down to "
+        '`min_learning_rate`, the peak throughout, or (`"wsd"`) the peak and then `decay_steps`.',
+        default="cosine",
+        allowed=SCHEDULES,
+    )
     warmup_steps: int = key("Steps of linear warm-up.", default=0, least=0)
+    decay_steps: int | None = key(
+        'The last steps of a `"wsd"` schedule, a straight line down to `min_learning_rate`; '
+        "default: a tenth of `steps`.",
+        default=None,
+        least=1,
+    )
     min_learning_rate: float = key("Learning rate at the last step.", default=0.0, least=0)
     weight_decay: float = key(
-        "AdamW's decay, on tensors of two or more dimensions.", default=0.1, least=0
+        "Decay of tensors of two or more dimensions: AdamW's own, or added to SGD's gradient.",
+        default=0.1,
+        least=0,
     )
+    momentum: float = key("SGD's momentum, below 1; 0 keeps no state.", default=0.9, least=0)
     betas: tuple[float, ...] = key("AdamW's betas.", default=(0.9, 0.95))
     eps: float = key("AdamW's epsilon.", default=1e-8, above=0)
     max_grad_norm: float = key(

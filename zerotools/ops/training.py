@@ -129,12 +129,7 @@ def _groups(
             ParamGroup(
                 group.params,
                 _elements(parameters, set(group.params)),
-                {
-                    "lr": group.lr,
-                    "weight_decay": group.weight_decay,
-                    "betas": list(group.betas),
-                    "eps": group.eps,
-                },
+                plain(group.options()),
             )
             for group in record.optimizer.groups
         )

@@ -129,6 +129,23 @@ def check_fit(config: Any, vocabulary: int, sequence_length: int) -> None:
         )
 
 
+def checkpoint_activations(model: Any) -> None:
+    """Have the blocks of `model` computed again in the backward pass, without being kept.
+
+    Raises:
+        Unsupported: transformers cannot do it with this model.
+    """
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise Unsupported(
+            f"train.activation_checkpointing: transformers has none for {type(model).__name__}"
+        )
+    # The older name warns where there is the newer one.
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    else:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
 def _refuse_misspelt_keys(source: str, kind: Any, tree: Mapping[str, Any]) -> None:
     # A config class keeps whatever it is given. A key that is foreign to it may be one of an
     # older release; one that is almost a known key is a slip that would change the model.

@@ -14,6 +14,8 @@ from zerotools.jobs.spec import TrainSpec
 from zerotoolsd.trainer.partition import Partition
 from zerotoolsd.trainer.sharding import REPLICATE
 
+OPTIONS = ("betas", "eps", "momentum")
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -51,14 +53,13 @@ class Optimizer:
         """The groups by parameter name, for the checkpoint's record."""
         names = {weight: name for name, weight in self.weights.items()}
         return OptimizerRecord(
-            "adamw",
+            type(self.torch).__name__.lower(),
             tuple(
                 OptimizerGroup(
                     lr=float(group["lr"]),
                     weight_decay=float(group["weight_decay"]),
-                    betas=(float(group["betas"][0]), float(group["betas"][1])),
-                    eps=float(group["eps"]),
                     params=tuple(names[weight] for weight in group["params"]),
+                    **{name: group[name] for name in OPTIONS if name in group},
                 )
                 for group in self.torch.param_groups
             ),
@@ -66,7 +67,7 @@ class Optimizer:
 
 
 def make_optimizer(model: Any, train: TrainSpec, stage: int) -> Optimizer:
-    """Fused AdamW; tensors of two or more dimensions decay, the others do not."""
+    """AdamW or SGD; tensors of two or more dimensions decay, the others do not."""
     weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
     partition = None
     if stage == 1 and weights:
@@ -80,24 +81,30 @@ def make_optimizer(model: Any, train: TrainSpec, stage: int) -> Optimizer:
         },
         {"params": [p for p in weights.values() if p.dim() < 2], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=train.learning_rate,
-        betas=(train.betas[0], train.betas[1]),
-        eps=train.eps,
-        fused=True,
-    )
-    _prime(optimizer)
+    optimizer = _optimizer([group for group in groups if group["params"]], train)
+    # torch makes the state in the first step; asking for it earlier takes a step with zero
+    # gradients, which counts. Tensors that exist can be loaded into, and saved at step 0.
+    for weight in weights.values():
+        optimizer.state[weight] = _first_state(weight, train)
     return Optimizer(optimizer, weights, partition)
 
 
-def _prime(optimizer: torch.optim.Optimizer) -> None:
-    # torch makes the state in the first step; asking for it earlier takes a step with zero
-    # gradients, which counts. Tensors that exist can be loaded into, and saved at step 0.
-    for group in optimizer.param_groups:
-        for weight in group["params"]:
-            optimizer.state[weight] = {
-                "step": torch.zeros((), dtype=torch.float32, device=weight.device),
-                "exp_avg": torch.zeros_like(weight),
-                "exp_avg_sq": torch.zeros_like(weight),
-            }
+def _optimizer(groups: list[dict[str, Any]], train: TrainSpec) -> torch.optim.Optimizer:
+    if train.optimizer == "sgd":
+        # The fused one knows no DTensor.
+        return torch.optim.SGD(
+            groups, lr=train.learning_rate, momentum=train.momentum, foreach=True
+        )
+    betas = (train.betas[0], train.betas[1])
+    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.eps, fused=True)
+
+
+def _first_state(weight: nn.Parameter, train: TrainSpec) -> dict[str, torch.Tensor]:
+    if train.optimizer == "sgd":
+        # Of no momentum torch makes a tensor, too, only to ignore it.
+        return {"momentum_buffer": torch.zeros_like(weight)} if train.momentum else {}
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=weight.device),
+        "exp_avg": torch.zeros_like(weight),
+        "exp_avg_sq": torch.zeros_like(weight),
+    }

@@ -11,7 +11,8 @@ def learning_rate(train: TrainSpec, step: int) -> float:
     """The learning rate of optimizer step `step`, counted from 0.
 
     Linear from `learning_rate / warmup_steps` up to `learning_rate` over `warmup_steps` steps; then
-    constant, or half a cosine that ends at `min_learning_rate` with the last of `steps`.
+    constant, or down to `min_learning_rate`, which the last of `steps` has: by half a cosine, in a
+    straight line, or (wsd) in a straight line over the last `decay_steps`.
     """
     peak, floor, warmup = train.learning_rate, train.min_learning_rate, train.warmup_steps
     if step < warmup:
@@ -19,5 +20,16 @@ def learning_rate(train: TrainSpec, step: int) -> float:
     if train.schedule == "constant":
         return peak
     last = train.steps - 1
+    if train.schedule == "wsd":
+        decay = decay_steps(train)
+        return floor + (peak - floor) * min(1.0, max(0, last - step) / decay)
     done = min(1.0, (step - warmup) / max(1, last - warmup))
-    return floor + (peak - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+    left = 1.0 - done if train.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return floor + (peak - floor) * left
+
+
+def decay_steps(train: TrainSpec) -> int:
+    """How many of the last steps of a wsd schedule have less than the peak."""
+    if train.decay_steps is not None:
+        return train.decay_steps
+    return min(max(1, train.steps // 10), max(1, train.steps - train.warmup_steps))

@@ -10,12 +10,13 @@ import zerotools
 from zerotools.formats.dcp.jobrecord import RNG_PER_RANK, DataRecord, JobRecord, ModelRecord
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer import rng
-from zerotoolsd.trainer.blueprint import Blueprint
+from zerotoolsd.trainer.blueprint import Blueprint, checkpoint_activations
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.initial import initialise
 from zerotoolsd.trainer.optimizer import make_optimizer
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.resuming import Start, load
+from zerotoolsd.trainer.schedule import decay_steps
 from zerotoolsd.trainer.sharding import shard
 from zerotoolsd.trainer.state import Live
 from zerotoolsd.trainer.weights import load_weights
@@ -30,6 +31,8 @@ def materialise(
         ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
     """
     stage = spec.zero.stage
+    if spec.train.activation_checkpointing:
+        checkpoint_activations(blueprint.model)
     model = shard(
         blueprint,
         group.device,
@@ -102,6 +105,7 @@ def describe_run(
             "min_learning_rate": train.min_learning_rate,
             "warmup_steps": train.warmup_steps,
             "steps": train.steps,
+            **({"decay_steps": decay_steps(train)} if train.schedule == "wsd" else {}),
         },
         rng=RNG_PER_RANK,
         data=data,

@@ -86,6 +86,15 @@ def test_a_loss_scale_comes_back(tmp_path: Path, scale: LossScaleRecord) -> None
     assert layout.read_record(tmp_path) == fp16
 
 
+def test_an_optimizer_has_only_its_own_options(tmp_path: Path) -> None:
+    group = OptimizerGroup(1e-3, 0.1, params=("a.weight",), momentum=0.9)
+    sgd = record(optimizer=OptimizerRecord("sgd", (group,)))
+    path = layout.write_record(tmp_path, sgd)
+    assert layout.read_record(tmp_path) == sgd
+    assert "betas" not in path.read_text()
+    assert group.options() == {"lr": 1e-3, "weight_decay": 0.1, "momentum": 0.9}
+
+
 def test_resharding_changes_the_world_size_and_reseeds() -> None:
     assert record().resharded(3) == record(world_size=3, rng=RNG_RESEED)
 

@@ -23,22 +23,31 @@ FORMAT = "zerotools-job-checkpoint"
 VERSION = 1
 RNG_PER_RANK = "per-rank"
 RNG_RESEED = "reseed"
+_OPTIONS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerGroup:
-    """Parameters (fully qualified names) that share hyperparameters. `lr` is the last one used."""
+    """Parameters (fully qualified names) that share hyperparameters. `lr` is the last one used;
+    AdamW has `betas` and `eps`, SGD has `momentum`."""
 
     lr: float
     weight_decay: float
-    betas: tuple[float, float]
-    eps: float
-    params: tuple[str, ...]
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    params: tuple[str, ...] = ()
+    momentum: float | None = None
+
+    def options(self) -> dict[str, Any]:
+        """All but the parameters, under torch's names; what the optimizer does not have is left
+        out."""
+        values = {name: getattr(self, name) for name in _OPTIONS}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRecord:
-    """The optimizer by name (`adamw`) and its parameter groups."""
+    """The optimizer by name (`adamw`, `sgd`) and its parameter groups."""
 
     name: str
     groups: tuple[OptimizerGroup, ...]
@@ -124,6 +133,10 @@ class JobRecord:
 def record_to_json(record: JobRecord) -> str:
     """The text of job.json."""
     tree = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(record)}
+    for group in tree["optimizer"]["groups"]:
+        for name in _OPTIONS:
+            if group[name] is None:
+                del group[name]
     if record.loss_scale is None:
         del tree["loss_scale"]
         if not record.skipped_steps:
@@ -197,14 +210,16 @@ def _record(read: _Reader) -> JobRecord:
 
 
 def _group(read: _Reader) -> OptimizerGroup:
-    betas = read.tree.get("betas")
+    betas = read.tree.get("betas", [0, 0])
     if not (isinstance(betas, list) and len(betas) == 2 and all(map(_is_number, betas))):
         raise read.wrong("betas", "two numbers")
+    has = read.tree.keys()
     return OptimizerGroup(
         lr=read.number("lr"),
         weight_decay=read.number("weight_decay"),
-        betas=(float(betas[0]), float(betas[1])),
-        eps=read.number("eps"),
+        betas=(float(betas[0]), float(betas[1])) if "betas" in has else None,
+        eps=read.number("eps") if "eps" in has else None,
+        momentum=read.number("momentum") if "momentum" in has else None,
         params=read.texts("params"),
     )
 

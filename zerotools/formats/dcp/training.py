@@ -61,18 +61,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
     name = record.optimizer.name
     return TrainingState(
-        groups=tuple(
-            Group(
-                group.params,
-                {
-                    "lr": group.lr,
-                    "betas": group.betas,
-                    "eps": group.eps,
-                    "weight_decay": group.weight_decay,
-                },
-            )
-            for group in record.optimizer.groups
-        ),
+        groups=tuple(Group(group.params, group.options()) for group in record.optimizer.groups),
         scalars=scalars_of(checkpoint),
         precision=_PRECISIONS.get(record.precision),
         optimizer=_OPTIMIZERS.get(name, name),
