@@ -11,10 +11,14 @@ import pytest
 
 from tests.trainer.several import Runs, run_all
 from zerotools import formats
+from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training import LossScale
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.rules import FP16_ON_CPU
 from zerotools.jobs.spec import Fp16Spec
+from zerotools.ops import translate
+from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.tiles import Budget
 from zerotools.ops.training import training_of
 from zerotoolsd.trainer.lossscale import after, initial
 
@@ -118,6 +122,21 @@ def test_the_tools_read_the_scale(runs: Runs) -> None:
     shown = training_of(checkpoint)
     assert shown.loss_scaler == {"cur_scale": 2.0**20, "dynamic": True, **options}
     assert (shown.skipped_steps, shown.weights_dtype) == (2, "float16")
+
+
+def test_the_scale_goes_along_to_deepspeed(runs: Runs, tmp_path: Path) -> None:
+    source, out = runs.checkpoint("stage-3", 2), tmp_path / "out"
+    conversion = translate.prepare(source, out, "deepspeed", {"world_size": 2, "stage": 2})
+    assert isinstance(conversion, Conversion)
+    perform(conversion, budget=Budget(), overwrite=False)
+    before, written = (formats.training_of(formats.read(path)) for path in (source, out))
+    assert (
+        (written.skipped, written.precision) == (before.skipped, before.precision) == (2, FLOAT16)
+    )
+    assert before.loss_scale is not None
+    assert written.loss_scale is not None
+    assert written.loss_scale.scale == before.loss_scale.scale
+    assert written.loss_scale.options.items() >= before.loss_scale.options.items()
 
 
 def test_a_scale_that_never_fits_ends_the_run_with_the_weights_as_they_were(runs: Runs) -> None:

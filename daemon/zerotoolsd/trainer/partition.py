@@ -41,14 +41,20 @@ class _Piece:
 class Partition:
     """The rows of whole weights, by rank. `rows` are views of the weights that are this rank's."""
 
-    def __init__(self, weights: Mapping[str, nn.Parameter], mesh: DeviceMesh) -> None:
-        """`mesh` has one dimension; the weights are DTensors that each rank holds whole."""
+    def __init__(
+        self,
+        weights: Mapping[str, nn.Parameter],
+        mesh: DeviceMesh,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        """`mesh` has one dimension; the weights are DTensors that each rank holds whole. At most
+        `window_bytes` are sent at a time."""
         self._weights = weights
         self._mesh = mesh
         self.rows = {
             name: nn.Parameter(self._rows(weight.detach())) for name, weight in weights.items()
         }
-        self._windows = list(_windows(list(weights.values()), mesh.size()))
+        self._windows = list(_windows(list(weights.values()), mesh.size(), window_bytes))
 
     def take_gradients(self) -> None:
         """Give the rows the gradients of the whole weights."""
@@ -99,25 +105,25 @@ def _placed(
         start += piece.length
 
 
-def _windows(weights: Sequence[nn.Parameter], ranks: int) -> Iterator[list[_Piece]]:
+def _windows(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[list[_Piece]]:
     """All pieces of all weights, a bounded number of bytes at a time."""
     window: list[_Piece] = []
-    room = WINDOW_BYTES
-    for piece in _pieces(weights, ranks):
+    room = most
+    for piece in _pieces(weights, ranks, most):
         size = piece.length * piece.flat.itemsize
         if window and size > room:
             yield window
-            window, room = [], WINDOW_BYTES
+            window, room = [], most
         window.append(piece)
         room -= size
     if window:
         yield window
 
 
-def _pieces(weights: Sequence[nn.Parameter], ranks: int) -> Iterator[_Piece]:
+def _pieces(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[_Piece]:
     for weight in weights:
         flat = weight.detach().to_local().view(-1)
         part = -(-weight.shape[0] // ranks) * (flat.numel() // weight.shape[0])
-        most = WINDOW_BYTES // flat.itemsize
-        for first in range(0, part, most):
-            yield _Piece(flat, part, first, min(most, part - first))
+        longest = most // flat.itemsize
+        for first in range(0, part, longest):
+            yield _Piece(flat, part, first, min(longest, part - first))
