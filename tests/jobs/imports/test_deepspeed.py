@@ -47,6 +47,7 @@ class TestMapping:
             "batch_size": 32,
             "micro_batch_size": 4,
             "precision": "fp32",
+            "optimizer": "adamw",
             "learning_rate": 0.0001,
             "schedule": "constant",
             "warmup_steps": 100,
@@ -241,6 +242,14 @@ class TestContradictions:
             "ds.json:12 scheduler.params.warmup_max_lr says 0.001"
         ) in said(ds_text(json.dumps(config, indent=1), a_job()))
 
+    def test_an_optimizer_that_is_not_the_jobs(self) -> None:
+        job = a_job(JOB + 'batch_size = 8\noptimizer = "sgd"\n')
+        config = '{"optimizer": {"type": "Adam", "params": {"lr": 1e-4}}}'
+        assert (
+            'train.optimizer: job.toml train.optimizer says "sgd", '
+            'ds.json:1 optimizer.type says "Adam"; make them agree'
+        ) in said(ds_text(config, job))
+
     def test_precision_off_where_the_job_wants_it(self) -> None:
         job = a_job(JOB + 'batch_size = 8\nprecision = "bf16"\n')
         assert (
@@ -295,7 +304,7 @@ class TestNotSupported:
     @pytest.mark.parametrize(
         ("config", "told"),
         [
-            ({"optimizer": {"type": "OneBitAdam"}}, "has AdamW alone"),
+            ({"optimizer": {"type": "OneBitAdam"}}, "takes AdamW alone"),
             ({"scheduler": {"type": "OneCycle"}}, "is not supported; those that are: WarmupLR"),
             ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention = a table"),
             ({"data_efficiency": {"enabled": True}}, "changes what is trained"),
@@ -335,5 +344,5 @@ class TestNotSupported:
         imported = ds_text(json.dumps(config), A_JOB)
         assert outcomes(imported)["optimizer.params.coeff_beta"] == "unknown"
         assert said(imported) == (
-            'ds.json:1 optimizer.type = "Lamb": the engine torch has AdamW alone'
+            'ds.json:1 optimizer.type = "Lamb": of DeepSpeed\'s, the engine torch takes AdamW alone'
         )

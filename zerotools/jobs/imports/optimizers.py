@@ -10,6 +10,7 @@ from zerotools.jobs.imports.reading import Reading
 from zerotools.jobs.imports.report import Outcome
 
 RATE = "train.learning_rate"
+OPTIMIZER = "train.optimizer"
 _ADAM = {
     "lr": (RATE, 1e-3, ""),
     "betas": ("train.betas", [0.9, 0.999], ""),
@@ -36,12 +37,12 @@ def read_optimizer(reading: Reading) -> None:
     decay = reading.peek("optimizer.params.weight_decay")
     is_adamw = name.lower() == "adamw" or decoupled is None or decoupled.value is not False
     if name.lower() not in ("adam", "adamw") or (not is_adamw and decay not in (None, 0)):
-        reading.refuse(kind, "the engine torch has AdamW alone")
+        reading.refuse(kind, "of DeepSpeed's, the engine torch takes AdamW alone")
         if decoupled is not None:
             reading.given["optimizer.params.adam_w_mode"] = decoupled
         return
     why = "" if name.lower() == "adamw" else "DeepSpeed's Adam decays as AdamW does"
-    reading.row(Outcome.MAPPED, kind, "engine", why or "the engine torch trains with it")
+    reading.map(kind, OPTIMIZER, "adamw", why)
     if decoupled is not None:
         reading.row(Outcome.IGNORED, decoupled, None, "with this decay the two are the same")
     for parameter, (key, default, differs) in _ADAM.items():
