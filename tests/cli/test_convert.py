@@ -128,6 +128,8 @@ def test_verified(convert: Convert, tmp_path: Path) -> None:
         (["--to", "safetensors", "--lr", "1"], "has no use for --lr"),
         (["--to", "torch", "--max-shard-size", "1GB"], "has no use for --max-shard-size"),
         (["--to", "torch", "--lr", "0.1"], "has lr in its param groups: leave --lr out"),
+        (["--to", "torch", "--lr", "nan"], "--lr is nan; it is 0 or more"),
+        (["--to", "dcp", "--betas", "5", "7"], "--betas is 5.0 7.0; it is from 0 to below 1"),
         (["--to", "torch", "--tag", "nothing"], "nothing"),
         (["--to", "dcp", "--stage", "2"], "--to dcp has no use for --stage"),
         (["--to", "torch", "--ds-config", "ds.json"], "ds.json"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,8 @@ SLICED = DEEPSPEED / "z3-fp32-w2" / "checkpoint"
 
 def test_another_stage_by_flags_or_by_the_configuration_of_the_run(tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
-    config.write_text(json.dumps({"zero_optimization": {"stage": 3, "sub_group_size": 100}}))
+    zero = {"stage": 3, "sub_group_size": 100}
+    config.write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
     flags = ("--stage", 3, "--sub-group-size", 100, "--verify")
     by_flags = zerotools("reshard", FLAT, tmp_path / "a", "--world-size", 3, *flags)
     assert by_flags.returncode == 0, by_flags.stderr
@@ -73,12 +77,39 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
     assert not (FLAT / "global_step2" / "new").exists()
 
 
+def test_a_configuration_of_another_type_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text(json.dumps({"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}}))
+    for ranks in (2, 3):
+        arguments = (FLAT, tmp_path / "out", "--world-size", ranks, "--ds-config", config)
+        assert "trained in bfloat16 and the configuration" in refused(2, "reshard", *arguments)
+    config.write_text('{"zero_optimization": {"stage": NaN}}')
+    assert "is no whole number" in refused(2, "reshard", *arguments)
+
+
+def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path) -> None:
+    inside = ("reshard", FLAT, FLAT / "inner", "--world-size", 3, "--dry-run")
+    assert "lies inside the checkpoint" in refused(2, *inside)
+    there = ("reshard", FLAT, tmp_path, "--world-size", 3, "--dry-run")
+    assert "exists; choose another output" in refused(2, *there)
+
+
+def test_the_tag_directory_may_be_the_working_directory(tmp_path: Path) -> None:
+    tag, out = FLAT / "global_step2", tmp_path / "out"
+    command = [sys.executable, "-m", "zerotools", "reshard", ".", str(out), "--world-size", "3"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run(command, cwd=tag, env=environment, check=True, capture_output=True)
+    assert (out / "latest").read_text() == "global_step2"
+    assert len(list((out / "global_step2").iterdir())) == 4
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("saved", [FLAT, SLICED], ids=["flat", "sliced"])
-def test_a_missing_rank_is_named(saved: Path, tmp_path: Path) -> None:
+def test_a_missing_rank_is_named(saved: Path, ranks: int, tmp_path: Path) -> None:
     copy = tmp_path / "checkpoint"
     shutil.copytree(saved, copy)
     (shard,) = copy.rglob("*zero_pp_rank_1_mp_rank_00_optim_states.pt")
     shard.unlink()
-    sentence = refused(3, "reshard", copy, tmp_path / "out", "--world-size", 3)
+    sentence = refused(3, "reshard", copy, tmp_path / "out", "--world-size", ranks)
     assert f"{shard} is missing; the run had 2 ranks" in sentence
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]

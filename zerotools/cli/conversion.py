@@ -15,7 +15,7 @@ import click
 from zerotools.cli.quantities import ByteSize
 from zerotools.cli.render import clean, duration, print_json, size
 from zerotools.io.staging import partial_of
-from zerotools.ops.convert import Conversion, Unchanged, perform, prove
+from zerotools.ops.convert import Conversion, Unchanged, check_output, perform, prove
 from zerotools.ops.execute import Report
 from zerotools.ops.tiles import Budget
 
@@ -81,6 +81,7 @@ def carry_out(
 ) -> None:
     """Show the plan or follow it, with a progress bar on a terminal, and say what was done."""
     if how.dry_run:
+        check_output(conversion, overwrite=how.overwrite)
         _show_plan(conversion, how.budget, as_json=how.as_json)
         return
     began = time.monotonic()

@@ -48,6 +48,8 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
         BadFile: it is no checkpoint, or a damaged or unfinished one.
         Unsupported: it is in a format that is not read.
     """
+    if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
+        path = path.resolve()
     found = detect(path)
     form = FORMATS[found.format]
     options = {

@@ -82,6 +82,17 @@ def prove(conversion: Conversion) -> int:
     return prove_plan(conversion.source, conversion.target.checkpoint)
 
 
+def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> None:
+    """Refuse what `perform` would refuse of the destination. `there` are bytes that it has already.
+
+    Raises:
+        BadRequest: the output exists, lies inside the source, or does not fit on the disk.
+    """
+    path = conversion.source.origin.path
+    check_destination(path, conversion.destination, overwrite=overwrite)
+    check_space(conversion.destination, conversion.bytes_to_write - there)
+
+
 def perform(
     conversion: Conversion,
     *,

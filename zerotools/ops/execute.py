@@ -15,6 +15,7 @@ from zerotools.io.arrays import NO_LOSSES, Cast, CastLosses, numpy_cast
 from zerotools.io.files import OpenFiles, sync_directory
 from zerotools.io.journal import NAME as JOURNAL
 from zerotools.io.journal import Journal
+from zerotools.io.names import stays_below_root
 from zerotools.io.staging import Staging
 from zerotools.io.transfer import transfer
 from zerotools.ops.plan import Copy, FlatCopy
@@ -72,6 +73,9 @@ def execute(
             was read back.
     """
     budget = budget or Budget()
+    astray = [name for name in target.files if not stays_below_root(name)]
+    if astray:
+        raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
     with Staging(target.checkpoint.root, overwrite=overwrite, keep=resume) as staging:
         directory = staging.directory
         journal = Journal(directory, identity or {}, resume=resume)

@@ -7,6 +7,7 @@ become one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,8 +40,21 @@ class Given:
             BadRequest: the file of names cannot be read, or has a name twice.
         """
         flags = {name: asked[name] for name in NAMES if name in asked}
+        for name, value in flags.items():
+            _check(name, value)
         order = read_order(asked["order"]) if "order" in asked else None
         return cls(flags, {**_configured(config), **flags}, order)
+
+
+def _check(name: str, value: Any) -> None:
+    """Raises:
+    BadRequest: no optimizer takes the value."""
+    parts = value if isinstance(value, tuple) else (value,)
+    most = 1.0 if name in ("betas", "momentum") else math.inf
+    if not all(0 <= part < most for part in parts):
+        said = " ".join(map(str, parts))
+        upto = "from 0 to below 1" if most == 1 else "0 or more, and finite"
+        raise BadRequest(f"{flag(name)} is {said}; it is {upto}")
 
 
 def flag(name: str) -> str:
@@ -56,8 +70,10 @@ def read_order(path: Path) -> list[str]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise BadRequest(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"{path} is not UTF-8 text") from None
     names = [line.strip() for line in lines if line.strip()]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None or not names:

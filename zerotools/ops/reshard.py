@@ -9,6 +9,7 @@ from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.settings import AS_IS, Settings
 from zerotools.ops.convert import Conversion, Unchanged, drawn
+from zerotools.ops.plan import prove_source
 from zerotools.ops.ranks import check_world_size
 
 
@@ -49,6 +50,8 @@ def resharded(
 ) -> Conversion | Unchanged:
     """As `prepare`, of a checkpoint that was read."""
     if not force and _is_as_asked(checkpoint, world_size, settings):
+        for key, tensor in checkpoint.tensors.items():
+            prove_source(key, tensor, checkpoint)
         return Unchanged(checkpoint, world_size)
     target = _lay_out(checkpoint, destination, world_size, settings)
     notes = (*checkpoint.origin.notes, *target.notes)

@@ -140,7 +140,7 @@ def test_the_placement_is_kept_or_taken_from_the_configuration(tmp_path: Path) -
     source = golden(DATA_BEFORE)
     kept = lay_out(source, tmp_path / "kept", world_size=6)
     assert f'the resuming run needs "{DATA_FIRST}": true' in kept.notes
-    settings = Settings(ds_config={"zero_optimization": {"stage": 2}})
+    settings = Settings(ds_config={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}})
     assert isinstance(prepare(source.root, tmp_path / "o", world_size=4), Unchanged)
     assert isinstance(
         prepare(source.root, tmp_path / "o", world_size=4, settings=settings), Conversion

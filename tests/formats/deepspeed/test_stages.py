@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.lay_out import lay_out
+from zerotools.formats.deepspeed.lay_out import is_as_asked, lay_out
 from zerotools.formats.deepspeed.settings import Settings
 
 APART = ("universal", "pipeline", "tensor-parallel", "experts", "z0-")
@@ -218,3 +219,42 @@ def test_excluded_frozen_weights_are_in_no_list_and_leave_no_placeholder(
     assert tree["frozen_param_shapes"] is tree["frozen_param_fragments"] is None
     shapes = [tensor.shape for tensor in found.origin.details["columns"][0].model.module.values()]
     assert stage == 3 or (0,) not in shapes
+
+
+ADDING_IN_FP32 = {"data_types": {"grad_accum_dtype": "fp32"}}
+ROUND_ROBIN = {"zero_optimization": {"stage": 1, "round_robin_gradients": True}}
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "is_dealt"),
+    [
+        ("bf16-optimizer-w2", {}, True),
+        ("bf16-optimizer-w2", ADDING_IN_FP32, False),
+        ("z1-bf16-w4", {}, True),
+        ("z1-bf16-w4", ADDING_IN_FP32, False),
+    ],
+)
+def test_the_order_is_that_of_the_optimizer_that_the_resuming_run_has(
+    name: str, more: dict[str, Any], is_dealt: bool, tmp_path: Path
+) -> None:
+    """BF16_Optimizer deals no parameters to ranks in turn, whatever the configuration says."""
+    source = golden(name)
+    config = {**ROUND_ROBIN, **more, "bf16": {"enabled": True}}
+    found = moved(source, tmp_path / "out", 3, Settings(ds_config=config))
+    assert contents(found) == contents(source)
+    column = found.origin.details["columns"][0]
+    dealt = [list(shapes) for shapes in column.model.groups]
+    plain = [list(group.params) for group in training_of(source).groups]
+    assert (dealt != plain) == is_dealt
+    assert [list(group.params) for group in training_of(found).groups] == plain
+
+
+def test_another_alignment_is_a_change() -> None:
+    source, bf16 = golden("z2-bf16-w3-aligned"), {"bf16": {"enabled": True}}
+    without = {"zero_optimization": {"stage": 2}, **bf16}
+    aligned = {"zero_optimization": {"stage": 2, "parameter_alignment": True}, **bf16}
+    assert is_as_asked(source, 3, Settings())
+    assert is_as_asked(source, 3, Settings(ds_config=aligned))
+    assert not is_as_asked(source, 3, Settings(ds_config=without))
+    with pytest.raises(BadRequest, match="--sub-group-size is of stage 3"):
+        is_as_asked(source, 3, Settings(sub_group_size=10))

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.blueprint import BASE_STATE, STATE, Blueprint
 from zerotools.formats.deepspeed.fresh_state import Given, group_of
@@ -152,21 +151,3 @@ def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
     for key, value in training.client.items():
         if not any(isinstance(part, StoredTensor) for part in walk(value)):
             yield key, value
-
-
-PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
-
-
-def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
-    """The type that a configuration trains in; None where there is no configuration, or it leaves
-    the choice ("auto") to its reader."""
-    if config is None:
-        return None
-    for key, dtype in PRECISION_KEYS.items():
-        section = config.get(key)
-        enabled = section.get("enabled") if isinstance(section, Mapping) else False
-        if enabled == "auto":
-            return None
-        if enabled is True:
-            return dtype
-    return FLOAT32

@@ -12,26 +12,20 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.core.checkpoint import Carried, Checkpoint, Dropped, FilePlan, Key, Target, Tensor
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.blueprint import Blueprint, blueprint_of
 from zerotools.formats.deepspeed.checks import check_masters, check_supported
 from zerotools.formats.deepspeed.column import Column
-from zerotools.formats.deepspeed.experts import is_data_first
 from zerotools.formats.deepspeed.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.lay_out_flat import lay_out_flat
 from zerotools.formats.deepspeed.lay_out_sliced import lay_out_sliced
 from zerotools.formats.deepspeed.notes import notes_on
-from zerotools.formats.deepspeed.order import is_round_robin
 from zerotools.formats.deepspeed.output import REPEATED, Files
 from zerotools.formats.deepspeed.read import read
 from zerotools.formats.deepspeed.recast import COPY, recast
 from zerotools.formats.deepspeed.settings import (
     AS_IS,
-    DEFAULT_SUB_GROUP_SIZE,
-    SUB_GROUP_SIZE,
     Settings,
-    number_of,
-    zero_optimization,
 )
 from zerotools.formats.deepspeed.shards import STAGE_3, first_of
 from zerotools.formats.deepspeed.surroundings import around
@@ -216,18 +210,15 @@ def is_as_asked(source: Checkpoint, world_size: int, settings: Settings) -> bool
     """
     if source.origin.world_size != world_size or source.origin.details["elastic"]:
         return False
-    column, settled = source.origin.details[COLUMNS][0], settings.settled()
-    shards = [shard for shard in column.shards if shard is not None]
-    if not shards:
+    column: Column = source.origin.details[COLUMNS][0]
+    if settings == AS_IS:
         return True
-    config = column.model.fields.tree.get("ds_config")
-    given = settings.ds_config
-    if given is not None and is_data_first(given) != is_data_first(config):
+    if not column.groups:
         return False
-    zero = zero_optimization(config)
-    own = {
-        "stage": shards[0].stage or 1,
-        "sub_group_size": number_of(zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE),
-        "round_robin": is_round_robin(column.model, shards[0]),
-    }
-    return all(getattr(settled, name) in (None, value) for name, value in own.items())
+    blueprint = blueprint_of(column, {})
+    saved = len(column.shards)
+    wanted = wanted_of(blueprint, settings, saved, saved)
+    try:
+        return wanted == wanted_of(blueprint, AS_IS, saved, saved)
+    except Unsupported:  # sub-groups that only the settings explain
+        return False

@@ -24,10 +24,8 @@ from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.experts import is_expert
 from zerotools.formats.deepspeed.find import LATEST
 from zerotools.formats.deepspeed.fresh import (
-    PRECISION_KEYS,
     blueprint_from,
     carried_client,
-    configured_precision,
     schedule_of,
 )
 from zerotools.formats.deepspeed.fresh_state import Given, never_stepped
@@ -36,7 +34,12 @@ from zerotools.formats.deepspeed.notes import needed_settings
 from zerotools.formats.deepspeed.output import Files
 from zerotools.formats.deepspeed.recast import COPY
 from zerotools.formats.deepspeed.scaler import scaler_of
-from zerotools.formats.deepspeed.settings import AS_IS, Settings
+from zerotools.formats.deepspeed.settings import (
+    AS_IS,
+    PRECISION_KEYS,
+    Settings,
+    configured_precision,
+)
 from zerotools.formats.deepspeed.wanted import configured, wanted_of
 
 

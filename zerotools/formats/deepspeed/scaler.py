@@ -12,7 +12,11 @@ from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16, DType
+from zerotools.core.errors import BadRequest
 from zerotools.core.training import LossScale
+
+LARGEST_POWER = 127
+"""An fp32 gradient holds no larger scale."""
 
 _MODULE = "deepspeed.runtime.fp16.loss_scaler"
 
@@ -27,7 +31,11 @@ class Scaler:
 
 
 def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DType) -> Scaler:
-    """The scaler of a run: as it was saved, or as its configuration begins with."""
+    """The scaler of a run: as it was saved, or as its configuration begins with.
+
+    Raises:
+        BadRequest: the configuration begins with a scale that no type holds.
+    """
     if precision != FLOAT16:
         return Scaler(_static(1.0), is_dynamic=False)
     section = config.get("fp16")
@@ -37,7 +45,12 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
         return Scaler(_static(saved.scale), is_dynamic=False)
     if saved is None and fixed:
         return Scaler(_static(float(fixed)), is_dynamic=False, is_new=True)
-    scale = saved.scale if saved is not None else 2.0 ** _number(fp16, "initial_scale_power", 16)
+    power = _number(fp16, "initial_scale_power", 16)
+    if not 0 <= power <= LARGEST_POWER:
+        raise BadRequest(
+            f'the configuration has "initial_scale_power": {power}; it is from 0 to {LARGEST_POWER}'
+        )
+    scale = saved.scale if saved is not None else 2.0**power
     hysteresis = _number(fp16, "hysteresis", 2)
     state = {
         "cur_scale": scale,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.errors import BadRequest
 
 STAGE = "stage"
@@ -98,7 +100,8 @@ def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
     value = zero.get(key, default)
     if value is None or value == "auto":
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value != int(value):
         raise BadRequest(f'the configuration has "{key}": {value!r:.40}, which is no whole number')
     return int(value)
 
@@ -113,3 +116,33 @@ def _agree(flag: str, asked: int | None, configured: int) -> None:
 
 def _word(value: int) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
+
+
+def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
+    """The type that a configuration trains in; None where there is no configuration, or it leaves
+    the choice ("auto") to its reader."""
+    if config is None:
+        return None
+    for key, dtype in PRECISION_KEYS.items():
+        section = config.get(key)
+        enabled = section.get("enabled") if isinstance(section, Mapping) else False
+        if enabled == "auto":
+            return None
+        if enabled is True:
+            return dtype
+    return FLOAT32
+
+
+def adds_up_in_fp32(config: Any) -> bool:
+    """Whether a bf16 run of stage 1 with this configuration has BF16_Optimizer.
+
+    Source: DeepSpeed `runtime/engine.py`: `_do_optimizer_sanity_check`.
+    """
+    types = config.get("data_types") if isinstance(config, Mapping) else None
+    name = types.get("grad_accum_dtype") if isinstance(types, Mapping) else None
+    offload = zero_optimization(config).get("offload_optimizer")
+    on_cpu = isinstance(offload, Mapping) and offload.get("device") == "cpu"
+    return name in ("fp32", "float32", "float", "torch.float32") and not on_cpu

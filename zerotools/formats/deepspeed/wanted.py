@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.blueprint import Blueprint
 from zerotools.formats.deepspeed.experts import DATA_FIRST, is_data_first
@@ -17,6 +18,8 @@ from zerotools.formats.deepspeed.settings import (
     STAGE,
     SUB_GROUP_SIZE,
     Settings,
+    adds_up_in_fp32,
+    configured_precision,
     zero_optimization,
 )
 from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER, STAGE_1_AND_2, STAGE_3
@@ -47,7 +50,8 @@ def wanted_of(blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks:
         Unsupported: sub-groups that the configuration does not explain.
     """
     settled = settings.settled()
-    kind, stage = _class_of(blueprint, settled.stage)
+    _check_precision(blueprint, settings)
+    kind, stage = _class_of(blueprint, settings, settled.stage)
     data_first = _data_first(blueprint, settings, ranks)
     if kind == STAGE_3:
         if settled.round_robin is not None:
@@ -60,11 +64,10 @@ def wanted_of(blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks:
         return Wanted(ranks, kind, stage, sub_group_size=size)
     if settled.sub_group_size is not None:
         raise BadRequest(f"--sub-group-size is of stage 3, and the output is of stage {stage or 1}")
-    if kind == BF16_OPTIMIZER:
+    if _is_bf16_optimizers(blueprint, settings, settled.stage):
         if settings.round_robin:
             raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
-        alignment = _alignment(blueprint, settings)
-        return Wanted(ranks, kind, stage, alignment=alignment, data_first=data_first)
+        return Wanted(ranks, kind, stage, data_first=data_first)
     round_robin = settled.round_robin
     if round_robin is None:
         round_robin = blueprint.zero.get(ROUND_ROBIN) is True
@@ -88,11 +91,40 @@ def _data_first(blueprint: Blueprint, settings: Settings, ranks: int) -> bool:
     return blueprint.has_experts and is_data_first(config)
 
 
-def _class_of(blueprint: Blueprint, stage: int | None) -> tuple[str, int | None]:
-    """BF16_Optimizer is what bf16 runs at stage 1 have that add gradients up in fp32."""
-    if stage is None or (blueprint.kind == BF16_OPTIMIZER and stage == 1):
+def _check_precision(blueprint: Blueprint, settings: Settings) -> None:
+    asked, known = configured_precision(settings.ds_config), blueprint.precision
+    if asked is not None and known is not None and asked != known:
+        raise BadRequest(
+            f"the checkpoint was trained in {known} and the configuration trains in {asked}; "
+            "zerotools keeps the type: change the configuration"
+        )
+
+
+def _class_of(
+    blueprint: Blueprint, settings: Settings, stage: int | None
+) -> tuple[str, int | None]:
+    """What writes the optimizer files. BF16_Optimizer loads those of the other class too."""
+    if stage is None:
         return blueprint.kind, blueprint.stage
-    return (STAGE_3 if stage == 3 else STAGE_1_AND_2), stage
+    if stage == 3:
+        return STAGE_3, 3
+    if blueprint.kind == BF16_OPTIMIZER and _is_bf16_optimizers(blueprint, settings, stage):
+        return blueprint.kind, blueprint.stage
+    return STAGE_1_AND_2, stage
+
+
+def _is_bf16_optimizers(blueprint: Blueprint, settings: Settings, stage: int | None) -> bool:
+    """Whether the run that resumes has BF16_Optimizer, whose vectors are in plain order."""
+    was = blueprint.kind == BF16_OPTIMIZER
+    if stage is None:
+        return was
+    if stage != 1 or blueprint.precision not in (None, BFLOAT16):
+        return False
+    if settings.ds_config is None:
+        return was or adds_up_in_fp32(blueprint.model.get("ds_config"))
+    # A pipeline in bf16 has it whatever the configuration says.
+    is_pipeline = blueprint.model.get("module") is None
+    return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
 
 
 def _alignment(blueprint: Blueprint, settings: Settings) -> int | None:
