@@ -113,6 +113,33 @@ def test_what_deepspeed_needs_and_nothing_says_is_listed(convert: Convert, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+def test_a_flag_that_contradicts_the_configuration_is_refused(
+    convert: Convert, tmp_path: Path
+) -> None:
+    source = model(tmp_path / "in", {"w": noise(4, 3)})
+    config = tmp_path / "ds.json"
+    adam = {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95]}}
+    config.write_text(json.dumps({"zero_optimization": {"stage": 1}, "optimizer": adam}))
+    order = tmp_path / "order.txt"
+    order.write_text("w\n")
+    asked = ("--to", "deepspeed", "--world-size", 2, "--ds-config", config, "--order", order)
+    status, _, err = convert(source, tmp_path / "out", *asked, "--lr", "3e-4")
+    assert (status, "--lr contradicts the configuration, which has 0.0001" in err) == (2, True)
+    status, _, err = convert(source, tmp_path / "out", *asked, "--lr", "1e-4")
+    assert status == 0, err
+
+
+def test_sub_groups_of_a_universal_checkpoint_become_those_of_stage_3(
+    convert: Convert, tmp_path: Path
+) -> None:
+    saved = DEEPSPEED / "z3-fp32-w2-sub-groups" / "checkpoint"
+    status, _, err = convert(saved, tmp_path / "universal", "--to", "universal")
+    assert status == 0, err
+    asked = ("--to", "deepspeed", "--stage", 3, "--world-size", 3, "--verify")
+    status, _, err = convert(tmp_path / "universal", tmp_path / "out", *asked)
+    assert status == 0, err
+
+
 def test_verified(convert: Convert, tmp_path: Path) -> None:
     status, out, _ = convert(FULL, tmp_path / "out", "--to", "safetensors", "--verify")
     assert (status, "; verified against the source" in out) == (0, True)

@@ -36,7 +36,9 @@ def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": str(REPOSITORY),
-        # DeepSpeed's extensions are built once, by one ninja: another version builds them again.
+        # DeepSpeed's extensions are built once for this environment, by its own ninja: others would
+        # build them again, and wait for each other's lock.
+        "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
 

@@ -13,12 +13,10 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import (
-    Carried,
     Checkpoint,
     Chunk,
     FilePlan,
     Key,
-    Literal,
     Target,
     Tensor,
 )
@@ -26,6 +24,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.companions import CONFIG
 from zerotools.io.modelconfig import adapted_config, weights_dtype
 from zerotools.io.names import stays_below_root
+from zerotools.io.wholefiles import carried_file, literal
 
 ROLES = ("param", "buffer")
 _LARGEST_INDEX = 2**28
@@ -143,18 +142,8 @@ def companion_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, 
     plans: dict[str, FilePlan] = {}
     for name, path in source.companions.items():
         text = adapted_config(path, weights_dtype(tensors)) if name == CONFIG else None
-        plans[name] = _carried(path) if text is None else literal(text)
+        plans[name] = carried_file(path) if text is None else literal(text)
     return plans
-
-
-def _carried(path: Path) -> FilePlan:
-    size = path.stat().st_size
-    return FilePlan(size, carried=[Carried(0, path, 0, size)])
-
-
-def literal(data: bytes) -> FilePlan:
-    """A file whose every byte is known."""
-    return FilePlan(len(data), [Literal(0, data)])
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -6,16 +6,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from zerotools.core.checkpoint import Carried, FilePlan
+from zerotools.core.checkpoint import FilePlan
+from zerotools.io.wholefiles import carried_file
 
 # Hugging Face's Trainer, accelerate: one file per rank.
 RANDOM_STATE = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
-
-
-def carried_file(path: Path) -> FilePlan:
-    """A file as it is."""
-    size = path.stat().st_size
-    return FilePlan(size, carried=[Carried(0, path, 0, size)])
 
 
 def files_around(

@@ -37,11 +37,17 @@ class Given:
         """From the options of the command, and the configuration of this run or the next.
 
         Raises:
-            BadRequest: the file of names cannot be read, or has a name twice.
+            BadRequest: the file of names cannot be read, or has a name twice; or a flag contradicts
+            the configuration that was given.
         """
         flags = {name: asked[name] for name in NAMES if name in asked}
         for name, value in flags.items():
             _check(name, value)
+            if "ds_config" in asked and _configured(config).get(name, value) != value:
+                raise BadRequest(
+                    f"{flag(name)} contradicts the configuration, which has "
+                    f"{_configured(config)[name]}; leave one of them out"
+                )
         order = read_order(asked["order"]) if "order" in asked else None
         return cls(flags, {**_configured(config), **flags}, order)
 

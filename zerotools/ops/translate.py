@@ -13,7 +13,7 @@ from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.io.companions import companions
-from zerotools.io.surroundings import carried_file
+from zerotools.io.wholefiles import carried_file
 from zerotools.ops.beside import left_behind
 from zerotools.ops.convert import Conversion, Unchanged, drawn
 from zerotools.ops.hyperparameters import NAMES, Given, completed, flag

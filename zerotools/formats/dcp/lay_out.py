@@ -23,9 +23,10 @@ from zerotools.formats.dcp.directories import DIRECTORIES, TIED, is_shard, lay_o
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord
 from zerotools.formats.dcp.jobrecord import record_to_json
 from zerotools.formats.dcp.metadata import Item
-from zerotools.formats.dcp.rank_files import Copied, Entry, Moved, Tied, lay_out_directory, literal
+from zerotools.formats.dcp.rank_files import Copied, Entry, Moved, Tied, lay_out_directory
 from zerotools.io.manifest import write_manifest
-from zerotools.io.surroundings import carried_file, files_around
+from zerotools.io.surroundings import files_around
+from zerotools.io.wholefiles import companion_files, literal
 
 
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
@@ -167,8 +168,3 @@ def _origin(source: Checkpoint, destination: Path, world_size: int) -> Origin:
 
 def _job_files(source: Checkpoint, record: JobRecord) -> dict[str, FilePlan]:
     return {RECORD: literal(record_to_json(record).encode()), **companion_files(source)}
-
-
-def companion_files(source: Checkpoint) -> dict[str, FilePlan]:
-    """The source's companions, as they are."""
-    return {name: carried_file(path) for name, path in source.companions.items()}

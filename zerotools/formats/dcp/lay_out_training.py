@@ -17,7 +17,7 @@ from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.dcp.jobrecord import RNG_PER_RANK, JobRecord
-from zerotools.formats.dcp.lay_out import check_world_size, companion_files, is_replicated
+from zerotools.formats.dcp.lay_out import check_world_size, is_replicated
 from zerotools.formats.dcp.param_groups import Groups, groups_of, trained
 from zerotools.formats.dcp.rank_files import (
     Copied,
@@ -32,6 +32,7 @@ from zerotools.formats.dcp.rank_files import (
 from zerotools.formats.dcp.styles import Place, Style, style_of
 from zerotools.formats.torchoptim import STATE_ROLE, optimizer_of
 from zerotools.io.scalars import scalar_bytes
+from zerotools.io.wholefiles import companion_files
 
 Entries = dict[Place, Entry]
 

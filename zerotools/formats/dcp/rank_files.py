@@ -32,6 +32,7 @@ from zerotools.io.torchzip.lay_out import Layout
 from zerotools.io.torchzip.lay_out import lay_out as lay_out_archive
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.values import Storage, StoredTensor
+from zerotools.io.wholefiles import literal
 
 Paths = Mapping[str, tuple[str | int, ...]]
 
@@ -121,11 +122,6 @@ def archive_of(value: Any) -> bytes:
     """
     layout = lay_out_archive(dumps(value), [])
     return b"".join(data for _, data in layout.literals)
-
-
-def literal(data: bytes) -> FilePlan:
-    """A file whose bytes are known."""
-    return FilePlan(len(data), [Literal(0, data)])
 
 
 def _value(flat: str, entry: Entry) -> Value:

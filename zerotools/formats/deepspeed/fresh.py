@@ -24,6 +24,7 @@ from zerotools.io.torchzip.values import Ordered, Size, StoredTensor
 from zerotools.io.torchzip.walk import walk
 
 VERSION = "0.19.8"
+"""The DeepSpeed whose files these are."""
 
 
 def blueprint_from(given: Given) -> Blueprint:

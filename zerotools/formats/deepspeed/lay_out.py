@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from zerotools.core.checkpoint import Carried, Checkpoint, Dropped, FilePlan, Key, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.blueprint import Blueprint, blueprint_of
 from zerotools.formats.deepspeed.checks import check_masters, check_supported
@@ -23,13 +23,11 @@ from zerotools.formats.deepspeed.notes import notes_on
 from zerotools.formats.deepspeed.output import REPEATED, Files
 from zerotools.formats.deepspeed.read import read
 from zerotools.formats.deepspeed.recast import COPY, recast
-from zerotools.formats.deepspeed.settings import (
-    AS_IS,
-    Settings,
-)
+from zerotools.formats.deepspeed.settings import AS_IS, Settings
 from zerotools.formats.deepspeed.shards import STAGE_3, first_of
 from zerotools.formats.deepspeed.surroundings import around
 from zerotools.formats.deepspeed.wanted import Wanted, configured, wanted_of
+from zerotools.io.wholefiles import carried_file
 
 COLUMNS = "columns"
 
@@ -54,7 +52,7 @@ def lay_out(
     plans, notes = around(source, same_ranks=same_ranks)
     for each in laid:
         plans |= each.files.plans
-    plans |= {f"{tag}/{name}": _whole(source.root / name) for name in layer_files(source)}
+    plans |= {f"{tag}/{name}": carried_file(source.root / name) for name in layer_files(source)}
     checkpoint = replace(
         source,
         root=destination,
@@ -159,11 +157,6 @@ def _lies_in(tensor: Tensor, files: Sequence[str]) -> bool:
 def _below(tag: str, tensor: Tensor) -> Tensor:
     chunks = [replace(chunk, file=f"{tag}/{chunk.file}") for chunk in tensor.chunks]
     return replace(tensor, chunks=chunks)
-
-
-def _whole(path: Path) -> FilePlan:
-    size = path.stat().st_size
-    return FilePlan(size, carried=[Carried(0, path, 0, size)])
 
 
 def _apart(files: Files, mp: int, column: Column) -> Files:

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import (
-    Carried,
     Checkpoint,
     Dropped,
-    FilePlan,
-    Literal,
     Origin,
     Target,
     Zeros,
@@ -41,6 +38,7 @@ from zerotools.formats.deepspeed.settings import (
     configured_precision,
 )
 from zerotools.formats.deepspeed.wanted import configured, wanted_of
+from zerotools.io.wholefiles import companion_files, literal
 
 
 def lay_out_fresh(
@@ -61,12 +59,12 @@ def lay_out_fresh(
     _check_dense(source)
     given = _given(source, training, settled)
     blueprint = blueprint_from(given)
-    wanted = wanted_of(blueprint, settings, world_size, world_size)
+    wanted = wanted_of(blueprint, settings, world_size)
     tag = f"global_step{given.training.steps or 0}"
     made = configured(blueprint, wanted)
     files = cut(made, wanted, tag, 0, bf16=given.precision == PRECISION_KEYS["bf16"])
     files = _with_zeros(files, set(never_stepped(given)))
-    plans = {**_around(source), **files.plans, LATEST[0]: _text(tag)}
+    plans = {**companion_files(source), **files.plans, LATEST[0]: literal(tag.encode())}
     checkpoint = Checkpoint(
         destination,
         files.tensors,
@@ -169,19 +167,6 @@ def _with_zeros(files: Files, names: set[str]) -> Files:
     }
     tensors = {key: tensor for key, tensor in files.tensors.items() if key not in filled}
     return replace(files, plans=plans, tensors=tensors, carried={**files.carried, **filled})
-
-
-def _around(source: Checkpoint) -> dict[str, FilePlan]:
-    """config.json, the tokenizer and the like lie beside the tag."""
-    plans = {}
-    for name, path in source.companions.items():
-        size = path.stat().st_size
-        plans[name] = FilePlan(size, carried=[Carried(0, path, 0, size)])
-    return plans
-
-
-def _text(text: str) -> FilePlan:
-    return FilePlan(len(text.encode()), [Literal(0, text.encode())])
 
 
 def _notes(given: Given, training: TrainingState) -> Iterator[str]:

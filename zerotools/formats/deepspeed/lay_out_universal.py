@@ -20,13 +20,11 @@ from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import (
-    Carried,
     Checkpoint,
     Chunk,
     Dropped,
     FilePlan,
     Key,
-    Literal,
     Origin,
     Target,
     Tensor,
@@ -53,6 +51,7 @@ from zerotools.formats.deepspeed.universal_trees import (
 from zerotools.io.scalars import scalar_bytes
 from zerotools.io.torchzip.torchfile import TorchFile
 from zerotools.io.torchzip.values import StoredTensor
+from zerotools.io.wholefiles import companion_files, literal
 
 SUFFIX = "_universal"
 _NEW, _EMPTY = "new", "empty"
@@ -129,7 +128,7 @@ def lay_out_universal(
     client, unwritable = _client(source, training)
     _add_models(files, source, training, contents, client, stage)
     plans, beside = _around(source)
-    plans[LATEST[1]] = FilePlan(len(tag.encode()), [Literal(0, tag.encode())])
+    plans[LATEST[1]] = literal(tag.encode())
     plans |= files.plans
     checkpoint = Checkpoint(
         root=destination,
@@ -245,8 +244,4 @@ def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
     if source.origin.format in ("deepspeed", "universal"):
         plans, notes = around(source, same_ranks=False)
         return {n: plan for n, plan in plans.items() if n not in (*LATEST, *_SCRIPTS)}, notes
-    plans = {}
-    for name, path in source.companions.items():
-        size = path.stat().st_size
-        plans[name] = FilePlan(size, carried=[Carried(0, path, 0, size)])
-    return plans, ()
+    return companion_files(source), ()

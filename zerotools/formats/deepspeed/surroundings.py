@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, FilePlan, Literal
+from zerotools.core.checkpoint import Checkpoint, FilePlan
 from zerotools.formats.deepspeed.files import is_tag_directory
 from zerotools.formats.deepspeed.find import LATEST
 from zerotools.io.surroundings import files_around
+from zerotools.io.wholefiles import literal
 
 
 def around(source: Checkpoint, *, same_ranks: bool) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
@@ -22,7 +23,7 @@ def around(source: Checkpoint, *, same_ranks: bool) -> tuple[dict[str, FilePlan]
     notes: tuple[str, ...] = ()
     if _is_save_directory(source):
         plans, notes = files_around(directory, is_own, same_ranks=same_ranks)
-    plans[LATEST[0]] = FilePlan(len(tag.encode()), [Literal(0, tag.encode())])
+    plans[LATEST[0]] = literal(tag.encode())
     return plans, notes
 
 

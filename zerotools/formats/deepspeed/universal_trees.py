@@ -19,7 +19,7 @@ from zerotools.core.checkpoint import Checkpoint, TensorRef
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training import Group, TrainingState
 from zerotools.formats.deepspeed.column import Column
-from zerotools.formats.deepspeed.fresh import schedule_of
+from zerotools.formats.deepspeed.fresh import VERSION, schedule_of
 from zerotools.formats.deepspeed.model import ModelStates
 from zerotools.formats.deepspeed.scaler import scaler_of
 from zerotools.formats.deepspeed.shards import first_of
@@ -29,7 +29,6 @@ from zerotools.io.torchzip.torchfile import TorchFile
 from zerotools.io.torchzip.values import Ordered, Size, Storage, StoredTensor
 from zerotools.io.torchzip.walk import walk
 
-VERSION = "0.19.8"
 _SCALER = ("loss_scaler", "dynamic_loss_scale", "overflow")
 _KEPT = (*_SCALER, "clip_grad", "zero_stage", "ds_version")
 

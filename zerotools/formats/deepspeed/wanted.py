@@ -42,8 +42,11 @@ class Wanted:
     data_first: bool = False
 
 
-def wanted_of(blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks: int) -> Wanted:
-    """The layout for `ranks` ranks of what `saved_ranks` saved.
+def wanted_of(
+    blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks: int | None = None
+) -> Wanted:
+    """The layout for `ranks` ranks of what `saved_ranks` of DeepSpeed saved; None: no such ranks
+    did.
 
     Raises:
         BadRequest: a setting that the stage does not have, or ranks that cannot share experts.
@@ -58,7 +61,7 @@ def wanted_of(blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks:
             raise BadRequest("--round-robin is of stages 1 and 2, and the output is of stage 3")
         size = settled.sub_group_size
         if size is None:
-            if blueprint.kind == STAGE_3:
+            if blueprint.kind == STAGE_3 and saved_ranks is not None:
                 check_explained(blueprint, saved_ranks)
             size = size_of(blueprint)
         return Wanted(ranks, kind, stage, sub_group_size=size)
@@ -166,7 +169,9 @@ def _differing(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]
         yield SUB_GROUP_SIZE, wanted.sub_group_size
     if wanted.kind == STAGE_1_AND_2 and (zero.get(ROUND_ROBIN) is True) != wanted.round_robin:
         yield ROUND_ROBIN, wanted.round_robin
-    if wanted.kind != STAGE_3 and (zero.get(ALIGNED) is True) != (wanted.alignment is not None):
+    if wanted.kind == STAGE_1_AND_2 and (zero.get(ALIGNED) is True) != (
+        wanted.alignment is not None
+    ):
         yield ALIGNED, wanted.alignment is not None
 
 
