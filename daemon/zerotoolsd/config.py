@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.convert import build
-from zerotools.jobs.spec import key
+from zerotools.jobs.schema import key
 from zerotoolsd.lifecycle import RetryPolicy
 
 

@@ -88,11 +88,7 @@ def _check_batch(spec: JobSpec) -> Iterator[str]:
 
 def _check_training(spec: JobSpec) -> Iterator[str]:
     train = spec.train
-    if train.warmup_steps > train.steps:
-        yield (
-            f"train.warmup_steps = {train.warmup_steps}: must be at most train.steps, "
-            f"which is {train.steps}"
-        )
+    yield from check_length(train)
     yield from _check_decay(train)
     if train.schedule != "constant" and train.min_learning_rate > train.learning_rate:
         yield (
@@ -103,20 +99,34 @@ def _check_training(spec: JobSpec) -> Iterator[str]:
         yield f"train.betas = {show(train.betas)}: must be two numbers in [0, 1)"
 
 
+def check_length(train: TrainSpec) -> Iterator[str]:
+    """What is wrong with the parts of the schedule, as far as the number of steps is known."""
+    if train.steps is None and train.epochs is None:
+        yield "train: one of train.steps and train.epochs is needed"
+    if train.steps is None:
+        return
+    if train.epochs is not None:
+        yield "train: train.steps and train.epochs exclude one another; leave one out"
+    if train.warmup_steps > train.steps:
+        yield (
+            f"train.warmup_steps = {train.warmup_steps}: must be at most train.steps, "
+            f"which is {train.steps}"
+        )
+    decay = train.decay_steps if train.schedule == "wsd" else None
+    if decay is not None and train.warmup_steps + decay > train.steps:
+        yield (
+            f"train.decay_steps = {decay}: must leave room for train.warmup_steps, "
+            f"which is {train.warmup_steps}, in train.steps, which is {train.steps}"
+        )
+
+
 def _check_decay(train: TrainSpec) -> Iterator[str]:
     if train.momentum >= 1:
         yield f"train.momentum = {train.momentum}: must be less than 1"
-    if train.decay_steps is None:
-        return
-    if train.schedule != "wsd":
+    if train.decay_steps is not None and train.schedule != "wsd":
         yield (
             f"train.decay_steps = {train.decay_steps}: has no place in a "
             f'train.schedule = "{train.schedule}" job; leave it out, or set "wsd"'
-        )
-    elif train.warmup_steps + train.decay_steps > train.steps:
-        yield (
-            f"train.decay_steps = {train.decay_steps}: must leave room for train.warmup_steps, "
-            f"which is {train.warmup_steps}, in train.steps, which is {train.steps}"
         )
 
 

@@ -8,36 +8,16 @@ by them, so a key that is not here does not exist.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from zerotools.jobs.schema import key
 
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
 PRECISIONS = ("fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
-
-
-def key(
-    doc: str,
-    *,
-    default: Any = ...,
-    factory: Any = ...,
-    allowed: tuple[Any, ...] | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-) -> Any:
-    """A field of the job file: its meaning, default, and the values that it takes.
-
-    `least` and `most` are inclusive bounds, `above` an exclusive lower one.
-    """
-    rules = {"doc": doc, "allowed": allowed, "least": least, "most": most, "above": above}
-    if factory is not ...:
-        return field(default_factory=factory, metadata=rules)
-    if default is not ...:
-        return field(default=default, metadata=rules)
-    return field(metadata=rules)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +53,17 @@ class DataSpec:
 class TrainSpec:
     """`[train]`: the optimisation."""
 
-    steps: int = key(
+    steps: int | None = key(
         "Optimizer steps in the whole run, those before a resume included, and those of fp16 "
-        "training that were skipped.",
+        "training that were skipped. One of `steps` and `epochs`.",
+        default=None,
         least=1,
+    )
+    epochs: float | None = key(
+        "Instead of `steps`: how often the data is gone through; the last step is filled up from "
+        "the next epoch.",
+        default=None,
+        above=0,
     )
     batch_size: int = key(
         "Sequences in one optimizer step, over all ranks. Divisible by the world size.", least=1
@@ -124,6 +111,16 @@ class TrainSpec:
     max_grad_norm: float = key(
         "Gradients are clipped to this global norm; 0 switches it off.", default=1.0, least=0
     )
+
+    @property
+    def total_steps(self) -> int:
+        """`steps`; the trainer puts them in where the job file has `epochs`.
+
+        Raises ValueError: it has not yet.
+        """
+        if self.steps is None:
+            raise ValueError("the data of this job is not counted yet")
+        return self.steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ class Run:
         Raises:
             SaveFailed: the last checkpoint could not be written; one on the way may be missed.
         """
-        steps, every = self.spec.train.steps, self.spec.checkpoint.every
+        steps, every = self.spec.train.total_steps, self.spec.checkpoint.every
         stop = self._asked_before_the_first_step()
         if self.step >= steps:
             self.reporter.say(f"all {steps} steps are done already")

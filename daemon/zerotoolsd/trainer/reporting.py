@@ -21,11 +21,15 @@ GIB = 1 << 30
 class Reporter:
     """Says what happens, once, in both ways."""
 
-    def __init__(self, rank: Rank, notifier: Notifier, *, steps: int) -> None:
+    def __init__(self, rank: Rank, notifier: Notifier, *, steps: int | None) -> None:
         self._leads = rank.leads
         self._notifier = notifier
-        self._steps = steps
+        self._steps = steps or 0
         self._logged = 0.0
+
+    def expect(self, steps: int) -> None:
+        """The run has so many steps."""
+        self._steps = steps
 
     def say(self, line: str) -> None:
         """A line for people."""

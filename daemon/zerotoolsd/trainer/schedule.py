@@ -19,7 +19,7 @@ def learning_rate(train: TrainSpec, step: int) -> float:
         return peak * (step + 1) / warmup
     if train.schedule == "constant":
         return peak
-    last = train.steps - 1
+    last = train.total_steps - 1
     if train.schedule == "wsd":
         decay = decay_steps(train)
         return floor + (peak - floor) * min(1.0, max(0, last - step) / decay)
@@ -32,4 +32,4 @@ def decay_steps(train: TrainSpec) -> int:
     """How many of the last steps of a wsd schedule have less than the peak."""
     if train.decay_steps is not None:
         return train.decay_steps
-    return min(max(1, train.steps // 10), max(1, train.steps - train.warmup_steps))
+    return min(max(1, train.total_steps // 10), max(1, train.total_steps - train.warmup_steps))

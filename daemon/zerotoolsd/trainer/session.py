@@ -11,6 +11,7 @@ import torch.distributed as dist
 from zerotools.formats.dcp.jobrecord import LossScaleRecord
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.blueprint import Blueprint, check_fit, draw, read_config
+from zerotoolsd.trainer.epochs import with_steps
 from zerotoolsd.trainer.group import Group, join
 from zerotoolsd.trainer.loop import Run
 from zerotoolsd.trainer.lossscale import resumed
@@ -73,6 +74,8 @@ def prepare(
         ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
     """
     batches, data = open_data(spec, run_dir, group)
+    spec = with_steps(spec, batches.windows)
+    reporter.expect(spec.train.total_steps)
     phases.done("data")
     config = read_config(spec.model)
     check_fit(config, batches.tokens.vocabulary, spec.data.sequence_length)

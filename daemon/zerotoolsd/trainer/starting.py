@@ -87,7 +87,7 @@ def describe_run(
     trainable, frozen = blueprint.parameter_count()
     return JobRecord(
         step=0,
-        steps_total=train.steps,
+        steps_total=train.total_steps,
         world_size=group.rank.world_size,
         stage=spec.zero.stage,
         precision=train.precision,
@@ -104,7 +104,7 @@ def describe_run(
             "learning_rate": train.learning_rate,
             "min_learning_rate": train.min_learning_rate,
             "warmup_steps": train.warmup_steps,
-            "steps": train.steps,
+            "steps": train.total_steps,
             **({"decay_steps": decay_steps(train)} if train.schedule == "wsd" else {}),
         },
         rng=RNG_PER_RANK,
