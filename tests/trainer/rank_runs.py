@@ -1,8 +1,8 @@
 """A rank that runs several jobs, one after another: run by `launching.start`.
 
 `runs.json` in the output directory has the jobs by name, in order. Rank 0 prints one JSON object:
-by name, what each step came to, a digest over all that a run trains where it began and where it
-ended, and why it diverged.
+by name, what each step came to, what the first batch was evaluated at before, a digest over all
+that a run trains where it began and where it ended, and why it diverged.
 """
 
 import argparse
@@ -21,15 +21,18 @@ entry["make_importable"]()
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
+from zerotoolsd.trainer.batches import rank_share  # noqa: E402
+from zerotoolsd.trainer.enginetype import Outcome  # noqa: E402
 from zerotoolsd.trainer.failures import Diverged  # noqa: E402
 from zerotoolsd.trainer.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.loop import Run  # noqa: E402
 from zerotoolsd.trainer.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.phases import Phases  # noqa: E402
 from zerotoolsd.trainer.reporting import Reporter  # noqa: E402
 from zerotoolsd.trainer.session import prepare  # noqa: E402
 from zerotoolsd.trainer.settings import rank_from, read_spec  # noqa: E402
 from zerotoolsd.trainer.state import Live  # noqa: E402
-from zerotoolsd.trainer.step import Outcome  # noqa: E402
+from zerotoolsd.trainer.torchengine import TorchEngine  # noqa: E402
 
 
 class Recorder(Reporter):
@@ -57,20 +60,32 @@ def digest(live: Live, group: Group) -> str:
     return found
 
 
+def first_batch(ready: Run, group: Group) -> float:
+    """The mean loss of the batch that the next step will train on, by evaluation."""
+    rank, size = group.rank, ready.spec.train.batch_size
+    share = rank_share(ready.consumed, size, rank.number, rank.world_size)
+    found = ready.engine.evaluate(ready.batches.sequences(*share))
+    loss, tokens = group.total([found.loss, found.tokens])
+    return loss / tokens
+
+
 def run(run_dir: Path, group: Group) -> dict[str, Any]:
     """Run the job in `run_dir`; what there is to compare."""
     spec = read_spec(run_dir)
     reporter = Recorder(group.rank, Notifier(None, group.rank.number), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
-    begun, error = digest(ready.live, group), None
+    assert isinstance(ready.engine, TorchEngine)
+    evaluated = first_batch(ready, group)
+    begun, error = digest(ready.engine.live, group), None
     try:
         assert ready.train() == 0
     except Diverged as diverged:
         error = str(diverged)
     return {
         "outcomes": [asdict(outcome) for outcome in reporter.outcomes],
+        "evaluated": evaluated,
         "begun": begun,
-        "ended": digest(ready.live, group),
+        "ended": digest(ready.engine.live, group),
         "error": error,
     }
 

@@ -85,6 +85,15 @@ def test_losses_are_those_of_stage_0_on_one_rank(by_ranks: dict[int, Runs], rank
         assert by_ranks[ranks].losses(f"stage-{stage}") == wanted
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_evaluation_gives_the_loss_that_training_begins_with(
+    by_ranks: dict[int, Runs], ranks: int
+) -> None:
+    for name, report in by_ranks[ranks].report.items():
+        wanted = by_ranks[ranks].losses(name)[0]
+        assert report["evaluated"] == pytest.approx(wanted, rel=TOLERANCE)
+
+
 @pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)])
 def test_every_stage_arrives_whole_at_another_stage_and_number_of_ranks(
     by_ranks: dict[int, Runs], source: int, ranks: int

@@ -8,10 +8,14 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     shuffle, batches              which of them a step trains on, at any number of ranks
     blueprint, sharding           the model on the meta device, then sharded (FSDP2)
     initial, weights              what the shards begin with: the seed, or safetensors
-    optimizer, schedule, step     one optimizer step (stage 1's part of it: partition)
+    enginetype, engines           what the loop drives, and which one a job names
+    torchengine, step             engine `torch`: one optimizer step, its part of a checkpoint
+    objective                     the loss
+    optimizer, schedule           what updates the weights (stage 1's part of it: partition)
     lossscale                     what fp16 multiplies the loss by
     loop                          steps, until the end or a stop
-    state, saving, resuming, rng  checkpoints, whole or not at all (also checkedreader, output)
+    saving, resuming, rng         checkpoints, whole or not at all (also output)
+    state, loading                their tensors (also checkedreader)
     notify, reporting, phases     progress to the supervisor and to the log
     failures                      exit statuses
 """

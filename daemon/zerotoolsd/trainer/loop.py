@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerotools.formats.dcp.jobrecord import JobRecord, LossScaleRecord
+from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.batches import Batches, rank_share
-from zerotoolsd.trainer.failures import EXIT_DONE, EXIT_STOPPED, Diverged
+from zerotoolsd.trainer.enginetype import Engine, Outcome
+from zerotoolsd.trainer.failures import EXIT_DONE, EXIT_STOPPED
 from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.lossscale import after
 from zerotoolsd.trainer.phases import Phases
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.saving import SaveFailed, Saver
 from zerotoolsd.trainer.settings import stop_reason
-from zerotoolsd.trainer.state import Live
-from zerotoolsd.trainer.step import Outcome, train_step
-
-MOST_IN_A_ROW = 20
-"""Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down
-from 2 to the power of 16 before."""
 
 
 @dataclass
 class Run:
-    """A run that is ready to train: `step` steps are done, `skipped` of them without an update,
-    `consumed` sequences were read, and `loss_scale` is that of the next one (fp16 alone has one).
+    """A run that is ready to train: `step` steps are done and `consumed` sequences were read.
 
     `template` is what the records of all its checkpoints have in common.
     """
@@ -36,7 +28,7 @@ class Run:
     spec: JobSpec
     run_dir: Path
     group: Group
-    live: Live
+    engine: Engine
     batches: Batches
     saver: Saver
     reporter: Reporter
@@ -44,9 +36,6 @@ class Run:
     template: JobRecord
     step: int
     consumed: int
-    skipped: int
-    loss_scale: LossScaleRecord | None
-    _in_a_row: int = 0
 
     def train(self) -> int:
         """Run the remaining steps; the exit status. All ranks call it together.
@@ -83,19 +72,7 @@ class Run:
         train, rank = self.spec.train, self.group.rank
         share = rank_share(self.consumed, train.batch_size, rank.number, rank.world_size)
         sequences = self.batches.sequences(*share)
-        scale = self.loss_scale
-        outcome = train_step(
-            self.live,
-            sequences,
-            self.step,
-            train,
-            self.group,
-            stop_asked=self._stop_asked,
-            skipped=self.skipped,
-            loss_scale=None if scale is None else scale.cur_scale,
-        )
-        if scale is not None:
-            self._rescale(scale, overflow=outcome.is_skipped)
+        outcome = self.engine.step(sequences, self.step, self._stop_asked)
         if self.step == first:
             self.phases.done("first step")
             self.reporter.say(f"ready in {self.phases}")
@@ -105,16 +82,6 @@ class Run:
         self.reporter.stepped(self.step, outcome, tokens, time.monotonic() - started)
         return outcome
 
-    def _rescale(self, scale: LossScaleRecord, *, overflow: bool) -> None:
-        self.loss_scale = after(scale, overflow=overflow)
-        self.skipped += overflow
-        self._in_a_row = self._in_a_row + 1 if overflow else 0
-        if not scale.dynamic and self._in_a_row >= MOST_IN_A_ROW:
-            raise Diverged(
-                f"gradients overflowed in {MOST_IN_A_ROW} steps in a row at fp16.loss_scale = "
-                f"{scale.cur_scale:g}: lower it, or leave it out, and resume from a checkpoint"
-            )
-
     def _save(self) -> None:
         self.reporter.enter("save")
         saved = self.saver.save(self._record())
@@ -122,14 +89,8 @@ class Run:
         self.reporter.enter("train")
 
     def _record(self) -> JobRecord:
-        return dataclasses.replace(
-            self.template,
-            step=self.step,
-            consumed_sequences=self.consumed,
-            skipped_steps=self.skipped,
-            loss_scale=self.loss_scale,
-            optimizer=self.live.optimizer.describe(),
-        )
+        now = replace(self.template, step=self.step, consumed_sequences=self.consumed)
+        return self.engine.describe(now)
 
     def _save_if_possible(self) -> None:
         # A full disk must not end a run that can go on: the checkpoint before still stands.

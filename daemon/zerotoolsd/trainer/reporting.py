@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotoolsd.trainer.enginetype import Outcome
 from zerotoolsd.trainer.notify import Notifier, resident_bytes
 from zerotoolsd.trainer.saving import Saved
 from zerotoolsd.trainer.settings import Rank
-from zerotoolsd.trainer.step import Outcome
 
 LOG_SECONDS = 1.0
 GIB = 1 << 30

@@ -1,25 +1,17 @@
-"""Where the run goes on: the choice of a checkpoint, and loading it at any number of ranks."""
+"""Where the run goes on: the choice of a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.api import CheckpointException
-
-from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.errors import BadFile
 from zerotools.formats.dcp import jobcheckpoint as layout
-from zerotools.formats.dcp.jobrecord import RNG_PER_RANK, JobRecord
-from zerotools.formats.dcp.metadata import Metadata
+from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer import rng
-from zerotoolsd.trainer.checkedreader import CheckedReader
 from zerotoolsd.trainer.failures import BadCheckpoint
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.saving import clear_leftovers
-from zerotoolsd.trainer.state import Live
 
 
 @dataclass(frozen=True)
@@ -91,47 +83,3 @@ def _is_ahead(path: Path, above: int) -> bool:
         return False
     steps = [layout.step_of(directory.name) or 0 for directory in layout.listing(path)]
     return any(step > above for step in steps) and layout.choose(path, above=above).path is not None
-
-
-def load(live: Live, start: Start, group: Group) -> bool:
-    """Fill the live state from `start`; whether the random numbers go on too.
-
-    Raises:
-        BadRequest: the checkpoint is of another model; the first tensor that differs is named.
-        BadCheckpoint: it cannot be read.
-    """
-    directory = start.path / layout.DCP
-    _load_tensors(live, directory, group)
-    same = start.record.rng == RNG_PER_RANK and start.record.world_size == group.rank.world_size
-    if same:
-        try:
-            rng.restore(start.path / layout.rng_name(group.rank.number))
-        except BadFile as error:
-            raise BadCheckpoint(str(error)) from None
-    return same
-
-
-def _load_tensors(live: Live, directory: Path, group: Group) -> None:
-    try:
-        reader = CheckedReader(directory)
-    except (BadFile, Unsupported, OSError) as error:
-        raise BadCheckpoint(str(error)) from None
-    for sentence in _differences(live, reader.checked, directory):
-        raise BadRequest(sentence)
-    try:
-        dcp.load(live.tree(), storage_reader=reader, process_group=group.control)
-    except CheckpointException as error:  # a BaseException: it must not pass as an interruption
-        first = next(iter(error.failures.values()))[0]
-        raise BadCheckpoint(f"{directory} cannot be loaded: {first}") from error
-
-
-def _differences(live: Live, stored: Metadata, directory: Path) -> Iterator[str]:
-    for name, tensor in live.flat().items():
-        saved = stored.tensors.get(name)
-        if saved is None:
-            yield f"{directory} has no tensor {name}: it is a checkpoint of another model"
-        elif saved.shape != tuple(tensor.shape):
-            yield (
-                f"{directory}: {name} has shape {list(saved.shape)} and the job's model has "
-                f"{list(tensor.shape)}: it is a checkpoint of another model"
-            )

@@ -21,15 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.api import CheckpointException
-
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.io.manifest import write_manifest
 from zerotoolsd.trainer import rng
 from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.state import Live
 
 Value = TypeVar("Value")
 
@@ -59,15 +55,15 @@ def _nothing(path: Path) -> None:
 class Saver:
     """Writes the checkpoints of one run.
 
-    `add_files` puts the config and tokenizer into a staging directory, `keep` is a checkpoint that
-    the job file names, which is never deleted. `before_commit` is called on rank 0 when all but the
-    manifest is written.
+    `write` puts the calling rank's part into a staging directory, `add_files` the config and
+    tokenizer. `keep` is a checkpoint that the job file names, which is never deleted.
+    `before_commit` is called on rank 0 when all but the manifest is written.
     """
 
     output_dir: Path
     keep_last: int | None
     group: Group
-    live: Live
+    write: Callable[[Path], None]
     add_files: Callable[[Path], None]
     keep: Path | None = None
     before_commit: Callable[[Path], None] = _nothing
@@ -113,7 +109,7 @@ class Saver:
             raise SaveFailed(problems[0])
 
     def _write_part(self, staging: Path) -> None:
-        _write_tensors(self.live, staging / layout.DCP, self.group)
+        self.write(staging)
         _write_text(staging / layout.rng_name(self.group.rank.number), rng.capture())
 
     def _make_staging(self, step: int) -> Path:
@@ -129,8 +125,8 @@ class Saver:
         for file in _files(staging):
             _sync_file(file)
         write_manifest(staging)
-        layout.sync_directory(staging / layout.DCP)
-        layout.sync_directory(staging)
+        for directory in (*_directories(staging), staging):
+            layout.sync_directory(directory)
         size = sum(file.stat().st_size for file in _files(staging))
         path = self.output_dir / layout.directory_name(record.step)
         if path.exists():  # only one that did not verify: a whole one would have been resumed from
@@ -173,22 +169,14 @@ def clear_leftovers(output_dir: Path) -> None:
                 path.unlink()
 
 
-def _write_tensors(live: Live, directory: Path, group: Group) -> None:
-    writer = dcp.FileSystemWriter(directory, single_file_per_rank=True, sync_files=True)
-    try:
-        dcp.save(live.tree(), storage_writer=writer, process_group=group.control)
-    except CheckpointException as error:  # a BaseException: it must not pass as an interruption
-        raise SaveFailed(_causes(error)) from error
-
-
-def _causes(error: CheckpointException) -> str:
-    return "; ".join(f"rank {rank}: {pair[0]}" for rank, pair in sorted(error.failures.items()))
-
-
 def _discard(path: Path) -> None:
     trash = path.with_name(f"{layout.TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
     path.rename(trash)
     shutil.rmtree(trash)
+
+
+def _directories(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_dir())
 
 
 def _files(directory: Path) -> Iterator[Path]:

@@ -8,22 +8,21 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from zerotools.formats.dcp.jobrecord import LossScaleRecord
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.blueprint import Blueprint, check_fit, draw, read_config
+from zerotoolsd.trainer.engines import make_engine
 from zerotoolsd.trainer.epochs import with_steps
 from zerotoolsd.trainer.group import Group, join
 from zerotoolsd.trainer.loop import Run
-from zerotoolsd.trainer.lossscale import resumed
 from zerotoolsd.trainer.notify import Notifier
 from zerotoolsd.trainer.output import claim
 from zerotoolsd.trainer.phases import Phases
 from zerotoolsd.trainer.reading import BYTES, open_data
 from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.resuming import Start, choose_start
+from zerotoolsd.trainer.resuming import choose_start
 from zerotoolsd.trainer.saving import Saver
 from zerotoolsd.trainer.settings import Rank, read_spec
-from zerotoolsd.trainer.starting import begin, describe_run, materialise, warn_of_changes
+from zerotoolsd.trainer.starting import begin, describe_run, warn_of_changes
 from zerotoolsd.trainer.tokenizing import copy_tokenizer
 
 BeforeCommit = Callable[[Path], None]
@@ -86,9 +85,9 @@ def prepare(
         reporter.skipped(skipped.path, skipped.why)
     start = decision.start
     reporter.enter("load")
-    live = materialise(spec, blueprint, group, reporter, start)
+    engine = make_engine(spec, blueprint, group, reporter, start)
     phases.done("weights")
-    begin(spec, live, group, reporter, start)
+    begin(spec, engine, group, reporter, start)
     if start is not None:
         warn_of_changes(spec, data, start, reporter)
         phases.done("resume")
@@ -96,7 +95,7 @@ def prepare(
         Path(spec.output_dir or ""),
         spec.checkpoint.keep_last,
         group,
-        live,
+        engine.write,
         add_files=lambda staging: _add_files(spec, blueprint, staging),
         keep=Path(spec.resume_from) if spec.resume_from else None,
         before_commit=before_commit,
@@ -105,23 +104,15 @@ def prepare(
         spec,
         run_dir,
         group,
-        live,
+        engine,
         batches,
         saver,
         reporter,
         phases,
-        describe_run(spec, blueprint, live, group, data),
+        describe_run(spec, blueprint, group, data),
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
-        skipped=start.record.skipped_steps if start else 0,
-        loss_scale=_loss_scale(spec, start),
     )
-
-
-def _loss_scale(spec: JobSpec, start: Start | None) -> LossScaleRecord | None:
-    if spec.train.precision != "fp16":
-        return None
-    return resumed(spec.fp16, start.record.loss_scale if start else None)
 
 
 def _add_files(spec: JobSpec, blueprint: Blueprint, staging: Path) -> None:

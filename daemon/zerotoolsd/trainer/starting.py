@@ -7,15 +7,25 @@ from pathlib import Path
 import torch
 
 import zerotools
-from zerotools.formats.dcp.jobrecord import RNG_PER_RANK, DataRecord, JobRecord, ModelRecord
+from zerotools.core.errors import BadFile
+from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.formats.dcp.jobrecord import (
+    RNG_PER_RANK,
+    DataRecord,
+    JobRecord,
+    ModelRecord,
+    OptimizerRecord,
+)
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer import rng
 from zerotoolsd.trainer.blueprint import Blueprint, checkpoint_activations
+from zerotoolsd.trainer.enginetype import Engine
+from zerotoolsd.trainer.failures import BadCheckpoint
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.initial import initialise
 from zerotoolsd.trainer.optimizer import make_optimizer
 from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.resuming import Start, load
+from zerotoolsd.trainer.resuming import Start
 from zerotoolsd.trainer.schedule import decay_steps
 from zerotoolsd.trainer.sharding import shard
 from zerotoolsd.trainer.state import Live
@@ -50,7 +60,9 @@ def materialise(
     return Live(model, make_optimizer(model, spec.train, stage))
 
 
-def begin(spec: JobSpec, live: Live, group: Group, reporter: Reporter, start: Start | None) -> None:
+def begin(
+    spec: JobSpec, engine: Engine, group: Group, reporter: Reporter, start: Start | None
+) -> None:
     """Load the checkpoint, if there is one, and set the random numbers.
 
     Raises:
@@ -60,8 +72,14 @@ def begin(spec: JobSpec, live: Live, group: Group, reporter: Reporter, start: St
     rng.seed_rank(spec.seed, start.record.step if start else 0, rank.number)
     if start is None:
         return
-    same_rng = load(live, start, group)
-    reporter.resumed(start.path, start.record, rank.world_size, same_rng)
+    engine.load(start.path, start.record)
+    same = start.record.rng == RNG_PER_RANK and start.record.world_size == rank.world_size
+    if same:
+        try:
+            rng.restore(start.path / layout.rng_name(rank.number))
+        except BadFile as error:
+            raise BadCheckpoint(str(error)) from None
+    reporter.resumed(start.path, start.record, rank.world_size, same)
 
 
 def warn_of_changes(spec: JobSpec, data: DataRecord, start: Start, reporter: Reporter) -> None:
@@ -79,10 +97,8 @@ def warn_of_changes(spec: JobSpec, data: DataRecord, start: Start, reporter: Rep
             reporter.say(f"note: {name} was {before} when {start.path.name} was saved, now {now}")
 
 
-def describe_run(
-    spec: JobSpec, blueprint: Blueprint, live: Live, group: Group, data: DataRecord
-) -> JobRecord:
-    """The record of this run's checkpoints, as of step 0."""
+def describe_run(spec: JobSpec, blueprint: Blueprint, group: Group, data: DataRecord) -> JobRecord:
+    """The record of this run's checkpoints, as of step 0, but for what the engine adds."""
     train = spec.train
     trainable, frozen = blueprint.parameter_count()
     return JobRecord(
@@ -95,9 +111,8 @@ def describe_run(
         consumed_sequences=0,
         batch_size=train.batch_size,
         sequence_length=spec.data.sequence_length,
-        optimizer=live.optimizer.describe(),
+        optimizer=OptimizerRecord(train.optimizer, ()),
         model=ModelRecord(trainable, frozen),
-        replicated=live.replicated(),
         aliases=dict(blueprint.aliases),
         schedule={
             "name": train.schedule,

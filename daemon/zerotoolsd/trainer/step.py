@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.nn import functional
 
 from zerotools.jobs.spec import TrainSpec
+from zerotoolsd.trainer.enginetype import Outcome, Sequences
 from zerotoolsd.trainer.failures import Diverged
 from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.objective import mean_loss
 from zerotoolsd.trainer.schedule import learning_rate
 from zerotoolsd.trainer.state import Live
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """`loss` is the mean over the tokens of the global batch, `stop` what rank 0 was asked.
-    `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
-    `skipped` counts such steps of the run."""
-
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    stop: bool
-    loss_scale: float | None = None
-    is_skipped: bool = False
-    skipped: int = 0
-
-
 def train_step(
     live: Live,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequences,
     step: int,
     train: TrainSpec,
     group: Group,
@@ -61,7 +46,7 @@ def train_step(
     loss = torch.zeros((), dtype=torch.float32, device=group.device)
     for number, piece in enumerate(pieces):
         live.model.set_requires_gradient_sync(number == len(pieces) - 1)
-        part = _token_loss(live.model, piece, group.device) / len(pieces)
+        part = mean_loss(live.model, piece, group.device) / len(pieces)
         (part if loss_scale is None else part * loss_scale).backward()
         loss += part.detach()
     if loss_scale is not None:
@@ -79,15 +64,6 @@ def train_step(
         live.optimizer.step(rate)
     live.model.zero_grad(set_to_none=True)
     return Outcome(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
-
-
-def _token_loss(
-    model: Any, sequences: Sequence[Sequence[int]], device: torch.device
-) -> torch.Tensor:
-    windows = torch.tensor([list(sequence) for sequence in sequences], dtype=torch.int64)
-    windows = windows.to(device, non_blocking=True)
-    logits = model(input_ids=windows[:, :-1], use_cache=False).logits
-    return functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
 
 
 def _unscale(model: Any, scale: float) -> None:

@@ -1,0 +1,72 @@
+"""What the loop drives: one interface, and the engines behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from zerotools.formats.dcp.jobrecord import JobRecord
+
+Sequences = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`loss` is the mean over the tokens of the global batch, `stop` what rank 0 was asked.
+    `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
+    `skipped` counts such steps of the run."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    stop: bool
+    loss_scale: float | None = None
+    is_skipped: bool = False
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Losses of single tokens, summed, and how many they were."""
+
+    loss: float
+    tokens: int
+
+
+class Engine(Protocol):
+    """A model, its optimizer, and how the ranks share both. All ranks call each method together.
+
+    Random numbers, the data order and the commit of a checkpoint are the loop's affair.
+    """
+
+    def step(self, sequences: Sequences, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+        """Take optimizer step `step`, counted from 0, on this rank's `sequences`.
+
+        Rank 0 alone looks at `stop_asked`, as late as it can; all ranks have its answer.
+
+        Raises:
+            Diverged: loss or gradient is not finite; the weights are as they were.
+        """
+
+    def evaluate(self, sequences: Sequences) -> Summed:
+        """The losses of this rank's `sequences`; nothing that is trained or saved changes."""
+
+    def write(self, staging: Path) -> None:
+        """Write this rank's part of a checkpoint below `staging`.
+
+        Raises:
+            OSError, SaveFailed: it could not be written.
+        """
+
+    def describe(self, record: JobRecord) -> JobRecord:
+        """`record` with what this engine knows: the optimizer, the loss scale, the layout."""
+
+    def load(self, directory: Path, record: JobRecord) -> None:
+        """Go on from the checkpoint in `directory`.
+
+        Raises:
+            BadRequest: it is of another model.
+            BadCheckpoint: it cannot be read.
+        """

@@ -1,0 +1,117 @@
+"""Engine `torch`: FSDP2 over the ranks, torch's optimizers, checkpoints by DCP."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.fsdp import FSDPModule
+
+from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.formats.dcp.jobrecord import JobRecord, LossScaleRecord
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.enginetype import Outcome, Sequences, Summed
+from zerotoolsd.trainer.failures import Diverged
+from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.loading import load_shards
+from zerotoolsd.trainer.lossscale import after, initial, resumed
+from zerotoolsd.trainer.objective import summed_loss
+from zerotoolsd.trainer.saving import SaveFailed
+from zerotoolsd.trainer.state import Live
+from zerotoolsd.trainer.step import train_step
+
+MOST_IN_A_ROW = 20
+"""Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down
+from 2 to the power of 16 before."""
+
+
+@dataclass
+class TorchEngine:
+    """`skipped` steps of the run were without an update; `loss_scale` is that of the next one (fp16
+    alone has one)."""
+
+    spec: JobSpec
+    live: Live
+    group: Group
+    skipped: int = 0
+    loss_scale: LossScaleRecord | None = None
+    _in_a_row: int = 0
+
+    def __post_init__(self) -> None:
+        if self.spec.train.precision == "fp16":
+            self.loss_scale = initial(self.spec.fp16)
+
+    def step(self, sequences: Sequences, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+        """As `Engine.step`; an overflow of fp16 gradients skips the step and lowers the scale."""
+        scale = self.loss_scale
+        outcome = train_step(
+            self.live,
+            sequences,
+            step,
+            self.spec.train,
+            self.group,
+            stop_asked=stop_asked,
+            skipped=self.skipped,
+            loss_scale=None if scale is None else scale.cur_scale,
+        )
+        if scale is not None:
+            self._rescale(scale, overflow=outcome.is_skipped)
+        return outcome
+
+    def _rescale(self, scale: LossScaleRecord, *, overflow: bool) -> None:
+        self.loss_scale = after(scale, overflow=overflow)
+        self.skipped += overflow
+        self._in_a_row = self._in_a_row + 1 if overflow else 0
+        if not scale.dynamic and self._in_a_row >= MOST_IN_A_ROW:
+            raise Diverged(
+                f"gradients overflowed in {MOST_IN_A_ROW} steps in a row at fp16.loss_scale = "
+                f"{scale.cur_scale:g}: lower it, or leave it out, and resume from a checkpoint"
+            )
+
+    def evaluate(self, sequences: Sequences) -> Summed:
+        """As `Engine.evaluate`."""
+        model = self.live.model
+        model.eval()
+        try:
+            return summed_loss(model, sequences, self.group.device)
+        finally:
+            # Without a backward pass nothing else lets go of what the forward pass gathered.
+            for module in model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+            model.train()
+
+    def write(self, staging: Path) -> None:
+        """As `Engine.write`: tensors by torch's DCP, each replica once."""
+        writer = dcp.FileSystemWriter(
+            staging / layout.DCP, single_file_per_rank=True, sync_files=True
+        )
+        try:
+            dcp.save(self.live.tree(), storage_writer=writer, process_group=self.group.control)
+        except CheckpointException as error:  # a BaseException: no interruption
+            raise SaveFailed(_causes(error)) from error
+
+    def describe(self, record: JobRecord) -> JobRecord:
+        """As `Engine.describe`."""
+        return dataclasses.replace(
+            record,
+            optimizer=self.live.optimizer.describe(),
+            replicated=self.live.replicated(),
+            skipped_steps=self.skipped,
+            loss_scale=self.loss_scale,
+        )
+
+    def load(self, directory: Path, record: JobRecord) -> None:
+        """As `Engine.load`: at any number of ranks, of any stage."""
+        load_shards(self.live, directory / layout.DCP, self.group)
+        self.skipped = record.skipped_steps
+        if self.spec.train.precision == "fp16":
+            self.loss_scale = resumed(self.spec.fp16, record.loss_scale)
+
+
+def _causes(error: CheckpointException) -> str:
+    return "; ".join(f"rank {rank}: {pair[0]}" for rank, pair in sorted(error.failures.items()))
