@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,31 +9,27 @@ from pathlib import Path
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd import checkpoints
+from zerotoolsd import checkpoints, preflightdata
 
 
 def check_files(spec: JobSpec) -> None:
-    """Every file that the job reads is there. Raises BadRequest naming each that is not."""
+    """Every file that the job reads is there, and what is seen at a glance is in order.
+
+    Raises BadRequest naming each that is not.
+    """
     problems = list(_missing(spec))
     if problems:
         raise BadRequest("; ".join(problems))
 
 
 def _missing(spec: JobSpec) -> Iterator[str]:
-    if isinstance(spec.model.config, str) and not Path(spec.model.config).is_file():
-        yield f"model.config = {spec.model.config}: there is no such file"
-    if spec.model.path is not None and not Path(spec.model.path).is_dir():
-        yield f"model.path = {spec.model.path}: there is no such directory"
-    if spec.data.tokenizer != "bytes" and not Path(spec.data.tokenizer).exists():
-        yield f"data.tokenizer = {spec.data.tokenizer}: there is no such file or directory"
+    yield from preflightdata.check_model(spec)
+    yield from preflightdata.check_tokenizer(spec)
     if spec.resume_from is not None and not Path(spec.resume_from).is_dir():
         yield f"resume_from = {spec.resume_from}: there is no such directory"
     elif spec.resume_from is not None:
         yield from _unusable(Path(spec.resume_from), spec.train.optimizer)
-    for pattern in spec.data.text:
-        # A pattern with ** may walk a whole disk: the trainer finds out.
-        if "**" not in pattern and not Path(pattern).is_file() and not _matches(pattern):
-            yield f"data.text = {pattern}: no file matches"
+    yield from preflightdata.check_data(spec)
 
 
 def _unusable(resume_from: Path, optimizer: str) -> Iterator[str]:
@@ -50,11 +45,6 @@ def _unusable(resume_from: Path, optimizer: str) -> Iterator[str]:
         yield str(error)
     except BadFile as error:
         yield f"resume_from = {resume_from}: {error}; name another checkpoint"
-
-
-def _matches(pattern: str) -> bool:
-    # Path.glob takes no absolute pattern.
-    return next(glob.iglob(pattern, recursive=True), None) is not None  # noqa: PTH207
 
 
 def check_output(spec: JobSpec) -> None:

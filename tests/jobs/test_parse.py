@@ -136,7 +136,10 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"seed": 2**63}, "must fit in 64 bits"),
         ({"data__text": "a.py"}, 'data.text = "a.py": must be a list'),
         ({"data__text": ["/a", 3]}, "entry 1 (3) must be a string"),
-        ({"data__text": []}, "data.text = []: must name at least one file"),
+        (
+            {"data__text": []},
+            "data: one of data.text, data.tokens and data.examples must name",
+        ),
         ({"data__text": ["/a\0"]}, "must not contain a NUL"),
         ({"name": "\ud800"}, "must be valid Unicode text"),
         ({"name": ""}, "must be 1 to 200 printable characters"),
@@ -163,6 +166,28 @@ def test_a_bare_python_is_looked_up() -> None:
             {"train__schedule": "linear", "train__min_learning_rate": 1.0},
             "must be at most train.learning_rate",
         ),
+        ({"data__examples": ["/e"]}, "data.text and data.examples exclude one another"),
+        ({"data__packing": True}, "data.packing = true: has no place beside data.text"),
+        ({"data__text": [], "data__tokens": ["/a.bin"]}, "token_type: is missing; /a.bin does not"),
+        ({"data__token_type": "uint16"}, 'token_type = "uint16": has no place beside data.text'),
+        ({"data__text": [], "data__examples": ["/e"]}, "data.examples needs the path of a Hugging"),
+        (
+            {
+                "data": {
+                    "examples": ["/e"],
+                    "tokenizer": "/t",
+                    "prompt_column": "a",
+                    "response_column": "a",
+                }
+            },
+            'must differ, and are "a", "a"',
+        ),
+        ({"eval__every": 5}, "eval: one of eval.files and eval.fraction is needed"),
+        (
+            {"eval__files": ["/e"], "eval__fraction": 0.1},
+            "eval.files and eval.fraction exclude one another",
+        ),
+        ({"eval__fraction": 1}, "eval.fraction = 1.0: must be less than 1"),
         ({"train__decay_steps": 2}, 'has no place in a train.schedule = "cosine" job'),
         (
             {"train__schedule": "wsd", "train__decay_steps": 6, "train__warmup_steps": 5},

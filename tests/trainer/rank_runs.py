@@ -21,8 +21,8 @@ entry["make_importable"]()
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
-from zerotoolsd.trainer.batches import rank_share  # noqa: E402
 from zerotoolsd.trainer.enginetype import Outcome  # noqa: E402
+from zerotoolsd.trainer.evaluating import Evaluated  # noqa: E402
 from zerotoolsd.trainer.failures import Diverged  # noqa: E402
 from zerotoolsd.trainer.group import Group, join  # noqa: E402
 from zerotoolsd.trainer.loop import Run  # noqa: E402
@@ -41,11 +41,17 @@ class Recorder(Reporter):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.outcomes: list[Outcome] = []
+        self.evaluations: dict[int, Evaluated] = {}
 
     def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
         """Keep it, and go on."""
         self.outcomes.append(outcome)
         super().stepped(step, outcome, tokens, seconds)
+
+    def evaluated(self, step: int, found: Evaluated) -> None:
+        """Keep it, and go on."""
+        self.evaluations[step] = found
+        super().evaluated(step, found)
 
 
 def digest(live: Live, group: Group) -> str:
@@ -63,8 +69,8 @@ def digest(live: Live, group: Group) -> str:
 def first_batch(ready: Run, group: Group) -> float:
     """The mean loss of the batch that the next step will train on, by evaluation."""
     rank, size = group.rank, ready.spec.train.batch_size
-    share = rank_share(ready.consumed, size, rank.number, rank.world_size)
-    found = ready.engine.evaluate(ready.batches.sequences(*share))
+    share = ready.batches.share(ready.consumed, size, rank.number, rank.world_size)
+    found = ready.engine.evaluate(share.examples)
     loss, tokens = group.total([found.loss, found.tokens])
     return loss / tokens
 
@@ -84,6 +90,7 @@ def run(run_dir: Path, group: Group) -> dict[str, Any]:
     return {
         "outcomes": [asdict(outcome) for outcome in reporter.outcomes],
         "evaluated": evaluated,
+        "evaluations": {step: asdict(found) for step, found in reporter.evaluations.items()},
         "begun": begun,
         "ended": digest(ready.engine.live, group),
         "error": error,

@@ -26,15 +26,15 @@ def test_a_pattern_without_a_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [0, 5, PIECE_BYTES - 1, PIECE_BYTES + 7])
 def test_the_first_byte_that_is_not_utf8_is_named(tmp_path: Path, before: int) -> None:
     path = tmp_path / "latin.txt"
-    path.write_bytes(b"a" * before + b"\xe9 is Latin-1")
-    with pytest.raises(BadFile, match=rf"latin\.txt is not UTF-8: byte {before} is 0xe9"):
+    path.write_bytes(b"\n" + b"a" * before + b"\n\xe9 is Latin-1")
+    with pytest.raises(BadFile, match=rf"latin\.txt, line 3: .* byte {before + 2} .* 0xe9"):
         measure([path])
 
 
 def test_a_character_cut_off_at_the_end_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cut.txt"
     path.write_bytes(b"abc" + "é".encode()[:1])
-    with pytest.raises(BadFile, match=r"byte 3 is 0xc3"):
+    with pytest.raises(BadFile, match=r"line 1: .* byte 3 of the file is 0xc3"):
         measure([path])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from zerotools.jobs.convert import show
+from zerotools.jobs.rules_data import check_data, with_data_paths
 from zerotools.jobs.spec import Fp16Spec, JobSpec, TrainSpec
 
 RESERVED_ENV = frozenset(
@@ -35,6 +36,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     wrong = [
         *_check_ranks(spec),
         *_check_model(spec),
+        *check_data(spec),
         *_check_batch(spec),
         *_check_training(spec),
         *_check_loss_scale(spec),
@@ -146,8 +148,6 @@ def _check_loss_scale(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_texts(spec: JobSpec) -> Iterator[str]:
-    if not spec.data.text:
-        yield "data.text = []: must name at least one file or pattern"
     if spec.name is not None and not (spec.name.isprintable() and 0 < len(spec.name) <= 200):
         yield f"name = {show(spec.name)}: must be 1 to 200 printable characters"
     for name in spec.env:
@@ -170,12 +170,13 @@ PathFix = Callable[[str, str], str]
 
 def with_paths(spec: JobSpec, fix: PathFix) -> JobSpec:
     """`spec` with every path in it passed through `fix`."""
-    model, data = spec.model, spec.data
+    model = spec.model
 
     def maybe(name: str, value: str | None) -> str | None:
         return None if value is None else fix(name, value)
 
     config = model.config
+    spec = with_data_paths(spec, fix)
     return replace(
         spec,
         python=maybe("python", spec.python),
@@ -185,14 +186,5 @@ def with_paths(spec: JobSpec, fix: PathFix) -> JobSpec:
             model,
             config=fix("model.config", config) if isinstance(config, str) else config,
             path=maybe("model.path", model.path),
-        ),
-        data=replace(
-            data,
-            text=tuple(fix("data.text", text) for text in data.text),
-            tokenizer=(
-                data.tokenizer
-                if data.tokenizer == "bytes"
-                else fix("data.tokenizer", data.tokenizer)
-            ),
         ),
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerotools.jobs.dataspec import DataSpec, EvalSpec
 from zerotools.jobs.schema import key
 
 ENGINES = ("torch", "deepspeed", "script")
@@ -33,20 +34,6 @@ class ModelSpec:
         "A Hugging Face model directory (config and safetensors) whose weights are trained on.",
         default=None,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSpec:
-    """`[data]`: what it is trained on."""
-
-    text: tuple[str, ...] = key(
-        "UTF-8 text files: paths or glob patterns (`**` too), in sorted order."
-    )
-    tokenizer: str = key(
-        '`"bytes"` (one token per byte, ids 0 to 255) or the path of a Hugging Face tokenizer.',
-        default="bytes",
-    )
-    sequence_length: int = key("Tokens in one sequence.", default=256, least=2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +215,7 @@ class JobSpec:
     train: TrainSpec = key("The optimisation.")
     fp16: Fp16Spec = key("How fp16 training scales its loss.", factory=Fp16Spec)
     zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
+    eval: EvalSpec = key("What it is measured by on the way.", factory=EvalSpec)
     checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)
 
     @property

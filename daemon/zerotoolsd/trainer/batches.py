@@ -1,53 +1,48 @@
-"""Which sequences step s trains on: the same at every number of ranks.
+"""Which examples step s trains on: the same at every number of ranks.
 
-The token stream is cut into windows of `sequence_length + 1` tokens, each beginning with the last
-token of the one before, so that every token but the first is predicted once in an epoch. Position
-p of the run, counted over all epochs, is window `shuffle(epoch)[p % windows]` of epoch
-`p // windows`. A step takes the next `batch_size` positions; a rank takes its even share of them.
+Position p of the run, counted over all epochs, is example `shuffle(epoch)[p % n]` of the pool's n
+in epoch `p // n`. A step takes the next `batch_size` positions; a rank takes its even share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from zerotools.core.errors import BadRequest
-from zerotoolsd.trainer.corpus import Tokens
+from zerotoolsd.trainer.sequences import Example, Pool, Share
 from zerotoolsd.trainer.shuffle import Shuffle
 
 
 class Batches:
-    """The global order of sequences over a token stream."""
+    """The global order of the examples of a pool."""
 
-    def __init__(self, tokens: Tokens, *, sequence_length: int, seed: int) -> None:
-        """
-        Raises:
-            BadRequest: there is not even one sequence in `tokens`.
-        """
-        self.tokens = tokens
-        self.sequence_length = sequence_length
-        self.windows = (len(tokens) - 1) // sequence_length
-        if self.windows < 1:
-            raise BadRequest(
-                f"data.text has {len(tokens)} tokens and one sequence takes "
-                f"data.sequence_length + 1 = {sequence_length + 1}: add text or shorten it"
-            )
+    def __init__(self, pool: Pool, *, seed: int) -> None:
+        self.pool = pool
         self._seed = seed
-        self._shuffle = Shuffle(self.windows, seed=seed, epoch=0)
+        self._shuffle = Shuffle(len(pool), seed=seed, epoch=0)
         self._epoch = 0
 
-    def window(self, position: int) -> int:
-        """The number of the window at a position of the run."""
-        epoch, index = divmod(position, self.windows)
+    def number(self, position: int) -> int:
+        """The number of the example at a position of the run."""
+        epoch, index = divmod(position, len(self.pool))
         if epoch != self._epoch:
-            self._shuffle = Shuffle(self.windows, seed=self._seed, epoch=epoch)
+            self._shuffle = Shuffle(len(self.pool), seed=self._seed, epoch=epoch)
             self._epoch = epoch
         return self._shuffle[index]
 
-    def sequences(self, first: int, count: int) -> list[Sequence[int]]:
-        """`count` sequences of `sequence_length + 1` tokens from position `first` on."""
-        length = self.sequence_length
-        starts = [self.window(first + offset) * length for offset in range(count)]
-        return [self.tokens.read(start, start + length + 1) for start in starts]
+    def examples(self, first: int, count: int) -> list[Example]:
+        """`count` examples from position `first` on."""
+        return [self.pool.example(self.number(first + offset)) for offset in range(count)]
+
+    def share(self, first: int, batch_size: int, rank: int, world_size: int) -> Share:
+        """What `rank` does of the batch that begins at position `first`."""
+        numbers = [self.number(first + offset) for offset in range(batch_size)]
+        begin, count = rank_share(0, batch_size, rank, world_size)
+        return Share(
+            [self.pool.example(number) for number in numbers[begin : begin + count]],
+            sum(self.pool.predicted(number) for number in numbers),
+        )
+
+    def tokens(self, first: int, batch_size: int) -> int:
+        """Tokens that all ranks read in the batch that begins at position `first`."""
+        return sum(self.pool.size(self.number(first + offset)) for offset in range(batch_size))
 
 
 def rank_share(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers import __version__ as transformers_version
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -25,7 +25,7 @@ OLDEST_TRANSFORMERS = 5
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A causal language model without weights.
+    """A language model without weights, causal or with an encoder and a decoder.
 
     `blocks` are the names of the submodules that are gathered one at a time (the decoder layers).
     `aliases` maps each further name of a tied parameter to its first, canonical one.
@@ -81,20 +81,22 @@ def read_config(model: ModelSpec) -> Any:
 
 
 def draw(config: Any) -> Blueprint:
-    """The causal language model that `config` describes, fp32, on the meta device.
+    """The language model that `config` describes, fp32, on the meta device.
 
     Raises:
         BadRequest: its values contradict each other.
-        Unsupported: it is no causal language model, or has scalar parameters.
+        Unsupported: it is no language model, or has scalar parameters.
     """
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = kind.from_config(config)
     except ValueError as error:
         if "Unrecognized configuration class" not in str(error):
             raise BadRequest(f"the model cannot be built: {_first_line(error)}") from None
+        what = "encoder-decoder" if config.is_encoder_decoder else "causal"
         raise Unsupported(
-            f"model_type {config.model_type!r} has no causal language model in transformers"
+            f"model_type {config.model_type!r} has no {what} language model in transformers"
         ) from None
     except Exception as error:  # whatever a model of any kind raises over its config
         raise BadRequest(f"the model cannot be built: {_first_line(error)}") from None
@@ -109,8 +111,8 @@ def draw(config: Any) -> Blueprint:
     return Blueprint(model, tuple(_blocks(model, aliases)), aliases)
 
 
-def check_fit(config: Any, vocabulary: int, sequence_length: int) -> None:
-    """Refuse data that the model cannot read.
+def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None:
+    """Refuse data that the model cannot read; without a length, that of sequences is no matter.
 
     Raises:
         BadRequest: more token ids than embeddings, or sequences longer than the model's positions.
@@ -118,9 +120,11 @@ def check_fit(config: Any, vocabulary: int, sequence_length: int) -> None:
     text = config.get_text_config()
     if text.vocab_size < vocabulary:
         raise BadRequest(
-            f"the tokenizer has {vocabulary} token ids and the model's vocab_size is "
-            f"{text.vocab_size}: raise vocab_size"
+            f"the data takes {vocabulary} token ids and the model's vocab_size is "
+            f"{text.vocab_size}: raise vocab_size, or take the tokenizer of the model"
         )
+    if sequence_length is None:
+        return
     positions = getattr(text, "max_position_embeddings", None)
     if isinstance(positions, int) and 0 < positions < sequence_length:
         raise BadRequest(

@@ -30,8 +30,8 @@ class Tokens(Protocol):
         """Tokens [start, stop)."""
 
 
-def find_files(patterns: Sequence[str]) -> list[Path]:
-    """The regular files that the patterns match: pattern by pattern, sorted, none twice.
+def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
+    """The regular files that the patterns of `key` match: pattern by pattern, sorted, none twice.
 
     Raises:
         BadRequest: a pattern matches no file.
@@ -41,7 +41,7 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
         names = (Path(name) for name in glob.iglob(pattern, recursive=True))  # noqa: PTH207
         matches = sorted(path for path in names if path.is_file())
         if not matches:
-            raise BadRequest(f"data.text: no file matches {pattern}")
+            raise BadRequest(f"{key}: no file matches {pattern}")
         found.update(dict.fromkeys(matches))
     return list(found)
 
@@ -53,26 +53,34 @@ def text_pieces(path: Path) -> Iterator[str]:
         BadFile: it is not UTF-8, or cannot be read; the first wrong byte is named.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    before = 0
+    before, lines = 0, 1
     try:
         with path.open("rb") as file:
             while piece := file.read(PIECE_BYTES):
                 pending = len(decoder.getstate()[0])
-                yield _decode(decoder, piece, path, before - pending)
+                text = _decode(decoder, piece, path, before - pending, lines)
                 before += len(piece)
-            _decode(decoder, b"", path, before - len(decoder.getstate()[0]), final=True)
+                lines += text.count("\n")
+                yield text
+            _decode(decoder, b"", path, before - len(decoder.getstate()[0]), lines, final=True)
     except OSError as error:
-        raise BadFile(f"data.text: {path} cannot be read: {error.strerror}") from None
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _decode(
-    decoder: codecs.IncrementalDecoder, piece: bytes, path: Path, base: int, final: bool = False
+    decoder: codecs.IncrementalDecoder,
+    piece: bytes,
+    path: Path,
+    base: int,
+    lines: int,
+    final: bool = False,
 ) -> str:
     try:
         return decoder.decode(piece, final)
     except UnicodeDecodeError as error:
+        line = lines + error.object.count(b"\n", 0, error.start)
         raise BadFile(
-            f"data.text: {path} is not UTF-8: byte {base + error.start} is "
+            f"{path}, line {line}: is not UTF-8: byte {base + error.start} of the file is "
             f"0x{error.object[error.start]:02x} ({error.reason}); convert it, or leave it out"
         ) from None
 
@@ -118,7 +126,7 @@ class ByteTokens:
             part = os.pread(file.fileno(), count, offset)
         if len(part) != count:
             raise BadFile(
-                f"data.text: {self.paths[index]} had {self.sizes[index]} bytes when the job began "
+                f"{self.paths[index]} had {self.sizes[index]} bytes when the job began "
                 f"and now ends before byte {offset + count}"
             )
         return part

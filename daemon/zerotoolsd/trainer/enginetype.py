@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from zerotools.formats.dcp.jobrecord import JobRecord
-
-Sequences = Sequence[Sequence[int]]
+from zerotoolsd.trainer.sequences import Example, Share
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,10 @@ class Engine(Protocol):
     Random numbers, the data order and the commit of a checkpoint are the loop's affair.
     """
 
-    def step(self, sequences: Sequences, step: int, stop_asked: Callable[[], bool]) -> Outcome:
-        """Take optimizer step `step`, counted from 0, on this rank's `sequences`.
+    def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+        """Take optimizer step `step`, counted from 0, on this rank's `share`.
+
+        The loss is the mean over the tokens that all ranks predict, each counted once.
 
         Rank 0 alone looks at `stop_asked`, as late as it can; all ranks have its answer.
 
@@ -50,8 +51,8 @@ class Engine(Protocol):
             Diverged: loss or gradient is not finite; the weights are as they were.
         """
 
-    def evaluate(self, sequences: Sequences) -> Summed:
-        """The losses of this rank's `sequences`; nothing that is trained or saved changes."""
+    def evaluate(self, examples: Sequence[Example]) -> Summed:
+        """The losses of this rank's `examples`; nothing that is trained or saved changes."""
 
     def write(self, staging: Path) -> None:
         """Write this rank's part of a checkpoint below `staging`.

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.batches import Batches, rank_share
+from zerotoolsd.trainer.batches import Batches
 from zerotoolsd.trainer.enginetype import Engine, Outcome
+from zerotoolsd.trainer.evaluating import Evaluation
 from zerotoolsd.trainer.failures import EXIT_DONE, EXIT_STOPPED
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.phases import Phases
@@ -36,11 +37,13 @@ class Run:
     template: JobRecord
     step: int
     consumed: int
+    evaluation: Evaluation | None = None
 
     def train(self) -> int:
         """Run the remaining steps; the exit status. All ranks call it together.
 
-        Checkpoints are written every `checkpoint.every` steps, at the end, and at a stop. A stop
+        Evaluations come before checkpoints of the same step. These
+        are written every `checkpoint.every` steps, at the end, and at a stop. A stop
         before the first step of this attempt leaves nothing to save.
 
         Raises:
@@ -54,6 +57,8 @@ class Run:
         while self.step < steps and not stop:
             self.reporter.enter("train") if self.step == first else None
             stop = self._one_step(first).stop
+            if self.evaluation is not None and self.evaluation.is_due(self.step, steps):
+                self._evaluate(self.evaluation)
             if stop or self.step == steps:
                 self._save()
             elif every and self.step % every == 0:
@@ -70,17 +75,23 @@ class Run:
     def _one_step(self, first: int) -> Outcome:
         started = time.monotonic()
         train, rank = self.spec.train, self.group.rank
-        share = rank_share(self.consumed, train.batch_size, rank.number, rank.world_size)
-        sequences = self.batches.sequences(*share)
-        outcome = self.engine.step(sequences, self.step, self._stop_asked)
+        first_position, size = self.consumed, train.batch_size
+        share = self.batches.share(first_position, size, rank.number, rank.world_size)
+        outcome = self.engine.step(share, self.step, self._stop_asked)
         if self.step == first:
             self.phases.done("first step")
             self.reporter.say(f"ready in {self.phases}")
         self.step += 1
-        self.consumed += train.batch_size
-        tokens = train.batch_size * self.batches.sequence_length
+        self.consumed += size
+        tokens = self.batches.tokens(first_position, size)
         self.reporter.stepped(self.step, outcome, tokens, time.monotonic() - started)
         return outcome
+
+    def _evaluate(self, evaluation: Evaluation) -> None:
+        self.reporter.enter("eval")
+        found = evaluation.run(self.engine, self.group, self.reporter.alive)
+        self.reporter.evaluated(self.step, found)
+        self.reporter.enter("train")
 
     def _save(self) -> None:
         self.reporter.enter("save")

@@ -1,7 +1,7 @@
 """Progress datagrams to the supervisor. Training never waits for them, and never fails with them.
 
 One JSON object of at most 4 KiB each. Steps and heartbeats are dropped if the receiver is behind;
-`checkpoint` and `error` events wait up to a second for room.
+`checkpoint`, `error` and `eval` events wait up to a second for room.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 LARGEST_DATAGRAM = 4096
 HEARTBEAT_SECONDS = 2.0
-_DURABLE = ("checkpoint", "error")
+_DURABLE = ("checkpoint", "error", "eval")
 _DURABLE_SECONDS = 1.0
 
 

@@ -1,32 +1,36 @@
-"""What training lowers: the cross-entropy of each next token."""
+"""What training lowers: the cross-entropy of each token that is to be predicted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from zerotoolsd.trainer.enginetype import Sequences, Summed
+from zerotoolsd.trainer.collating import collate
+from zerotoolsd.trainer.enginetype import Summed
+from zerotoolsd.trainer.sequences import IGNORED, Example
 
 
-def mean_loss(model: Any, sequences: Sequences, device: torch.device) -> torch.Tensor:
-    """The mean over the tokens of `sequences` but the first of each."""
-    logits, wanted = _predicted(model, sequences, device)
-    return functional.cross_entropy(logits, wanted)
+def token_loss(model: Any, examples: Sequence[Example], device: torch.device) -> torch.Tensor:
+    """The sum over the tokens of `examples` that are to be predicted."""
+    return _loss_and_labels(model, examples, device)[0]
 
 
-def summed_loss(model: Any, sequences: Sequences, device: torch.device) -> Summed:
-    """The sum over the same tokens, and their number. Keeps nothing for a backward pass."""
+def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> Summed:
+    """The same, and their number. Keeps nothing for a backward pass."""
     with torch.no_grad():
-        logits, wanted = _predicted(model, sequences, device)
-        return Summed(float(functional.cross_entropy(logits, wanted, reduction="sum")), len(wanted))
+        loss, labels = _loss_and_labels(model, examples, device)
+        return Summed(float(loss), int((labels != IGNORED).sum()))
 
 
-def _predicted(
-    model: Any, sequences: Sequences, device: torch.device
+def _loss_and_labels(
+    model: Any, examples: Sequence[Example], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    windows = torch.tensor([list(sequence) for sequence in sequences], dtype=torch.int64)
-    windows = windows.to(device, non_blocking=True)
-    logits = model(input_ids=windows[:, :-1], use_cache=False).logits
-    return logits.float().flatten(0, 1), windows[:, 1:].flatten()
+    arguments, labels = collate(model, examples, device)
+    logits = model(**arguments, use_cache=False).logits
+    loss = functional.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return loss, labels

@@ -10,6 +10,7 @@ import torch
 
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotoolsd.trainer.enginetype import Outcome
+from zerotoolsd.trainer.evaluating import Evaluated
 from zerotoolsd.trainer.notify import Notifier, resident_bytes
 from zerotoolsd.trainer.saving import Saved
 from zerotoolsd.trainer.settings import Rank
@@ -37,7 +38,7 @@ class Reporter:
             print(line, flush=True)
 
     def enter(self, phase: str) -> None:
-        """A phase begins: init, load, train, save, done, stopped."""
+        """A phase begins: init, load, train, eval, save, done, stopped."""
         self._notifier.enter(phase)
 
     def at(self, step: int) -> None:
@@ -82,6 +83,27 @@ class Reporter:
             f"step {step}/{self._steps}  loss {outcome.loss:.4f}  lr {outcome.learning_rate:.2e}  "
             f"grad {outcome.grad_norm:.3f}  {scaled}{rate:,.0f} tokens/s  "
             f"host {resident_bytes() / GIB:.2f} GiB{gpu}"
+        )
+
+    def alive(self) -> None:
+        """Something that takes long goes on."""
+        self._notifier.heartbeat()
+
+    def evaluated(self, step: int, found: Evaluated) -> None:
+        """The model was evaluated after step `step`."""
+        if self._leads:
+            self._notifier.event(
+                "eval",
+                loss=found.loss,
+                perplexity=found.perplexity,
+                sequences=found.sequences,
+                tokens=found.tokens,
+                seconds=found.seconds,
+            )
+        perplexity = "too large" if found.perplexity is None else f"{found.perplexity:.4f}"
+        self.say(
+            f"evaluated step {step}: loss {found.loss:.4f}  perplexity {perplexity}  "
+            f"({found.sequences} sequences, {found.tokens} tokens, {found.seconds:.2f} s)"
         )
 
     def saved(self, step: int, saved: Saved) -> None:

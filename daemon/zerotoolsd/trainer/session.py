@@ -8,16 +8,19 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from zerotools.jobs.rules_data import BYTES, fixed_length, tokenizer_of
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.blueprint import Blueprint, check_fit, draw, read_config
 from zerotoolsd.trainer.engines import make_engine
 from zerotoolsd.trainer.epochs import with_steps
+from zerotoolsd.trainer.evaluating import make_evaluation
 from zerotoolsd.trainer.group import Group, join
 from zerotoolsd.trainer.loop import Run
 from zerotoolsd.trainer.notify import Notifier
 from zerotoolsd.trainer.output import claim
+from zerotoolsd.trainer.packing import check_packing
 from zerotoolsd.trainer.phases import Phases
-from zerotoolsd.trainer.reading import BYTES, open_data
+from zerotoolsd.trainer.reading import open_data
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.resuming import choose_start
 from zerotoolsd.trainer.saving import Saver
@@ -72,12 +75,14 @@ def prepare(
     Raises:
         ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
     """
-    batches, data = open_data(spec, run_dir, group)
-    spec = with_steps(spec, batches.windows)
-    reporter.expect(spec.train.total_steps)
-    phases.done("data")
     config = read_config(spec.model)
-    check_fit(config, batches.tokens.vocabulary, spec.data.sequence_length)
+    data = open_data(spec, run_dir, group, config)
+    spec = with_steps(spec, len(data.batches.pool))
+    reporter.expect(spec.train.total_steps)
+    for note in data.notes:
+        reporter.say(note)
+    phases.done("data")
+    check_fit(config, data.vocabulary, fixed_length(spec.data))
     blueprint = draw(config)
     phases.done("model")
     decision = choose_start(spec, group)
@@ -88,8 +93,10 @@ def prepare(
     engine = make_engine(spec, blueprint, group, reporter, start)
     phases.done("weights")
     begin(spec, engine, group, reporter, start)
+    if spec.data.packing:
+        check_packing(engine, data.batches.pool, config)
     if start is not None:
-        warn_of_changes(spec, data, start, reporter)
+        warn_of_changes(spec, data.record, start, reporter)
         phases.done("resume")
     saver = Saver(
         Path(spec.output_dir or ""),
@@ -105,17 +112,19 @@ def prepare(
         run_dir,
         group,
         engine,
-        batches,
+        data.batches,
         saver,
         reporter,
         phases,
-        describe_run(spec, blueprint, group, data),
+        describe_run(spec, blueprint, group, data.record),
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
+        evaluation=make_evaluation(spec, data.held_out),
     )
 
 
 def _add_files(spec: JobSpec, blueprint: Blueprint, staging: Path) -> None:
     blueprint.config.save_pretrained(staging)
-    if spec.data.tokenizer != BYTES:
-        copy_tokenizer(Path(spec.data.tokenizer), staging)
+    tokenizer = tokenizer_of(spec)
+    if tokenizer is not None and tokenizer != BYTES:
+        copy_tokenizer(Path(tokenizer), staging)

@@ -16,6 +16,7 @@ from zerotools.formats.dcp.jobrecord import (
     ModelRecord,
     OptimizerRecord,
 )
+from zerotools.jobs.rules_data import kind_of, longest_sequence
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer import rng
 from zerotoolsd.trainer.blueprint import Blueprint, checkpoint_activations
@@ -87,11 +88,11 @@ def warn_of_changes(spec: JobSpec, data: DataRecord, start: Start, reporter: Rep
     record = start.record
     pairs = [
         ("seed", record.seed, spec.seed),
-        ("data.sequence_length", record.sequence_length, spec.data.sequence_length),
+        ("tokens in a sequence", record.sequence_length, longest_sequence(spec.data)),
         ("train.batch_size", record.batch_size, spec.train.batch_size),
     ]
     if record.data is not None:
-        pairs.append(("tokens in data.text", record.data.tokens, data.tokens))
+        pairs.append((f"tokens in data.{kind_of(spec.data)}", record.data.tokens, data.tokens))
     for name, before, now in pairs:
         if before != now:
             reporter.say(f"note: {name} was {before} when {start.path.name} was saved, now {now}")
@@ -110,7 +111,7 @@ def describe_run(spec: JobSpec, blueprint: Blueprint, group: Group, data: DataRe
         seed=spec.seed,
         consumed_sequences=0,
         batch_size=train.batch_size,
-        sequence_length=spec.data.sequence_length,
+        sequence_length=longest_sequence(spec.data),
         optimizer=OptimizerRecord(train.optimizer, ()),
         model=ModelRecord(trainable, frozen),
         aliases=dict(blueprint.aliases),

@@ -10,17 +10,18 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from zerotools.jobs.spec import TrainSpec
-from zerotoolsd.trainer.enginetype import Outcome, Sequences
+from zerotoolsd.trainer.enginetype import Outcome
 from zerotoolsd.trainer.failures import Diverged
 from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.objective import mean_loss
+from zerotoolsd.trainer.objective import token_loss
 from zerotoolsd.trainer.schedule import learning_rate
+from zerotoolsd.trainer.sequences import Share
 from zerotoolsd.trainer.state import Live
 
 
 def train_step(
     live: Live,
-    sequences: Sequences,
+    share: Share,
     step: int,
     train: TrainSpec,
     group: Group,
@@ -29,24 +30,26 @@ def train_step(
     skipped: int = 0,
     loss_scale: float | None = None,
 ) -> Outcome:
-    """Optimizer step `step`, counted from 0, on this rank's `sequences`.
+    """Optimizer step `step`, counted from 0, on this rank's `share`.
 
     The schedule counts the steps that were not `skipped`. With a `loss_scale`, a step whose
     gradients are not finite on any rank is skipped on all.
 
-    All ranks have equally many tokens, so the mean of the ranks' means is the mean over the batch;
-    the sharding averages the gradients alike. Rank 0 alone looks at
-    `stop_asked`, and as late as it can.
+    The loss is the mean over the tokens of the global batch: each piece counts by its tokens, and
+    by the number of ranks too, as the sharding averages gradients over these. Rank 0 alone looks
+    at `stop_asked`, and as late as it can.
 
     Raises:
         Diverged: loss or gradient is not finite; the weights are as they were.
     """
-    micro = train.micro_batch_size or len(sequences)
-    pieces = [sequences[first : first + micro] for first in range(0, len(sequences), micro)]
+    examples = share.examples
+    micro = train.micro_batch_size or len(examples)
+    pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
+    weight = group.rank.world_size / max(1, share.predicted)
     loss = torch.zeros((), dtype=torch.float32, device=group.device)
     for number, piece in enumerate(pieces):
         live.model.set_requires_gradient_sync(number == len(pieces) - 1)
-        part = mean_loss(live.model, piece, group.device) / len(pieces)
+        part = token_loss(live.model, piece, group.device) * weight
         (part if loss_scale is None else part * loss_scale).backward()
         loss += part.detach()
     if loss_scale is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +14,14 @@ from torch.distributed.fsdp import FSDPModule
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.formats.dcp.jobrecord import JobRecord, LossScaleRecord
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.enginetype import Outcome, Sequences, Summed
+from zerotoolsd.trainer.enginetype import Outcome, Summed
 from zerotoolsd.trainer.failures import Diverged
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.loading import load_shards
 from zerotoolsd.trainer.lossscale import after, initial, resumed
 from zerotoolsd.trainer.objective import summed_loss
 from zerotoolsd.trainer.saving import SaveFailed
+from zerotoolsd.trainer.sequences import Example, Share
 from zerotoolsd.trainer.state import Live
 from zerotoolsd.trainer.step import train_step
 
@@ -45,12 +46,12 @@ class TorchEngine:
         if self.spec.train.precision == "fp16":
             self.loss_scale = initial(self.spec.fp16)
 
-    def step(self, sequences: Sequences, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+    def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
         """As `Engine.step`; an overflow of fp16 gradients skips the step and lowers the scale."""
         scale = self.loss_scale
         outcome = train_step(
             self.live,
-            sequences,
+            share,
             step,
             self.spec.train,
             self.group,
@@ -72,12 +73,12 @@ class TorchEngine:
                 f"{scale.cur_scale:g}: lower it, or leave it out, and resume from a checkpoint"
             )
 
-    def evaluate(self, sequences: Sequences) -> Summed:
+    def evaluate(self, examples: Sequence[Example]) -> Summed:
         """As `Engine.evaluate`."""
         model = self.live.model
         model.eval()
         try:
-            return summed_loss(model, sequences, self.group.device)
+            return summed_loss(model, examples, self.group.device)
         finally:
             # Without a backward pass nothing else lets go of what the forward pass gathered.
             for module in model.modules():

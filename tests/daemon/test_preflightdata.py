@@ -1,0 +1,135 @@
+"""What is wrong with a job's files is said before the job is accepted, in one sentence each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.parse import job_from_dict
+from zerotoolsd.preflight import check_files
+
+GOOD = json.dumps({"prompt": "a", "response": "b"}) + "\n"
+Make = Callable[[str, str | bytes], str]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Write a file below the test's directory; its path."""
+
+    def write(name: str, content: str | bytes) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    return write
+
+
+def check(data: dict[str, Any], **changes: Any) -> None:
+    model = changes.pop("model", {"config": {"model_type": "llama"}})
+    job = {"device": "cpu", "model": model, "data": data, "train": {"steps": 1, "batch_size": 1}}
+    check_files(job_from_dict({**job, **changes}, source="job.toml"))
+
+
+def refusal(data: dict[str, Any], **changes: Any) -> str:
+    with pytest.raises(BadRequest) as info:
+        check(data, **changes)
+    return str(info.value)
+
+
+def test_good_examples_pass(make: Make, tmp_path: Path) -> None:
+    make("tok/tokenizer.json", "{}")
+    data = {"examples": [make("a.json", GOOD)], "tokenizer": str(tmp_path / "tok")}
+    check(data)
+    check(data, eval={"files": [make("b.json", f"[{GOOD}]")]})
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (GOOD + "{oops", "a.json, line 2: is not JSON"),
+        (
+            GOOD + '{"question": "a"}',
+            'line 2: there is no column "prompt" (data.prompt_column); it',
+        ),
+        (GOOD.encode() + b'{"prompt": "\xff"}', "a.json, line 2: is not UTF-8"),
+        ("", "a.json: there is nothing in it"),
+    ],
+)
+def test_examples_are_looked_at(
+    make: Make, tmp_path: Path, content: str | bytes, sentence: str
+) -> None:
+    make("tok/tokenizer.json", "{}")
+    path, good = make("a.json", content), make("good.json", GOOD)
+    tokenizer = str(tmp_path / "tok")
+    assert sentence in refusal({"examples": [path], "tokenizer": tokenizer})
+    held = refusal({"examples": [good], "tokenizer": tokenizer}, eval={"files": [path]})
+    assert sentence in held
+
+
+def test_only_the_first_lines_are_read(make: Make, tmp_path: Path) -> None:
+    make("tok/tokenizer.json", "{}")
+    late = make("late.json", GOOD * 5000 + "{oops")
+    check({"examples": [late], "tokenizer": str(tmp_path / "tok")})
+
+
+def test_every_problem_is_listed(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    message = refusal(
+        {"examples": [str(tmp_path / "no-*.json")], "tokenizer": str(tmp_path / "empty")},
+        model={"path": str(tmp_path / "none")},
+        eval={"files": [make("a.json", "3")]},
+    )
+    assert f"model.path = {tmp_path}/none: there is no such directory" in message
+    assert f"data.tokenizer = {tmp_path}/empty: there is no tokenizer in it" in message
+    assert f"data.examples = {tmp_path}/no-*.json: no file matches" in message
+    assert "a.json, line 1: is a number and no object" in message
+
+
+def test_a_model_directory_without_weights_says_how_to_start_without(
+    make: Make, tmp_path: Path
+) -> None:
+    data = {"text": [make("a.txt", "some text")]}
+    model = {"path": str(tmp_path / "m")}
+    make("m/config.json", "{}")
+    sentence = (
+        f'there are no weights in it: to start from random ones, set model.config = "{tmp_path}'
+    )
+    assert sentence in refusal(data, model=model)
+    make("m/pytorch_model.bin", b"")
+    assert "its weights are no safetensors" in refusal(data, model=model)
+    make("m/model.safetensors", b"")
+    check(data, model=model)
+    os.remove(tmp_path / "m/config.json")  # noqa: PTH107
+    assert "there is no config.json in it" in refusal(data, model=model)
+
+
+def test_the_tokenizer_of_the_model_is_looked_for(make: Make, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        make(f"m/{name}", "{}")
+    data, model = {"examples": [make("a.json", GOOD)]}, {"path": str(tmp_path / "m")}
+    message = refusal(data, model=model)
+    assert f"model.path = {tmp_path}/m: there is no tokenizer in it" in message
+    assert "name one with data.tokenizer" in message
+
+
+def test_token_files_are_looked_at(make: Make, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(3, "f4"))
+    assert "holds values of type '<f4'" in refusal({"tokens": [str(tmp_path / "a.npy")]})
+    odd = make("a.bin", b"123")
+    assert "3 bytes, which is no multiple of 2" in refusal(
+        {"tokens": [odd], "token_type": "uint16"}
+    )
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, make: Make) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    make("tok/tokenizer.json", "{}")
+    check({"examples": [str(tmp_path / "pipe")], "tokenizer": str(tmp_path / "tok")})
