@@ -59,6 +59,17 @@ class Course:
         return f"{self.move} {self.ranks}->{self.to}"
 
 
+RESET = (
+    Course("z2-bf16-zoo", 2, 3, Settings(stage=3)),
+    Course("bf16-optimizer-accumulate", 2, 3, Settings(stage=3)),
+    Course("z3-fp32-sub-groups", 2, 3, Settings(stage=2)),
+    Course("z1-fp32-accumulate", 3, 2, Settings(stage=3, sub_group_size=60)),
+    Course("z2-bf16-aligned-round-robin", 3, 2, Settings(round_robin=False)),
+    Course("z3-bf16-zoo", 3, 2, Settings(stage=1)),
+)
+"""Courses that go on with other ZeRO settings than those that saved."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """`differences` should be empty; the others are greatest relative differences of a loss.

@@ -1,6 +1,7 @@
 """The full matrix of continued training: `python -m tests.deepspeed_runs.continued_matrix --out F`.
 
-Every case, from 1, 2, 3 and 4 ranks to each of the others. Takes most of an hour on two cores.
+Every case, from 1, 2, 3 and 4 ranks to each of the others, and some that go on with other ZeRO
+settings too. Takes most of an hour on two cores.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from zerotools import __version__
 
-from .continued import LAST, SAVED_AFTER, Course, Verdict, continue_all
+from .continued import LAST, RESET, SAVED_AFTER, Course, Verdict, continue_all
 
 RANKS = (2, 3, 1, 4)
 
@@ -61,6 +62,7 @@ def main() -> None:
     for ranks in RANKS:
         names = options.names or list(CONTINUED)
         courses = [Course(n, ranks, to) for n in names for to in sorted(RANKS) if to != ranks]
+        courses += [each for each in RESET if each.ranks == ranks and each.case in names]
         with tempfile.TemporaryDirectory() as directory:
             verdicts |= continue_all(courses, Path(directory))
         wrong = sum(bool(verdicts[course].differences) for course in courses)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deepspeed_runs.continued import Course, Verdict, continue_all
-from zerotools.formats.deepspeed.settings import Settings
+from tests.deepspeed_runs.continued import RESET, Course, Verdict, continue_all
 
 # The first launch ever compiles DeepSpeed's communication for CPUs, and one test its Adam.
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(900)]
@@ -27,12 +26,7 @@ COURSES = (
     Course("z3-fp32-learner", 2, 4),
     Course("z1-bf16-zoo", 3, 1),
     Course("z3-bf16-lion", 3, 1),
-    Course("z2-bf16-zoo", 2, 3, Settings(stage=3)),
-    Course("bf16-optimizer-accumulate", 2, 3, Settings(stage=3)),
-    Course("z3-fp32-sub-groups", 2, 3, Settings(stage=2)),
-    Course("z1-fp32-accumulate", 3, 2, Settings(stage=3, sub_group_size=60)),
-    Course("z2-bf16-aligned-round-robin", 3, 2, Settings(round_robin=False)),
-    Course("z3-bf16-zoo", 3, 2, Settings(stage=1)),
+    *RESET,
 )
 
 
