@@ -37,7 +37,7 @@ def test_text_that_is_not_utf8_ends_every_rank_with_one_sentence(tmp_path: Path)
     attempt = run(tmp_path, job(path, ranks=2), expect=EXIT_BAD_JOB)
     error = next(event for event in attempt.events("error") if event["rank"] == 0)
     assert error["kind"] == "bad_job"
-    assert f"{path} is not UTF-8: byte 300 is 0xe9" in error["message"]
+    assert f"{path}, line 1: is not UTF-8: byte 300 of the file is 0xe9" in error["message"]
     assert "Traceback" not in attempt.log()
     assert layout.listing(tmp_path / "out") == []
 
