@@ -25,7 +25,7 @@ def check_files(spec: JobSpec) -> None:
 def _missing(spec: JobSpec) -> Iterator[str]:
     yield from preflightdata.check_model(spec)
     yield from preflightdata.check_tokenizer(spec)
-    if spec.resume_from is not None and not Path(spec.resume_from).is_dir():
+    if spec.resume_from is not None and not layout.meant(Path(spec.resume_from)).is_dir():
         yield f"resume_from = {spec.resume_from}: there is no such directory"
     elif spec.resume_from is not None:
         yield from _unusable(Path(spec.resume_from), spec.train.optimizer)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from zerotools.jobs.convert import show
+from zerotools.jobs.rules_checkpoint import check_checkpoints
 from zerotools.jobs.rules_data import check_data, with_data_paths
 from zerotools.jobs.spec import Fp16Spec, JobSpec, TrainSpec
 
@@ -41,6 +42,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_training(spec),
         *_check_loss_scale(spec),
         *_check_texts(spec),
+        *check_checkpoints(spec),
     ]
     return wrong, list(_check_supported(spec))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerotools.jobs.checkpointspec import CheckpointSpec
 from zerotools.jobs.dataspec import DataSpec, EvalSpec
 from zerotools.jobs.schema import key
 
@@ -98,6 +99,13 @@ class TrainSpec:
     max_grad_norm: float = key(
         "Gradients are clipped to this global norm; 0 switches it off.", default=1.0, least=0
     )
+    stop_after_nan: int = key(
+        "The job ends at so many steps in a row whose loss or gradient is not finite. Each of them "
+        "is skipped: the weights stay, the learning rate's schedule waits. fp16 training goes by "
+        "`[fp16]` in its place.",
+        default=1,
+        least=1,
+    )
 
     @property
     def total_steps(self) -> int:
@@ -152,18 +160,6 @@ class ZeroSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSpec:
-    """`[checkpoint]`: when sharded checkpoints are written. One is always written at the end."""
-
-    every: int | None = key(
-        "Steps between checkpoints; default: only at the end and at a stop.", default=None, least=1
-    )
-    keep_last: int | None = key(
-        "Older checkpoints of this job are deleted; default: all are kept.", default=None, least=1
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """One training job, every key valid and every relative path made absolute."""
 
@@ -206,6 +202,11 @@ class JobSpec:
         "counts as one, progress gives the count back.",
         default=3,
         least=0,
+    )
+    time_limit: int | str | None = key(
+        'How long the job may run, waiting not counted: seconds, or text such as `"2h"` or '
+        '`"1d12h"`. Then it saves at its next step and is stopped; `zerotools resume` goes on.',
+        default=None,
     )
     env: Mapping[str, str] = key(
         "Environment variables of the ranks. Values are never shown.", factory=dict

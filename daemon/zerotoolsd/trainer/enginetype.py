@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.sequences import Example, Share
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`loss` is the mean over the tokens of the global batch, `stop` what rank 0 was asked.
+    """`loss` is the mean over the tokens of the global batch, `stop` whether a rank was asked to.
     `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
     `skipped` counts such steps of the run."""
 
@@ -45,7 +46,7 @@ class Engine(Protocol):
 
         The loss is the mean over the tokens that all ranks predict, each counted once.
 
-        Rank 0 alone looks at `stop_asked`, as late as it can; all ranks have its answer.
+        `stop_asked` is called as late as can be; the outcome says whether any rank was asked.
 
         Raises:
             Diverged: loss or gradient is not finite; the weights are as they were.
@@ -70,4 +71,16 @@ class Engine(Protocol):
         Raises:
             BadRequest: it is of another model.
             BadCheckpoint: it cannot be read.
+        """
+
+
+@runtime_checkable
+class CopyingEngine(Engine, Protocol):
+    """An engine whose checkpoints may be written while it goes on."""
+
+    def copy(self) -> Callable[[Path, Group], None]:
+        """Copy this rank's part of a checkpoint to host memory, where the last such copy was.
+
+        What comes back writes it as `write` would, in any thread, and meets the other ranks in the
+        control group of the group that it is given.
         """

@@ -68,10 +68,7 @@ class Reporter:
             **fp16,
         )
         if outcome.is_skipped:
-            self.say(
-                f"step {step}/{self._steps} skipped: gradients overflowed at loss scale "
-                f"{scale:g} ({outcome.skipped} skipped so far)"
-            )
+            self.say(f"step {step}/{self._steps} skipped: {_why_skipped(outcome)}")
             return
         now = time.monotonic()
         if step != self._steps and now - self._logged < LOG_SECONDS:
@@ -106,26 +103,30 @@ class Reporter:
             f"({found.sequences} sequences, {found.tokens} tokens, {found.seconds:.2f} s)"
         )
 
-    def saved(self, step: int, saved: Saved) -> None:
-        """A checkpoint is committed."""
+    def saved(self, saved: Saved, stall_seconds: float) -> None:
+        """A checkpoint is committed; training stood still for `stall_seconds`."""
+        step, done = saved.step, saved.committed
         if self._leads:
             self._notifier.event(
                 "checkpoint",
-                path=str(saved.path),
-                bytes=saved.size_bytes,
+                step=step,
+                path=str(done.path),
+                bytes=done.size_bytes,
                 seconds=saved.seconds,
+                stall_seconds=stall_seconds,
             )
-        size = saved.size_bytes / 2**20
-        self.say(f"saved step {step}: {saved.path} ({size:.1f} MiB in {saved.seconds:.2f} s)")
-        if saved.note is not None:
-            self.say(
-                f"the checkpoint of step {step} is whole, what follows it failed: {saved.note}"
-            )
+        size = done.size_bytes / 2**20
+        self.say(
+            f"saved step {step}: {done.path} ({size:.1f} MiB in {saved.seconds:.2f} s, training "
+            f"waited {stall_seconds:.2f} s)"
+        )
+        if done.note is not None:
+            self.say(f"the checkpoint of step {step} is whole, what follows it failed: {done.note}")
 
     def save_failed(self, step: int, why: str) -> None:
         """A checkpoint could not be written, and the run goes on without it."""
         if self._leads:
-            self._notifier.event("save_failed", why=why)
+            self._notifier.event("save_failed", step=step, why=why)
         self.say(f"step {step} could not be saved, training goes on: {why}")
 
     def skipped(self, path: Path, why: str) -> None:
@@ -150,3 +151,10 @@ class Reporter:
     def event(self, name: str, **fields: Any) -> None:
         """Any other event, from this rank."""
         self._notifier.event(name, **fields)
+
+
+def _why_skipped(outcome: Outcome) -> str:
+    so_far = f"({outcome.skipped} skipped so far)"
+    if outcome.loss_scale is not None:
+        return f"gradients overflowed at loss scale {outcome.loss_scale:g} {so_far}"
+    return f"its loss is {outcome.loss:g}, its gradient norm {outcome.grad_norm:g} {so_far}"

@@ -9,9 +9,9 @@ from zerotools.core.errors import BadFile
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.committing import clear_leftovers
 from zerotoolsd.trainer.failures import BadCheckpoint
 from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.saving import clear_leftovers
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _decide(spec: JobSpec) -> Decision:
     own = layout.choose(output_dir)
     if spec.resume_from is not None:
         above = own.record.step if own.record is not None else -1
-        given = _given(Path(spec.resume_from), above)
+        given = _given(layout.meant(Path(spec.resume_from)), above)
         if given is not None:
             return Decision(given, (*own.skipped, *given.skipped))
     if own.path is not None and own.record is not None:

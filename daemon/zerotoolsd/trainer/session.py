@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
@@ -11,6 +12,8 @@ import torch.distributed as dist
 from zerotools.jobs.rules_data import BYTES, fixed_length, tokenizer_of
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.blueprint import Blueprint, check_fit, draw, read_config
+from zerotoolsd.trainer.checkpointing import make_checkpointing
+from zerotoolsd.trainer.committing import nothing
 from zerotoolsd.trainer.engines import make_engine
 from zerotoolsd.trainer.epochs import with_steps
 from zerotoolsd.trainer.evaluating import make_evaluation
@@ -23,16 +26,12 @@ from zerotoolsd.trainer.phases import Phases
 from zerotoolsd.trainer.reading import open_data
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.resuming import choose_start
-from zerotoolsd.trainer.saving import Saver
 from zerotoolsd.trainer.settings import Rank, read_spec
 from zerotoolsd.trainer.starting import begin, describe_run, warn_of_changes
+from zerotoolsd.trainer.stopping import Stop
 from zerotoolsd.trainer.tokenizing import copy_tokenizer
 
 BeforeCommit = Callable[[Path], None]
-
-
-def _nothing(staging: Path) -> None:
-    """What happens between a complete staging directory and its commit: nothing."""
 
 
 def run(
@@ -40,7 +39,7 @@ def run(
     rank: Rank,
     notifier: Notifier,
     started: float,
-    before_commit: BeforeCommit = _nothing,
+    before_commit: BeforeCommit = nothing,
 ) -> int:
     """Train the job in `run_dir` as `rank`; the exit status.
 
@@ -68,7 +67,7 @@ def prepare(
     group: Group,
     reporter: Reporter,
     phases: Phases,
-    before_commit: BeforeCommit = _nothing,
+    before_commit: BeforeCommit = nothing,
 ) -> Run:
     """Read the data, build the model, and load what there is to go on from.
 
@@ -98,22 +97,17 @@ def prepare(
     if start is not None:
         warn_of_changes(spec, data.record, start, reporter)
         phases.done("resume")
-    saver = Saver(
-        Path(spec.output_dir or ""),
-        spec.checkpoint.keep_last,
-        group,
-        engine.write,
-        add_files=lambda staging: _add_files(spec, blueprint, staging),
-        keep=Path(spec.resume_from) if spec.resume_from else None,
-        before_commit=before_commit,
-    )
+    add_files = partial(_add_files, spec, blueprint)
+    checkpoints = make_checkpointing(spec, engine, group, reporter, add_files, before_commit)
+    stop = Stop(run_dir, group.rank)
+    stop.listen()
     return Run(
         spec,
-        run_dir,
+        stop,
         group,
         engine,
         data.batches,
-        saver,
+        checkpoints,
         reporter,
         phases,
         describe_run(spec, blueprint, group, data.record),

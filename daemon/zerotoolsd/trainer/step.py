@@ -29,15 +29,15 @@ def train_step(
     stop_asked: Callable[[], bool],
     skipped: int = 0,
     loss_scale: float | None = None,
+    may_skip: bool = False,
 ) -> Outcome:
     """Optimizer step `step`, counted from 0, on this rank's `share`.
 
-    The schedule counts the steps that were not `skipped`. With a `loss_scale`, a step whose
-    gradients are not finite on any rank is skipped on all.
+    The schedule counts the steps that were not `skipped`. With a `loss_scale`, or where it
+    `may_skip`, a step whose loss or gradients are not finite on any rank is skipped on all.
 
     The loss is the mean over the tokens of the global batch: each piece counts by its tokens, and
-    by the number of ranks too, as the sharding averages gradients over these. Rank 0 alone looks
-    at `stop_asked`, and as late as it can.
+    by the number of ranks too, as the sharding averages gradients over these.
 
     Raises:
         Diverged: loss or gradient is not finite; the weights are as they were.
@@ -56,11 +56,12 @@ def train_step(
         _unscale(live.model, loss_scale)
     grad_norm = float(_clip(live.model, train.max_grad_norm))
     # The stop request travels with the loss, so that all ranks stop after the same step.
-    asked = group.rank.leads and stop_asked()
+    asked = stop_asked()
     overflow = not math.isfinite(grad_norm)
     total, stops, overflows = group.total([float(loss), float(asked), float(overflow)])
     mean = total / group.rank.world_size
-    skip = loss_scale is not None and (overflows > 0 or not math.isfinite(mean))
+    is_finite = overflows == 0 and math.isfinite(mean)
+    skip = not is_finite and (may_skip or loss_scale is not None)
     rate = learning_rate(train, step - skipped)
     if not skip:
         _check_finite(step, mean, grad_norm)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.fsdp import FSDPModule
 
 from zerotools.formats.dcp import jobcheckpoint as layout
@@ -17,13 +15,15 @@ from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.enginetype import Outcome, Summed
 from zerotoolsd.trainer.failures import Diverged
 from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.hostcopy import HostCopy
 from zerotoolsd.trainer.loading import load_shards
 from zerotoolsd.trainer.lossscale import after, initial, resumed
 from zerotoolsd.trainer.objective import summed_loss
-from zerotoolsd.trainer.saving import SaveFailed
+from zerotoolsd.trainer.replicas import own_part
 from zerotoolsd.trainer.sequences import Example, Share
 from zerotoolsd.trainer.state import Live
 from zerotoolsd.trainer.step import train_step
+from zerotoolsd.trainer.writing import write_tensors
 
 MOST_IN_A_ROW = 20
 """Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down
@@ -41,6 +41,7 @@ class TorchEngine:
     skipped: int = 0
     loss_scale: LossScaleRecord | None = None
     _in_a_row: int = 0
+    _host: HostCopy = field(default_factory=HostCopy)
 
     def __post_init__(self) -> None:
         if self.spec.train.precision == "fp16":
@@ -49,24 +50,29 @@ class TorchEngine:
     def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
         """As `Engine.step`; an overflow of fp16 gradients skips the step and lowers the scale."""
         scale = self.loss_scale
-        outcome = train_step(
-            self.live,
-            share,
-            step,
-            self.spec.train,
-            self.group,
-            stop_asked=stop_asked,
-            skipped=self.skipped,
-            loss_scale=None if scale is None else scale.cur_scale,
-        )
+        try:
+            outcome = train_step(
+                self.live,
+                share,
+                step,
+                self.spec.train,
+                self.group,
+                stop_asked=stop_asked,
+                skipped=self.skipped,
+                loss_scale=None if scale is None else scale.cur_scale,
+                may_skip=self._in_a_row + 1 < self.spec.train.stop_after_nan,
+            )
+        except Diverged as error:
+            before = f"{self._in_a_row} skipped in a row, and " if self._in_a_row else ""
+            raise Diverged(f"{before}{error}") from None
+        self.skipped = outcome.skipped
+        self._in_a_row = self._in_a_row + 1 if outcome.is_skipped else 0
         if scale is not None:
             self._rescale(scale, overflow=outcome.is_skipped)
         return outcome
 
     def _rescale(self, scale: LossScaleRecord, *, overflow: bool) -> None:
         self.loss_scale = after(scale, overflow=overflow)
-        self.skipped += overflow
-        self._in_a_row = self._in_a_row + 1 if overflow else 0
         if not scale.dynamic and self._in_a_row >= MOST_IN_A_ROW:
             raise Diverged(
                 f"gradients overflowed in {MOST_IN_A_ROW} steps in a row at fp16.loss_scale = "
@@ -88,13 +94,13 @@ class TorchEngine:
 
     def write(self, staging: Path) -> None:
         """As `Engine.write`: tensors by torch's DCP, each replica once."""
-        writer = dcp.FileSystemWriter(
-            staging / layout.DCP, single_file_per_rank=True, sync_files=True
-        )
-        try:
-            dcp.save(self.live.tree(), storage_writer=writer, process_group=self.group.control)
-        except CheckpointException as error:  # a BaseException: no interruption
-            raise SaveFailed(_causes(error)) from error
+        tree = own_part(self.live.tree(), self.group.rank)
+        write_tensors(tree, staging / layout.DCP, self.group)
+
+    def copy(self) -> Callable[[Path, Group], None]:
+        """As `CopyingEngine.copy`."""
+        tree = self._host.take(own_part(self.live.tree(), self.group.rank))
+        return lambda staging, group: write_tensors(tree, staging / layout.DCP, group)
 
     def describe(self, record: JobRecord) -> JobRecord:
         """As `Engine.describe`."""
@@ -112,7 +118,3 @@ class TorchEngine:
         self.skipped = record.skipped_steps
         if self.spec.train.precision == "fp16":
             self.loss_scale = resumed(self.spec.fp16, record.loss_scale)
-
-
-def _causes(error: CheckpointException) -> str:
-    return "; ".join(f"rank {rank}: {pair[0]}" for rank, pair in sorted(error.failures.items()))

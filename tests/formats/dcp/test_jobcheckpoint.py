@@ -49,6 +49,7 @@ def record(step: int = 40, **changes: Any) -> JobRecord:
         "schedule": {"name": "cosine", "steps": 100},
         "rng": RNG_PER_RANK,
         "data": DataRecord(files=3, tokens=1000),
+        "measured": {"loss": 2.5},
         "torch_version": "2.6.0",
         "zerotools_version": "0.1.0",
     }

@@ -5,7 +5,7 @@
                               /rank_00000.json ...            random number state of each rank
                               /config.json [, tokenizer]      Hugging Face
                               /MANIFEST.json                  size and digest of all of the above
-    <output_dir>/latest                                       text: a directory name; a hint only
+    <output_dir>/latest, best                                 text: a directory name; a hint only
 
 A directory appears under its final name by one rename, when all of it is on the disk. What to
 resume from is therefore found by looking, newest first, and checking the manifest; `latest` is for
@@ -31,11 +31,13 @@ from zerotools.io.manifest import verify_manifest
 
 DCP = "dcp"
 LATEST = "latest"
+BEST = "best"
 STAGING_PREFIX = ".tmp-"
 TRASH_PREFIX = ".trash-"
 _NAME = re.compile(r"step-(\d{8,})")
 
 __all__ = [
+    "BEST",
     "DCP",
     "LATEST",
     "RECORD",
@@ -47,13 +49,16 @@ __all__ = [
     "check",
     "choose",
     "directory_name",
+    "hinted",
     "latest",
     "listing",
+    "meant",
     "read_record",
     "resolve",
     "rng_name",
     "step_of",
     "sync_directory",
+    "write_hint",
     "write_latest",
     "write_record",
 ]
@@ -147,13 +152,23 @@ def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> Choice
     return Choice(None, None, tuple(skipped))
 
 
+def meant(path: Path) -> Path:
+    """`path`, or the directory that it names where it is a hint, `best` or `latest`."""
+    if path.name in (LATEST, BEST) and path.is_file():
+        return hinted(path.parent, path.name) or path
+    return path
+
+
 def resolve(path: Path, *, digests: bool = True) -> Choice:
     """What `resume_from = path` means: a checkpoint itself, or the newest that verifies below it.
+
+    The file `best` or `latest` of an output directory means the checkpoint that it names.
 
     Raises:
         BadRequest: there is nothing at `path`, or neither a checkpoint nor a directory of them.
         BadFile: it is one checkpoint and it is damaged, or all of those below it are.
     """
+    path = meant(path)
     if not path.is_dir():
         raise BadRequest(f"resume_from: {path} is not a directory")
     if (path / RECORD).exists() or (path / DCP).is_dir():
@@ -169,26 +184,36 @@ def resolve(path: Path, *, digests: bool = True) -> Choice:
     return choice
 
 
-def latest(output_dir: Path) -> Path | None:
-    """The directory that the `latest` hint names, if it names one that exists."""
+def hinted(output_dir: Path, hint: str) -> Path | None:
+    """The directory that the hint (`latest`, `best`) names, if it names one that exists."""
     try:
-        name = (output_dir / LATEST).read_text("utf-8").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
+        name = (output_dir / hint).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):  # none yet, or something of the user's
         return None
     if step_of(name) is None or not (output_dir / name).is_dir():
         return None
     return output_dir / name
 
 
-def write_latest(output_dir: Path, name: str) -> None:
-    """Point the `latest` hint at `name`, atomically and durably."""
-    draft = output_dir / f"{STAGING_PREFIX}{LATEST}"
+def latest(output_dir: Path) -> Path | None:
+    """The directory that the `latest` hint names, if it names one that exists."""
+    return hinted(output_dir, LATEST)
+
+
+def write_hint(output_dir: Path, hint: str, name: str) -> None:
+    """Point a hint at the directory `name`, atomically and durably."""
+    draft = output_dir / f"{STAGING_PREFIX}{hint}"
     with draft.open("w", encoding="utf-8") as file:
         file.write(name + "\n")
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(output_dir / LATEST)
+    draft.replace(output_dir / hint)
     sync_directory(output_dir)
+
+
+def write_latest(output_dir: Path, name: str) -> None:
+    """Point the `latest` hint at `name`, atomically and durably."""
+    write_hint(output_dir, LATEST, name)
 
 
 def sync_directory(directory: Path) -> None:

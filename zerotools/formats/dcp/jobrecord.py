@@ -101,7 +101,8 @@ class JobRecord:
     `stage` and `precision` are those of the run that saved. `replicated` are the flat DCP keys that
     every rank holds in full, `aliases` maps a tied name to the canonical one that is stored. `rng`
     is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else `reseed`.
-    `loss_scale` is that of fp16 training.
+    `loss_scale` is that of fp16 training. `measured` has `loss`, the mean of the steps since the
+    checkpoint before, and `eval_loss` where this point was evaluated.
     """
 
     step: int
@@ -122,6 +123,7 @@ class JobRecord:
     data: DataRecord | None = None
     skipped_steps: int = 0
     loss_scale: LossScaleRecord | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
     torch_version: str | None = None
     zerotools_version: str | None = None
 
@@ -141,6 +143,8 @@ def record_to_json(record: JobRecord) -> str:
         del tree["loss_scale"]
         if not record.skipped_steps:
             del tree["skipped_steps"]
+    if not record.measured:
+        del tree["measured"]
     return json.dumps(tree, indent=1, sort_keys=False) + "\n"
 
 
@@ -204,6 +208,7 @@ def _record(read: _Reader) -> JobRecord:
         data=None if read.tree.get("data") is None else _data(read.inner("data")),
         skipped_steps=read.count("skipped_steps") if "skipped_steps" in read.tree else 0,
         loss_scale=_loss_scale(read.inner("loss_scale")) if "loss_scale" in read.tree else None,
+        measured=read.number_map("measured") if "measured" in read.tree else {},
         torch_version=read.optional_text("torch_version"),
         zerotools_version=read.optional_text("zerotools_version"),
     )
@@ -299,6 +304,10 @@ class _Reader:
         if not all(isinstance(item, str) for item in value.values()):
             raise self.wrong(key, "a table of strings")
         return dict(value)
+
+    def number_map(self, key: str) -> dict[str, float]:
+        inner = self.inner(key)
+        return {name: inner.number(name) for name in inner.tree}
 
     def inner(self, key: str) -> _Reader:
         value = self.tree.get(key)

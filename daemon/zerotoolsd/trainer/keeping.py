@@ -1,0 +1,63 @@
+"""Which checkpoints stay: the newest ones, every so many steps, the best, and what the job names.
+
+Everything is found by looking at the directory, so an attempt that was started again goes on with
+the same choice. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.formats.dcp import jobcheckpoint as layout
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """`last` newest checkpoints stay (None: all), and those whose step `every` divides.
+
+    `best` names a measurement of the record (`loss`, `eval_loss`): the checkpoint with the smallest
+    stays too. `named` is one that the job file names.
+    """
+
+    last: int | None = None
+    every: int | None = None
+    best: str | None = None
+    named: Path | None = None
+
+    def superfluous(self, output_dir: Path, newest: Path) -> list[Path]:
+        """What of `output_dir` may go, now that `newest` is whole."""
+        if self.last is None:
+            return []
+        hints = (layout.hinted(output_dir, hint) for hint in (layout.LATEST, layout.BEST))
+        pinned = {path.resolve() for path in (newest, self.named, *hints) if path is not None}
+        return [
+            path
+            for path in layout.listing(output_dir)[self.last :]
+            if path.resolve() not in pinned and not self._is_due(path)
+        ]
+
+    def _is_due(self, path: Path) -> bool:
+        step = layout.step_of(path.name)
+        return self.every is not None and step is not None and step % self.every == 0
+
+    def best_of(self, output_dir: Path, newest: Path) -> Path | None:
+        """The best checkpoint in `output_dir`, of which `newest` was just written."""
+        if self.best is None:
+            return None
+        hinted = layout.hinted(output_dir, layout.BEST)
+        # The hint saves a look at all records; one that is gone, or written anew, says nothing.
+        known = hinted is not None and hinted != newest and self._value(hinted) < math.inf
+        candidates = [hinted, newest] if known else layout.listing(output_dir)
+        values = {path: self._value(path) for path in candidates if path is not None}
+        found = min(values, key=lambda path: (values[path], path.name), default=None)
+        return found if found is not None and values[found] < math.inf else None
+
+    def _value(self, path: Path) -> float:
+        try:
+            value = layout.read_record(path).measured.get(self.best or "", math.inf)
+        except ZerotoolsError:  # not one to go back to, whatever it was
+            return math.inf
+        return value if math.isfinite(value) else math.inf

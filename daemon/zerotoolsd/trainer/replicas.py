@@ -1,0 +1,51 @@
+"""Which rank saves what several ranks hold alike: each replica once, spread over the ranks.
+
+torch's DCP does the same in its planning, when all ranks have offered everything. Here it is known
+before, so that a rank copies to the host only what it will write.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from zerotoolsd.trainer.settings import Rank
+
+Tree = dict[str, dict[str, torch.Tensor]]
+
+
+def own_part(tree: Tree, rank: Rank) -> Tree:
+    """`tree` without the tensors whose replica another rank writes; the same choice on all ranks.
+
+    Where ranks hold equal shards (a mesh that replicates and shards), one of them writes each.
+    """
+    loads: dict[int, list[int]] = {}
+    return {
+        top: {name: tensor for name, tensor in branch.items() if _is_writer(tensor, rank, loads)}
+        for top, branch in tree.items()
+    }
+
+
+def _is_writer(tensor: torch.Tensor, rank: Rank, loads: dict[int, list[int]]) -> bool:
+    replica, replicas = _place(tensor, rank)
+    if replicas == 1:
+        return True
+    load = loads.setdefault(replicas, [0] * replicas)
+    writer = load.index(min(load))
+    load[writer] += tensor.numel() * tensor.itemsize
+    return replica == writer
+
+
+def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
+    """Which of its replicas this rank holds, and how many there are."""
+    if not isinstance(tensor, DTensor):
+        return rank.number, rank.world_size
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None
+    replica, replicas = 0, 1
+    for dimension, placement in enumerate(tensor.placements):
+        if placement.is_replicate():
+            replica = replica * mesh.size(dimension) + coordinate[dimension]
+            replicas *= mesh.size(dimension)
+    return replica, replicas

@@ -1,0 +1,39 @@
+"""Spans of time as people write them: `90`, `"90m"`, `"1d12h"`."""
+
+from __future__ import annotations
+
+import re
+
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_TEXT = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def seconds_of(span: int | str) -> int:
+    """A number of seconds, or days, hours, minutes and seconds, in this order.
+
+    Raises:
+        ValueError: it is no span of time, or none at all.
+    """
+    if isinstance(span, int):
+        seconds = span
+    else:
+        match = _TEXT.fullmatch(span.replace(" ", ""))
+        parts = match.groups() if match else ()
+        seconds = sum(
+            int(number) * unit
+            for number, unit in zip(parts, _SECONDS.values(), strict=False)
+            if number
+        )
+    if seconds < 1:
+        raise ValueError('must be seconds, or days, hours, minutes, seconds such as "1d12h", "90m"')
+    return seconds
+
+
+def in_words(seconds: int) -> str:
+    """`2 h`, `1 d 12 h`, `90 s` in the fewest units."""
+    parts = []
+    for unit, length in _SECONDS.items():
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count} {unit if unit != 'm' else 'min'}")
+    return " ".join(parts)

@@ -1,0 +1,44 @@
+"""What the keys about saving and stopping demand of one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerotools.jobs.convert import show
+from zerotools.jobs.durations import seconds_of
+from zerotools.jobs.spec import JobSpec
+
+
+def check_checkpoints(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with `[checkpoint]` and `time_limit`."""
+    if spec.time_limit is not None:
+        try:
+            seconds_of(spec.time_limit)
+        except ValueError as error:
+            yield f"time_limit = {show(spec.time_limit)}: {error}"
+    wanted = spec.checkpoint
+    if wanted.asynchronous and spec.engine != "torch":
+        yield (
+            f'checkpoint.asynchronous = true: has no place in an engine = "{spec.engine}" job, '
+            "which writes its checkpoints itself; leave it out"
+        )
+    if wanted.keep_every is not None:
+        yield from _check_keep_every(wanted.keep_every, wanted.every, wanted.keep_last)
+
+
+def _check_keep_every(keep_every: int, every: int | None, keep_last: int | None) -> Iterator[str]:
+    if keep_last is None:
+        yield (
+            f"checkpoint.keep_every = {keep_every}: all checkpoints are kept without "
+            "checkpoint.keep_last; set that too, or leave this out"
+        )
+    if every is None:
+        yield (
+            f"checkpoint.keep_every = {keep_every}: needs checkpoint.every, of which it is a "
+            "multiple"
+        )
+    elif keep_every % every:
+        yield (
+            f"checkpoint.keep_every = {keep_every}: must be a multiple of checkpoint.every, "
+            f"which is {every}"
+        )
