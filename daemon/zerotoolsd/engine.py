@@ -19,7 +19,7 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd import crashpoints, launch, lifecycle, reattach, told
+from zerotoolsd import crashpoints, launch, lifecycle, reattach, timelimit, told
 from zerotoolsd.config import Config
 from zerotoolsd.lifecycle import Admit, Cancel, Ended, Retry, Standing, Started
 from zerotoolsd.machine import Machine
@@ -70,6 +70,7 @@ class Engine:
         self._watcher = Watcher(self._over)
         self._wake = asyncio.Event()
         self._requests: dict[int, Request] = {}
+        self._expired: set[str] = set()
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
 
     @property
@@ -106,7 +107,7 @@ class Engine:
         for attempt, record in list(self._unsettled.values()):
             self._over(attempt, record)
         now = time.time()
-        pauses = [IDLE_SECONDS, *self._retry_due(now)]
+        pauses = [IDLE_SECONDS, *self._retry_due(now), *self._stop_expired(now)]
         queued = list(reversed(self.store.jobs([states.QUEUED])))
         if queued:
             pauses.append(await self._schedule(queued))
@@ -127,6 +128,19 @@ class Engine:
             else:
                 self._move(job, self._advance(job, Retry()), states.RETRY)
         return waits
+
+    def _stop_expired(self, now: float) -> list[float]:
+        """Ask jobs whose time limit is over to save and stop; the seconds that others have left."""
+        left = []
+        for job in self.store.jobs([states.RUNNING]):
+            attempts = self.store.attempts(job.id)
+            seconds = timelimit.seconds_left(_readable_spec(job), attempts, now)
+            if seconds is not None and seconds > 0:
+                left.append(seconds)
+            elif seconds is not None and attempts[-1].token not in self._expired:
+                self._expired.add(attempts[-1].token)
+                self._watcher.request_stop(attempts[-1], timelimit.REASON)
+        return left
 
     async def _schedule(self, queued: list[JobRow]) -> float:
         jobs = {job.id: job for job in queued}
@@ -221,7 +235,12 @@ class Engine:
         """What the job waits for: one sentence, where there is something to say."""
         if job.state == states.QUEUED:
             return self.waits.get(job.id)
+        if job.state == states.RUNNING and self._is_expired(job):
+            return "its time limit is over: it saves and stops"
         return self._watcher.held.get(job.id) if job.state in states.ACTIVE else None
+
+    def _is_expired(self, job: JobRow) -> bool:
+        return bool(self._expired) and self.store.attempts(job.id)[-1].token in self._expired
 
     def cancel(self, job: JobRow, who: str) -> None:
         """End the job. Raises NotAllowed: it is over."""
@@ -245,6 +264,7 @@ class Engine:
             log.error("the end of job %d cannot be recorded yet: %s", attempt.job_id, error)
         else:
             del self._unsettled[attempt.token]
+            self._expired.discard(attempt.token)
 
     def _commit_end(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         job = self.store.job(attempt.job_id)
@@ -254,6 +274,7 @@ class Engine:
             cause=str(record.get("cause")),
             saved_step=_saved_step(record),
             max_restarts=spec.max_restarts if spec else 0,
+            time_limit=timelimit.that_ended(spec, record),
         )
         after, kind = self._advance(job, end), lifecycle.name_of(job.standing, end)
         stuck = [f"pid {process['pid']}" for process in record.get("unkillable", ())]

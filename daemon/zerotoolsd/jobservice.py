@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,7 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd import preflight
+from zerotoolsd import checkpoints, preflight
 from zerotoolsd.engine import Engine, request_of
 from zerotoolsd.interpreter import check_interpreter
 from zerotoolsd.launch import base_environment
@@ -177,6 +178,19 @@ class EngineService:
                 f"job {job_id} cannot be cancelled: the queue's disk says: {error}"
             ) from None
         return self._view(self._find(job_id))
+
+    async def resume(self, job_id: int, *, uid: int) -> JobView:
+        """See `JobService`."""
+        job = self._find(job_id)
+        if uid not in (job.uid, os.geteuid(), 0):
+            raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
+        if job.state not in states.TERMINAL:
+            raise Conflict(f"job {job_id} is not over: it is {job.state}")
+        spec = replace(job.spec, output_dir=job.output_dir)
+        if await self._look(spec, checkpoints.newest, Path(job.output_dir)) is not None:
+            spec = replace(spec, resume_from=job.output_dir)
+        view, _ = await self.submit(spec, uid=uid, idempotency_key=None)
+        return view
 
     async def events(self, since: int, wait: float) -> list[Event]:
         """See `JobService`."""

@@ -82,12 +82,16 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The attempt is over: one of OUTCOMES, `cause` in one sentence, and the newest saved step."""
+    """The attempt is over: one of OUTCOMES, `cause` in one sentence, and the newest saved step.
+
+    `time_limit` is that of the job, in words, where it was asked to stop at it.
+    """
 
     outcome: str
     cause: str
     saved_step: int
     max_restarts: int
+    time_limit: str | None = None
 
 
 Event = Admit | Started | Cancel | Retry | Ended
@@ -118,10 +122,12 @@ def name_of(job: Standing, event: Event) -> str:
             return states.RETRY
         case Ended(outcome="finished"):
             return states.FINISHED
-        case Ended(outcome="stopped"):
+        case Ended(outcome="stopped", time_limit=None):
             return states.STOPPED
     if event.outcome in _HOPELESS or job.state == states.QUEUED:
         return states.GAVE_UP
+    if event.time_limit is not None:
+        return states.EXPIRED
     progressed = event.saved_step > job.best_step
     used = 0 if progressed else job.restarts_used
     return states.CRASHED if used < event.max_restarts else states.GAVE_UP
@@ -151,6 +157,8 @@ def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | N
         return None
     if state == states.CANCELLED:
         return f"{job.reason or 'cancelled'}; {end.cause}"
+    if state == states.HALTED:
+        return f"its time limit of {end.time_limit} is over; {end.cause}"
     if name == states.GAVE_UP and end.outcome not in _HOPELESS:
         return f"{end.cause}; no restart left of {end.max_restarts}"
     return end.cause

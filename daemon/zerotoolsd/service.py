@@ -139,6 +139,13 @@ class JobService(Protocol):
         Raises NotFound, Forbidden, Conflict (it is over).
         """
 
+    async def resume(self, job_id: int, *, uid: int) -> JobView:
+        """Queue a new job that goes on where this one, which is over, stopped, in its directory.
+
+        Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
+        directory), BadRequest (it cannot run any more), Unavailable.
+        """
+
     async def events(self, since: int, wait: float) -> list[Event]:
         """Up to 1,000 events with `seq > since`; waits up to `wait` seconds for the first."""
 

@@ -27,8 +27,16 @@ from zerotoolsd.lifecycle import (
 POLICY = RetryPolicy(first_seconds=1, factor=4, most_seconds=10)
 
 
-def ended(outcome: str, *, saved: int = 0, restarts: int = 3) -> Ended:
-    return Ended(outcome=outcome, cause=f"it {outcome}", saved_step=saved, max_restarts=restarts)
+def ended(
+    outcome: str, *, saved: int = 0, restarts: int = 3, time_limit: str | None = None
+) -> Ended:
+    return Ended(
+        outcome=outcome,
+        cause=f"it {outcome}",
+        saved_step=saved,
+        max_restarts=restarts,
+        time_limit=time_limit,
+    )
 
 
 EVERY: tuple[Event, ...] = (
@@ -38,6 +46,7 @@ EVERY: tuple[Event, ...] = (
     Retry(),
     *(ended(outcome) for outcome in OUTCOMES),
     *(ended(outcome, restarts=0) for outcome in OUTCOMES),
+    *(ended(outcome, time_limit="2 h") for outcome in OUTCOMES),
 )
 
 
@@ -69,6 +78,25 @@ def test_where_each_outcome_leads(outcome: str, running: str, stopping: str) -> 
     for state, expected in (("running", running), ("stopping", stopping)):
         after = advance(Standing(state=state), ended(outcome), now=0, policy=POLICY)
         assert after.state == expected
+
+
+@pytest.mark.parametrize(
+    ("outcome", "running", "stopping"),
+    [
+        ("finished", "succeeded", "succeeded"),
+        ("stopped", "stopped", "cancelled"),
+        ("bad_job", "failed", "cancelled"),
+        ("crashed", "stopped", "cancelled"),
+        ("killed", "stopped", "cancelled"),
+    ],
+)
+def test_where_the_time_limit_leads(outcome: str, running: str, stopping: str) -> None:
+    for state, expected in (("running", running), ("stopping", stopping)):
+        event = ended(outcome, time_limit="2 h")
+        after = advance(Standing(state=state), event, now=0, policy=POLICY)
+        assert after.state == expected
+        if expected == "stopped":
+            assert after.reason == f"its time limit of 2 h is over; it {outcome}"
 
 
 def crash(job: Standing, *, saved: int = 0, restarts: int = 3) -> Standing:

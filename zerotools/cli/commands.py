@@ -37,5 +37,6 @@ COMMANDS: dict[str, Entry] = {
     "show": Entry("zerotools.cli.show", JOBS, "Show one job: attempts, memory, checkpoints."),
     "logs": Entry("zerotools.cli.logs", JOBS, "Print or follow what a job wrote."),
     "cancel": Entry("zerotools.cli.cancel", JOBS, "Stop jobs; a running one saves first."),
+    "resume": Entry("zerotools.cli.resume", JOBS, "Go on with a job that was stopped."),
     "monitor": Entry("zerotools.cli.monitor", MACHINE, "Watch GPU and host memory."),
 }

@@ -82,6 +82,10 @@ class DaemonClient:
         """Ask a job to save and stop; the job as it is then."""
         return self._object("POST", f"/v1/jobs/{job_id}/cancel")
 
+    def resume(self, job_id: int) -> dict[str, Any]:
+        """Queue a new job that goes on where one that is over stopped; the new job."""
+        return self._object("POST", f"/v1/jobs/{job_id}/resume")
+
     def logs(
         self,
         job_id: int,

@@ -16,6 +16,8 @@ WAITING_RETRY = "waiting_retry"
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 CANCELLED = "cancelled"
+HALTED = "stopped"
+"""Saved and ended at its time limit, to be gone on from."""
 
 STATES = (
     QUEUED,
@@ -26,8 +28,9 @@ STATES = (
     SUCCEEDED,
     FAILED,
     CANCELLED,
+    HALTED,
 )
-TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED})
+TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED})
 ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING})
 """States in which an attempt's processes may exist."""
 
@@ -39,8 +42,9 @@ STOPPED = "stopped"
 CRASHED = "crashed"
 GAVE_UP = "gave_up"
 RETRY = "retry"
+EXPIRED = "expired"
 
-EVENTS = (ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, GAVE_UP, RETRY)
+EVENTS = (ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, GAVE_UP, RETRY, EXPIRED)
 
 TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
@@ -53,17 +57,20 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (LAUNCHING, STOPPED): QUEUED,
         (LAUNCHING, CRASHED): WAITING_RETRY,
         (LAUNCHING, GAVE_UP): FAILED,
+        (LAUNCHING, EXPIRED): HALTED,
         (RUNNING, CANCEL): STOPPING,
         (RUNNING, FINISHED): SUCCEEDED,
         (RUNNING, STOPPED): QUEUED,
         (RUNNING, CRASHED): WAITING_RETRY,
         (RUNNING, GAVE_UP): FAILED,
+        (RUNNING, EXPIRED): HALTED,
         (STOPPING, STARTED): STOPPING,
         (STOPPING, CANCEL): STOPPING,
         (STOPPING, FINISHED): SUCCEEDED,
         (STOPPING, STOPPED): CANCELLED,
         (STOPPING, CRASHED): CANCELLED,
         (STOPPING, GAVE_UP): CANCELLED,
+        (STOPPING, EXPIRED): CANCELLED,
         (WAITING_RETRY, RETRY): QUEUED,
         (WAITING_RETRY, CANCEL): CANCELLED,
     }

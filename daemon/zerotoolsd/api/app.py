@@ -21,6 +21,7 @@ def make_app(service: JobService) -> web.Application:
             web.get("/v1/jobs", jobs.list_jobs),
             web.get("/v1/jobs/{id}", jobs.show),
             web.post("/v1/jobs/{id}/cancel", jobs.cancel),
+            web.post("/v1/jobs/{id}/resume", jobs.resume),
             web.get("/v1/jobs/{id}/logs", outputs.logs),
             web.get("/v1/jobs/{id}/progress", outputs.progress),
             web.get("/v1/events", machine.events),

@@ -1,4 +1,4 @@
-"""Handlers of /v1/jobs: submit, list, show, cancel."""
+"""Handlers of /v1/jobs: submit, list, show, cancel, resume."""
 
 from __future__ import annotations
 
@@ -64,3 +64,10 @@ async def cancel(request: web.Request) -> web.Response:
     job_id = inputs.job_id(request)
     view = await request.app[SERVICE].cancel(job_id, uid=peer_uid(request))
     return answer(view_json(view), status=202)
+
+
+async def resume(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/resume."""
+    job_id = inputs.job_id(request)
+    view = await request.app[SERVICE].resume(job_id, uid=peer_uid(request))
+    return answer(view_json(view), status=201)

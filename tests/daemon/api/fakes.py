@@ -155,6 +155,15 @@ class FakeService:
         state = "stopping" if view.attempts else "cancelled"
         return self.change(job_id, state=state)
 
+    async def resume(self, job_id: int, *, uid: int) -> JobView:
+        view = await self.job(job_id)
+        if uid not in (0, view.uid):
+            raise Forbidden(f"job {job_id} belongs to uid {view.uid}")
+        if view.state not in TERMINAL:
+            raise Conflict(f"job {job_id} is not over: it is {view.state}")
+        again = self.add(output_dir=view.output_dir)
+        return self.change(again.id, spec={**view.spec, "resume_from": view.output_dir})
+
     async def events(self, since: int, wait: float) -> list[Event]:
         return [event for event in self.feed if event.seq > since]
 

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import FakeService
+
+
+def test_a_job_that_is_over_goes_on_as_a_new_one(zerotools: Command, service: FakeService) -> None:
+    service.add(state="stopped", output_dir="/runs/tiny")
+    assert zerotools("resume", "1") == (
+        0,
+        "job 2 (tiny) is queued; it goes on from the newest checkpoint in /runs/tiny\n",
+        "",
+    )
+    again = json.loads(zerotools("resume", "1", "--json").out)
+    assert (again["id"], again["state"]) == (3, "queued")
+
+
+def test_a_job_that_is_not_over_is_left_alone(zerotools: Command, service: FakeService) -> None:
+    service.add(state="running")
+    done = zerotools("resume", "1")
+    assert (done.status, done.err) == (5, "zerotools: job 1 is not over: it is running\n")
+    assert zerotools("resume", "9").err == "zerotools: there is no job 9\n"

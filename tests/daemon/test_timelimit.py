@@ -1,0 +1,86 @@
+"""A job's time limit: what is left of it, and how the daemon ends the job at it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from tests.daemon.engines import running
+from tests.formats.dcp.test_jobcheckpoint import make
+from zerotools.jobs.durations import in_words, seconds_of
+from zerotoolsd import timelimit
+from zerotoolsd.service import Conflict
+from zerotoolsd.store.rows import AttemptRow
+
+ATTEMPT = AttemptRow(
+    job_id=1,
+    number=1,
+    token="t",
+    state="ended",
+    run_dir="/r",
+    gpu_uuids=(),
+    resumed_from=None,
+    started=None,
+    ended=None,
+    result=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("span", "seconds", "words"),
+    [
+        (90, 90, "1 min 30 s"),
+        ("90m", 5400, "1 h 30 min"),
+        ("2h", 7200, "2 h"),
+        ("1d12h", 129600, "1 d 12 h"),
+        ("1h 5s", 3605, "1 h 5 s"),
+    ],
+)
+def test_spans_of_time(span: int | str, seconds: int, words: str) -> None:
+    assert seconds_of(span) == seconds
+    assert in_words(seconds) == words
+
+
+@pytest.mark.parametrize("span", [0, -5, "", "0h", "two hours", "5m2h", "1.5h", "2"])
+def test_what_is_no_span_of_time(span: int | str) -> None:
+    with pytest.raises(ValueError, match="days, hours"):
+        seconds_of(span)
+
+
+def test_attempts_are_added_up_and_waiting_is_not_counted() -> None:
+    first = replace(ATTEMPT, started=1000.0, ended=1030.0)
+    second = replace(ATTEMPT, started=2000.0)
+    never = ATTEMPT
+    job = make_job("", time_limit="1m")
+    assert timelimit.seconds_left(job, [first, never, second], 2010.0) == 20
+    assert timelimit.seconds_left(make_job(""), [first], 2010.0) is None
+    assert timelimit.seconds_left(None, [first], 2010.0) is None
+    asked = {"stop_reason": timelimit.REASON}
+    assert timelimit.that_ended(job, asked) == "1 min"
+    assert timelimit.that_ended(job, {"stop_reason": "cancel"}) is None
+
+
+def test_a_job_at_its_limit_saves_and_is_stopped_and_goes_on_by_one_request(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+            job = make_job("stop", time_limit=1, output_dir=str(tmp_path / "out"))
+            one, _ = await it.service.submit(job, uid=os.geteuid(), idempotency_key=None)
+            ended = await it.reach(one.id, "stopped")
+            assert ended.reason == "its time limit of 1 s is over; saved at step 7 and stopped"
+            shutil.rmtree(tmp_path / "out")
+            make(tmp_path / "out", 7)
+            two = await it.service.resume(one.id, uid=os.geteuid())
+            assert two.spec["resume_from"] == two.output_dir == str(tmp_path / "out")
+            with pytest.raises(Conflict, match="is not over"):
+                await it.service.resume(two.id, uid=os.geteuid())
+            await it.reach(two.id, "stopped", "failed")
+
+    asyncio.run(story())
