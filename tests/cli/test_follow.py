@@ -138,3 +138,10 @@ def test_a_daemon_that_restarts_is_waited_for(capsys: pytest.CaptureFixture[str]
     answers = iter([DaemonUnreachable("gone")] * 9)
     with pytest.raises(DaemonUnreachable):
         Poller(pause=pause, clock=lambda: now[0]).ask(question)
+
+
+def test_an_evaluation_is_one_line() -> None:
+    record = {"event": "eval", "step": 40, "loss": 1.5, "perplexity": 4.4816890703}
+    assert event_text(record) == "evaluated step 40: loss 1.5000  perplexity 4.4817"
+    assert event_text({**record, "perplexity": None}) == "evaluated step 40: loss 1.5000"
+    assert event_text({**record, "loss": None}) == "evaluated step 40: loss nan  perplexity 4.4817"

@@ -60,6 +60,21 @@ class Jobs:
         data |= changes.pop("data", {})
         return {"model": {"config": config}, "data": data, "train": train, **changes}
 
+    def of_directory(self) -> dict[str, Any]:
+        """On weights in a directory that has the tokenizer too; they find all tokens alike."""
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        config = AutoConfig.for_model(**TINY_LLAMA | {"vocab_size": VOCABULARY})
+        config.max_position_embeddings = 256
+        model = AutoModelForCausalLM.from_config(config)
+        torch.nn.init.zeros_(model.lm_head.weight)
+        path = make_tokenizer(self.directory / "model")
+        model.save_pretrained(path)
+        changed = self.of(train={"steps": 2})
+        del changed["data"]["tokenizer"]
+        return {**changed, "model": {"path": str(path)}}
+
 
 def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
     make = Jobs(directory)
@@ -74,6 +89,7 @@ def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
         "again": make.of(zero={"stage": 1}, resume_from=half),
         "chat": make.of(data={"tokenizer": make.chat}, eval={"fraction": 0.2}),
         "t5": make.of(TINY_T5, data={"tokenizer": make.seq2seq}, eval={**held, "max_sequences": 5}),
+        "directory": make.of_directory(),
         "epochs": make.of(train={"steps": None, "epochs": 0.5}),
         "packed": make.of(data=packed, train={"steps": None, "epochs": 2.0, "batch_size": 6}),
         "gpt2": make.of({**TINY_GPT2, **still}, data=packed, train={"steps": 3, "batch_size": 6}),
@@ -120,6 +136,13 @@ def test_a_stage_and_small_pieces_change_nothing(runs: dict[int, Runs]) -> None:
 def test_a_resumed_run_is_the_uninterrupted_one(runs: dict[int, Runs]) -> None:
     assert runs[2].losses("again") == runs[2].losses("stage-1")[2:]
     assert runs[2].ended("again") == runs[2].ended("stage-1")
+
+
+def test_a_directory_gives_weights_and_tokenizer(runs: dict[int, Runs]) -> None:
+    losses = runs[2].losses("directory")
+    assert losses[0] == pytest.approx(math.log(VOCABULARY), rel=TOLERANCE)
+    assert losses[1] < losses[0]
+    assert (runs[2].checkpoint("directory", 2) / "tokenizer.json").is_file()
 
 
 def test_what_is_evaluated_and_when(runs: dict[int, Runs]) -> None:

@@ -125,6 +125,8 @@ def event_text(record: Record) -> str:
         case "checkpoint":
             size = render.size(_number(record, "bytes"))
             return f"saved step {step}: {path} ({size} in {_number(record, 'seconds') or 0:.1f} s)"
+        case "eval":
+            return _evaluated(step, record)
         case "resumed":
             rng = "" if record.get("rng") == "restored" else "; random state seeded anew"
             return f"goes on from step {step}: {path}{rng}"
@@ -133,6 +135,13 @@ def event_text(record: Record) -> str:
         case "error":
             return f"rank {record.get('rank', 0)}: {render.clean(str(record.get('message', '')))}"
     return ""
+
+
+def _evaluated(step: int, record: Record) -> str:
+    loss, perplexity = _number(record, "loss"), _number(record, "perplexity")
+    shown = "nan" if loss is None else f"{loss:.4f}"
+    also = "" if perplexity is None else f"  perplexity {perplexity:.4f}"
+    return f"evaluated step {step}: loss {shown}{also}"
 
 
 def _why(record: Record) -> str:
