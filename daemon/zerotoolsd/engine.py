@@ -275,6 +275,7 @@ class Engine:
             saved_step=_saved_step(record),
             max_restarts=spec.max_restarts if spec else 0,
             time_limit=timelimit.that_ended(spec, record),
+            note=_what_failed_after(record),
         )
         after, kind = self._advance(job, end), lifecycle.name_of(job.standing, end)
         stuck = [f"pid {process['pid']}" for process in record.get("unkillable", ())]
@@ -351,6 +352,12 @@ def _readable_spec(job: JobRow) -> JobSpec | None:
     except ZerotoolsError as error:
         log.warning("%s", error)
         return None
+
+
+def _what_failed_after(record: Mapping[str, Any]) -> str | None:
+    closing = record.get("closing")
+    why = closing.get("why") if isinstance(closing, Mapping) else None
+    return None if why is None else f"all its steps are done and saved; the export failed: {why}"
 
 
 def _saved_step(record: Mapping[str, Any]) -> int:

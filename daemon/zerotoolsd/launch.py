@@ -20,6 +20,7 @@ from zerotoolsd.supervisor.plan import ATTEMPT, NOTIFY, Plan
 
 SPEC = "spec.json"
 SUPERVISOR_LOG = "supervisor.log"
+EXPORTING = Path(__file__).with_name("exporting.py")
 TRAINER_ENTRY = Path(__file__).parent / "trainer" / "entry.py"
 
 RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
@@ -32,6 +33,13 @@ def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
     """The built-in trainer under the job's interpreter."""
     python = spec.python or sys.executable
     return (python, "-P", str(TRAINER_ENTRY), "--run-dir", str(run_dir))
+
+
+def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
+    """What follows a finished run, in the daemon's own interpreter; nothing if the job wants
+    nothing."""
+    dtype = spec.checkpoint.export_on_finish
+    return () if dtype is None else (sys.executable, "-P", str(EXPORTING), output_dir, dtype)
 
 
 def base_environment(spec: JobSpec) -> dict[str, str]:
@@ -85,6 +93,7 @@ def prepare(
         grace_seconds=config.stop.grace_seconds,
         straggler_seconds=config.stop.straggler_seconds,
         log_limit_bytes=config.limits.log_bytes,
+        closing=closing_command(spec, job.output_dir),
     )
     write_json(run_dir / SPEC, job_to_dict(spec))
     write_json(run_dir / ATTEMPT, plan.to_json())

@@ -84,7 +84,8 @@ class Retry:
 class Ended:
     """The attempt is over: one of OUTCOMES, `cause` in one sentence, and the newest saved step.
 
-    `time_limit` is that of the job, in words, where it was asked to stop at it.
+    `time_limit` is that of the job, in words, where it was asked to stop at it; `note` says what
+    went wrong after a good end.
     """
 
     outcome: str
@@ -92,6 +93,7 @@ class Ended:
     saved_step: int
     max_restarts: int
     time_limit: str | None = None
+    note: str | None = None
 
 
 Event = Admit | Started | Cancel | Retry | Ended
@@ -154,7 +156,7 @@ def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> St
 
 def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | None:
     if state == states.SUCCEEDED:
-        return None
+        return end.note
     if state == states.CANCELLED:
         return f"{job.reason or 'cancelled'}; {end.cause}"
     if state == states.HALTED:

@@ -171,3 +171,20 @@ def test_the_feed_wakes_up_when_something_happens(tmp_path: Path) -> None:
             assert kinds == ["submit", "admit", "started", "finished"]
 
     asyncio.run(story())
+
+
+def test_an_export_that_fails_is_told_and_the_job_has_succeeded(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+            wanted = {"export_on_finish": "bf16"}
+            job = make_job("steps=3 exit=0", checkpoint=wanted, output_dir=str(out))
+            one, _ = await it.service.submit(job, uid=0, idempotency_key=None)
+            ended = await it.reach(one.id, "succeeded")
+            assert ended.reason == (
+                "all its steps are done and saved; the export failed: "
+                f"{out} holds no checkpoint to export"
+            )
+
+    asyncio.run(story())

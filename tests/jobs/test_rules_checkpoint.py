@@ -23,7 +23,15 @@ def test_keys_that_agree() -> None:
             {"checkpoint": {"every": 10, "keep_last": 1, "keep_every": 25}},
             "must be a multiple of checkpoint.every, which is 10",
         ),
-        ({"checkpoint": {"best": "lost"}}, 'checkpoint.best = "lost": must be one of "loss"'),
+        ({"checkpoint": {"best": "lost"}}, 'checkpoint.best = "lost": must be one of "eval_loss"'),
+        ({"checkpoint": {"best": "eval_loss"}}, "needs [eval] with files or a fraction"),
+        (
+            {
+                "checkpoint": {"best": "eval_loss", "every": 10},
+                "eval": {"fraction": 0.1, "every": 4},
+            },
+            "checkpoint.every, which is 10, must be a multiple of eval.every, which is 4",
+        ),
         ({"time_limit": "2 hours"}, 'time_limit = "2 hours": must be seconds, or days, hours'),
         ({"time_limit": 0}, "time_limit = 0: must be seconds"),
         ({"train__stop_after_nan": 0}, "train.stop_after_nan = 0: must be at least 1"),

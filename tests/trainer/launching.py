@@ -111,10 +111,10 @@ class Attempt:
         """All that came, in order of arrival."""
         return self.mailbox.datagrams
 
-    def finish(self) -> list[int]:
-        """Wait for all ranks and their datagrams; their exit statuses."""
+    def finish(self, seconds: float = DEADLINE_SECONDS) -> list[int]:
+        """Wait for all ranks, so long for each, and their datagrams; their exit statuses."""
         for process in self.processes:
-            process.wait(DEADLINE_SECONDS)
+            process.wait(seconds)
         self.mailbox.close()
         return [process.returncode for process in self.processes]
 

@@ -28,6 +28,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         jobs[f"async-{stage}"] = {**tree, "checkpoint": beside}
         source = directory / "out" / f"async-{stage}" / "out" / layout.directory_name(2)
         jobs[f"resumed-{stage}"] = {**tree, "checkpoint": beside, "resume_from": str(source)}
+    held_out = {"fraction": 0.1, "every": 1}
+    by_eval = {"every": 1, "keep_last": 1, "best": "eval_loss"}
+    jobs["evaluated"] = {"checkpoint": by_eval, "eval": held_out, "train": {"learning_rate": 0.3}}
     kept = {"every": 1, "keep_last": 1, "keep_every": 2, "best": "loss", "asynchronous": True}
     jobs["kept"] = {"checkpoint": kept, "train": {"steps": 5}}
     spoilt = {"learning_rate": 1e37, "stop_after_nan": 3, "steps": 9}
@@ -74,6 +77,15 @@ def test_old_ones_go_but_for_every_second_and_the_best(runs: Runs) -> None:
     assert (output_dir / layout.BEST).read_text() == f"{layout.directory_name(best)}\n"
     record = layout.read_record(runs.checkpoint("kept", best))
     assert record.measured == {"loss": losses[best - 1]}
+
+
+def test_the_best_by_evaluation_is_the_one_that_evaluated_best(runs: Runs) -> None:
+    output_dir = runs.directory / "evaluated" / "out"
+    best = layout.hinted(output_dir, layout.BEST)
+    assert best is not None
+    records = [layout.read_record(path) for path in layout.listing(output_dir)]
+    smallest = min(records, key=lambda record: record.measured["eval_loss"])
+    assert layout.step_of(best.name) == smallest.step
 
 
 def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Runs) -> None:

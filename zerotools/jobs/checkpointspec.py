@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from zerotools.jobs.schema import key
 
-BEST = ("loss",)
+BEST = ("eval_loss", "loss")
+EXPORTS = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,16 @@ class CheckpointSpec:
         least=1,
     )
     best: str | None = key(
-        'The checkpoint with the smallest one stays too, and the file `best` names it: `"loss"`, '
-        "the mean training loss since the checkpoint before.",
+        "The checkpoint with the smallest one stays too, and the file `best` names it: `loss`, the "
+        "mean training loss since the checkpoint before, or `eval_loss`, that of `[eval]` at its "
+        "step.",
         default=None,
         allowed=BEST,
+    )
+    export_on_finish: str | None = key(
+        "When all steps are done, the model is written to `export` in the output directory in this "
+        "type: safetensors with config and tokenizer, for `from_pretrained`. The GPUs have no part "
+        "in it, and where it fails the job has succeeded all the same.",
+        default=None,
+        allowed=EXPORTS,
     )

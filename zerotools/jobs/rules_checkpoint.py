@@ -22,6 +22,14 @@ def check_checkpoints(spec: JobSpec) -> Iterator[str]:
             f'checkpoint.asynchronous = true: has no place in an engine = "{spec.engine}" job, '
             "which writes its checkpoints itself; leave it out"
         )
+    if wanted.export_on_finish is not None and spec.engine == "script":
+        yield (
+            f'checkpoint.export_on_finish = "{wanted.export_on_finish}": has no place in an '
+            'engine = "script" job, whose checkpoints only its program knows; use '
+            "`zerotools consolidate`"
+        )
+    if wanted.best == "eval_loss":
+        yield from _check_evaluated(spec)
     if wanted.keep_every is not None:
         yield from _check_keep_every(wanted.keep_every, wanted.every, wanted.keep_last)
 
@@ -41,4 +49,15 @@ def _check_keep_every(keep_every: int, every: int | None, keep_last: int | None)
         yield (
             f"checkpoint.keep_every = {keep_every}: must be a multiple of checkpoint.every, "
             f"which is {every}"
+        )
+
+
+def _check_evaluated(spec: JobSpec) -> Iterator[str]:
+    every, evaluated = spec.checkpoint.every, spec.eval.every
+    if not spec.eval.files and not spec.eval.fraction:
+        yield 'checkpoint.best = "eval_loss": needs [eval] with files or a fraction'
+    elif every is not None and (evaluated is None or every % evaluated):
+        yield (
+            f'checkpoint.best = "eval_loss": checkpoint.every, which is {every}, must be a '
+            f"multiple of eval.every, which is {'not set' if evaluated is None else evaluated}"
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor import procfs
+from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
@@ -90,7 +91,11 @@ def supervise(plan: Plan) -> None:
     verdict = failure or judge(
         watch.ranks, progress, stop=watch.stop_reason, killed_because=watch.killed_because
     )
-    _write_exit(_record(watch, verdict, stuck, started))
+    record = _record(watch, verdict, stuck, started)
+    if plan.closing and verdict.outcome == "finished":
+        record["closing"] = run_closing(plan, watch.stop_asked)
+    record["ended"] = time.time()
+    _write_exit(record)
     progress.close()
 
 
@@ -147,7 +152,6 @@ def _record(
         "peak_gpu_bytes": progress.peak_gpu_bytes,
         "peak_host_bytes": progress.peak_host_bytes or None,
         "started": started,
-        "ended": time.time(),
         "unkillable": [
             {"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": procfs.boot_id()} for p in stuck
         ],

@@ -28,7 +28,8 @@ EXIT_USED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank."""
+    """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank;
+    `closing` is run once, with the same, when all ranks have finished."""
 
     job_id: int
     attempt: int
@@ -42,6 +43,7 @@ class Plan:
     grace_seconds: float
     straggler_seconds: float
     log_limit_bytes: int
+    closing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
@@ -51,11 +53,12 @@ class Plan:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` wrote; keys of newer daemons are ignored."""
-        known = {name: tree[name] for name in cls.__dataclass_fields__}
+        known = {"closing": (), **{k: v for k, v in tree.items() if k in cls.__dataclass_fields__}}
         return cls(
             **{
                 **known,
                 "argv": tuple(known["argv"]),
                 "gpu_uuids": tuple(known["gpu_uuids"]),
+                "closing": tuple(known["closing"]),
             }
         )

@@ -79,7 +79,7 @@ def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
             stdin=subprocess.DEVNULL,
             stdout=log.write_fd,
             stderr=log.write_fd,
-            preexec_fn=_die_with(os.getpid(), plan.umask),
+            preexec_fn=die_with(os.getpid(), plan.umask),
         )
     finally:
         log.spawned()
@@ -88,7 +88,7 @@ def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
     return Rank(index=index, pid=process.pid, log=log)
 
 
-def _die_with(parent: int, umask: int) -> Callable[[], None]:
+def die_with(parent: int, umask: int) -> Callable[[], None]:
     """For the child between fork and exec: SIGKILL it when the supervisor ends."""
 
     def arrange() -> None:

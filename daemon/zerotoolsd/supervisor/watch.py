@@ -61,6 +61,10 @@ class Watch:
             except BlockingIOError:
                 return
 
+    def stop_asked(self) -> bool:
+        """Whether anybody wants an end, also one that the ranks were not told of any more."""
+        return self._asked or Path(REQUEST).exists()
+
     def spawn(self) -> None:
         """Start all ranks. Raises OSError: one cannot be started; those before it run."""
         port = free_port()

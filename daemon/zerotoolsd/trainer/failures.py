@@ -21,10 +21,16 @@ class Diverged(ZerotoolsError):
     """The loss or the gradient is not finite any more."""
 
 
+class OutOfGpuMemory(ZerotoolsError):
+    """An allocation on the GPU failed. It may succeed at another time: others use the GPU too."""
+
+
 def exit_code(error: BaseException) -> int:
     """The exit status that an error ends the rank with."""
     if isinstance(error, BadCheckpoint):
         return EXIT_BAD_CHECKPOINT
+    if isinstance(error, OutOfGpuMemory):
+        return EXIT_CRASH
     return EXIT_BAD_JOB if isinstance(error, ZerotoolsError) else EXIT_CRASH
 
 

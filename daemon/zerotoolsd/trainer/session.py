@@ -20,6 +20,7 @@ from zerotoolsd.trainer.evaluating import make_evaluation
 from zerotoolsd.trainer.group import Group, join
 from zerotoolsd.trainer.loop import Run
 from zerotoolsd.trainer.notify import Notifier
+from zerotoolsd.trainer.outofmemory import explained
 from zerotoolsd.trainer.output import claim
 from zerotoolsd.trainer.packing import check_packing
 from zerotoolsd.trainer.phases import Phases
@@ -55,7 +56,7 @@ def run(
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
     group = join(rank, spec.device)
     phases.done("process group")
-    with ExitStack() as stack:
+    with explained(spec, lambda: notifier.step), ExitStack() as stack:
         stack.callback(dist.destroy_process_group)
         group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
         return prepare(spec, run_dir, group, reporter, phases, before_commit).train()

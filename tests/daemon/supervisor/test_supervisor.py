@@ -38,6 +38,35 @@ def test_ranks_that_finish_are_a_finished_attempt(tmp_path: Path) -> None:
     assert all(path.stat().st_mode & 0o077 == 0 for path in run.iterdir())
 
 
+def test_what_follows_a_finished_run_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    commands = {
+        "fine": ("/bin/sh", "-c", "echo done"),
+        "broken": ("/bin/sh", "-c", "echo a; echo 'no room' >&2; exit 1"),
+        "absent": ("/no/such/program",),
+    }
+    told = {}
+    for name, closing in commands.items():
+        run = make_attempt(tmp_path / name, "steps=3 exit=0", closing=closing)
+        record = finish(run, supervise(run))
+        assert record["outcome"] == "finished"
+        told[name] = record["closing"]["why"]
+    assert told["fine"] is None
+    assert told["broken"] == "no room"
+    assert told["absent"] == "/no/such/program cannot be started: No such file or directory"
+    run = make_attempt(tmp_path / "stopped", "steps=1 exit=1", closing=commands["fine"])
+    assert "closing" not in finish(run, supervise(run))
+
+
+def test_a_stop_ends_what_follows_a_finished_run(tmp_path: Path) -> None:
+    closing = ("/bin/sh", "-c", f"touch {tmp_path}/began; exec sleep 1000")
+    run = make_attempt(tmp_path / "run", "steps=3 exit=0", closing=closing)
+    process = supervise(run)
+    wait_for_file(tmp_path / "began")
+    process.terminate()
+    record = finish(run, process)
+    assert (record["outcome"], record["closing"]["why"]) == ("finished", "it was stopped")
+
+
 def test_ranks_get_torch_s_variables_and_their_number(tmp_path: Path) -> None:
     run = make_attempt(tmp_path / "run", "env", env={"FAKE": "env", "ZEROTOOLS_RUN_DIR": "x"})
     (run / "attempt.json").write_text(

@@ -1,0 +1,59 @@
+"""What follows a finished run, when its ranks are gone: a command whose failure loses nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.ranks import die_with
+
+LOG = "closing.log"
+LOOK_SECONDS = 0.2
+_TAIL_BYTES = 4096
+
+
+def run_closing(plan: Plan, stop_asked: Callable[[], bool]) -> dict[str, Any]:
+    """Run `plan.closing` to its end, or until a stop is asked for; what came of it.
+
+    `why` is None where it succeeded, else one line.
+    """
+    began = time.monotonic()
+    try:
+        why = _run(plan, stop_asked)
+    except OSError as error:
+        why = f"{plan.closing[0]} cannot be started: {error.strerror}"
+    return {"why": why, "seconds": time.monotonic() - began}
+
+
+def _run(plan: Plan, stop_asked: Callable[[], bool]) -> str | None:
+    with Path(LOG).open("wb") as log:
+        process = subprocess.Popen(
+            plan.closing,
+            env=dict(plan.env),
+            cwd=plan.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with(os.getpid(), plan.umask),
+        )
+    while True:
+        try:
+            status = process.wait(LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if stop_asked():
+                process.kill()
+                process.wait()
+                return "it was stopped"
+        else:
+            return None if status == 0 else _last_line() or f"it ended with status {status}"
+
+
+def _last_line() -> str | None:
+    data = Path(LOG).read_bytes()[-_TAIL_BYTES:]
+    lines = data.decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), None)

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from tests.jobs.test_parse import parsed
+from zerotools.jobs.lessmemory import settings_to_try
+
+
+def test_a_smaller_micro_batch_comes_first_and_divides_the_share() -> None:
+    spec = parsed(train__batch_size=24, train__micro_batch_size=6)
+    assert settings_to_try(spec) == [
+        "train.micro_batch_size = 4 (it is 6 now; batch_size stays)",
+        "train.activation_checkpointing = true",
+    ]
+    assert settings_to_try(parsed(train__batch_size=24))[0].startswith("train.micro_batch_size = 6")
+
+
+def test_what_is_set_already_is_not_proposed() -> None:
+    lean = {"train__batch_size": 2, "train__activation_checkpointing": True}
+    assert settings_to_try(parsed(**lean, zero={"stage": 1})) == [
+        "zero.stage = 2 (it is 1 now)",
+        "more GPUs",
+    ]
+    assert settings_to_try(parsed(**lean, train__precision="fp32")) == [
+        'train.precision = "bf16"',
+        "more GPUs",
+    ]
+    alone = parsed(**{**lean, "train__batch_size": 1}, ranks=1)
+    assert settings_to_try(alone) == ["a shorter data.sequence_length"]

@@ -1,0 +1,31 @@
+import pytest
+
+from tests.jobs.test_parse import parsed
+from zerotoolsd.trainer.failures import EXIT_CRASH, OutOfGpuMemory, exit_code, sentence
+
+pytestmark = pytest.mark.torch
+
+SAID = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7.92 GiB of "
+    "which 1.21 GiB is free. Process 812 has 5.10 GiB memory in use. Including non-PyTorch memory, "
+    "this process has 6.71 GiB memory in use. Of the allocated memory 6.02 GiB is allocated by "
+    "PyTorch, and 91.30 MiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_the_sentence_has_the_allocation_the_card_and_two_ways_out() -> None:
+    import torch
+
+    from zerotoolsd.trainer.outofmemory import explained
+
+    with pytest.raises(OutOfGpuMemory) as info, explained(parsed(), lambda: 3):
+        raise torch.OutOfMemoryError(SAID)
+    assert sentence(info.value) == (
+        "out of GPU memory after step 3: tried to allocate 2.00 GiB, GPU 0 has a total capacity of "
+        "7.92 GiB of which 1.21 GiB is free, Process 812 has 5.10 GiB memory in use; what needs "
+        "less: train.micro_batch_size = 2 (it is 4 now; batch_size stays), or "
+        "train.activation_checkpointing = true"
+    )
+    assert exit_code(info.value) == EXIT_CRASH
+    with pytest.raises(OutOfGpuMemory, match="thing new; what needs"), explained(parsed(), int):
+        raise torch.OutOfMemoryError("something\nnew")
