@@ -10,6 +10,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import checkpoints, preflightdata
+from zerotoolsd.needs import lacking
 
 
 def check_files(spec: JobSpec) -> None:
@@ -17,7 +18,7 @@ def check_files(spec: JobSpec) -> None:
 
     Raises BadRequest naming each that is not.
     """
-    problems = list(_missing(spec))
+    problems = [*_missing(spec), *lacking(spec)]
     if problems:
         raise BadRequest("; ".join(problems))
 

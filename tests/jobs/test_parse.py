@@ -194,7 +194,7 @@ def test_a_bare_python_is_looked_up() -> None:
             "must leave room for train.warmup_steps, which is 5, in train.steps, which is 10",
         ),
         ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
-        ({"train__optimizer": "adam"}, '"adamw", "sgd"; did you mean "adamw"?'),
+        ({"train__optimizer": "adam"}, '"adamw", "sgd", "adafactor"; did you mean "adamw"?'),
         ({"train__betas": [0.9]}, "train.betas = [0.9]: must be two numbers in [0, 1)"),
         ({"train__betas": [0.9, 1]}, "must be two numbers in [0, 1)"),
     ],

@@ -18,12 +18,14 @@ ROOT = Path(__file__).resolve().parents[2]
 entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
 entry["make_importable"]()
 
+import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotoolsd.trainer.enginetype import Outcome  # noqa: E402
 from zerotoolsd.trainer.evaluating import Evaluated  # noqa: E402
 from zerotoolsd.trainer.failures import Diverged  # noqa: E402
+from zerotoolsd.trainer.gradients import local  # noqa: E402
 from zerotoolsd.trainer.group import Group, join  # noqa: E402
 from zerotoolsd.trainer.loop import Run  # noqa: E402
 from zerotoolsd.trainer.notify import Notifier  # noqa: E402
@@ -57,13 +59,43 @@ class Recorder(Reporter):
 def digest(live: Live, group: Group) -> str:
     """One digest over the names and bytes of all weights and optimizer state, gathered whole: all
     ranks find the same."""
-    whole = hashlib.sha256()
+    sha = hashlib.sha256()
     for name, tensor in sorted(live.flat().items()):
-        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        whole.update(name.encode())
-        whole.update(full.contiguous().numpy().tobytes())
-    [found] = set(group.gathered(whole.hexdigest()))
+        sha.update(name.encode())
+        sha.update(whole(tensor).contiguous().numpy().tobytes())
+    [found] = set(group.gathered(sha.hexdigest()))
     return found
+
+
+def whereabouts(live: Live, group: Group) -> dict[str, Any]:
+    """Where the tensors of each sort are (on all ranks), whether the model computes with what the
+    masters say, and the bytes of each rank by place and sort, now and at most."""
+    ledger = live.memory.ledger
+    sorts = {
+        "weights": dict(live.model.named_parameters()),
+        "masters": {} if live.masters is None else live.masters.tensors,
+        "moments": live.optimizer.state(),
+    }
+    places = {
+        sort: {str(ledger.place_of(local(t))) for t in tensors.values() if local(t).numel() > 1}
+        for sort, tensors in sorts.items()
+    }
+    current = all(
+        torch.equal(whole(weight), whole(live.parameters[name]).to(weight.dtype))
+        for name, weight in live.model.named_parameters()
+    )
+    return {
+        "places": {sort: sorted(found) for sort, found in places.items()},
+        "types": sorted({str(p.dtype)[6:] for p in live.model.parameters()}),
+        "current": all(group.gathered(current)),
+        "live": group.gathered({" ".join(key): size for key, size in ledger.live.items()}),
+        "peak": group.gathered({" ".join(key): size for key, size in ledger.peak.items()}),
+    }
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of it, on every rank."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def first_batch(ready: Run, group: Group) -> float:
@@ -83,6 +115,7 @@ def run(run_dir: Path, group: Group) -> dict[str, Any]:
     assert isinstance(ready.engine, TorchEngine)
     evaluated = first_batch(ready, group)
     begun, error = digest(ready.engine.live, group), None
+    start = whereabouts(ready.engine.live, group)
     try:
         assert ready.train() == 0
     except Diverged as diverged:
@@ -92,6 +125,8 @@ def run(run_dir: Path, group: Group) -> dict[str, Any]:
         "evaluated": evaluated,
         "evaluations": {step: asdict(found) for step, found in reporter.evaluations.items()},
         "begun": begun,
+        "start": start,
+        "end": whereabouts(ready.engine.live, group),
         "ended": digest(ready.engine.live, group),
         "error": error,
     }

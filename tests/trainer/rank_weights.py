@@ -24,9 +24,11 @@ from zerotools.jobs.spec import ModelSpec  # noqa: E402
 from zerotoolsd.trainer.blueprint import draw, read_config  # noqa: E402
 from zerotoolsd.trainer.group import join  # noqa: E402
 from zerotoolsd.trainer.initial import initialise  # noqa: E402
+from zerotoolsd.trainer.layout import Layout  # noqa: E402
+from zerotoolsd.trainer.memory import make_memory  # noqa: E402
 from zerotoolsd.trainer.settings import rank_from, read_spec  # noqa: E402
 from zerotoolsd.trainer.sharding import shard  # noqa: E402
-from zerotoolsd.trainer.weights import load_weights  # noqa: E402
+from zerotoolsd.trainer.weights import load_weights, persistent_buffers  # noqa: E402
 
 
 def gathered(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -53,22 +55,23 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)
     group = join(rank_from(), spec.device)
+    memory = make_memory(group.device, "none")
     report = {}
     models = json.loads((Path(spec.output_dir or "") / "models.json").read_text())
     for name, config in models.items():
         blueprint = draw(read_config(replace(spec.model, config=config, path=None)))
         for stage in (0, 3):
-            model = shard(
-                blueprint, group.device, group.rank.world_size, stage=stage, precision="fp32"
-            )
-            initialise(model, blueprint, spec.seed)
+            model = shard(blueprint, Layout(group.rank.world_size, stage), memory)
+            parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+            initialise(parameters, buffers, blueprint, spec.seed, memory.host)
             report[f"{name} {stage}"] = digest(gathered(model))
     if spec.model.path is not None:
         directory = Path(spec.model.path)
         blueprint = draw(read_config(ModelSpec(path=str(directory))))
-        model = shard(blueprint, group.device, group.rank.world_size, stage=3, precision="fp32")
-        initialise(model, blueprint, spec.seed, buffers_only=True)
-        load_weights(model, blueprint.aliases, directory)
+        model = shard(blueprint, Layout(group.rank.world_size), memory)
+        initialise({}, dict(model.named_buffers()), blueprint, spec.seed, memory.host)
+        targets = {**dict(model.named_parameters()), **persistent_buffers(model)}
+        load_weights(targets, blueprint.aliases, directory)
         tensors, stored = gathered(model), load_file(directory / "model.safetensors")
         assert set(stored) <= set(tensors), set(stored) - set(tensors)
         report["path equal"] = all(

@@ -28,14 +28,18 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
     """A model and the optimizer that took three steps."""
     import torch
 
+    from zerotoolsd.trainer.gradients import InPlace
+    from zerotoolsd.trainer.memory import make_memory
     from zerotoolsd.trainer.optimizer import make_optimizer
 
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 3)
-    optimizer = make_optimizer(model, train, stage=0)
+    device = torch.device("cpu")
+    place = make_memory(device, "none").device
+    optimizer = make_optimizer(InPlace(dict(model.named_parameters()), device), train, place)
     for step, rate in enumerate(RATES):
         gradients(model, step)
-        optimizer.step(rate)
+        optimizer.step(rate, norm=1.0, largest=0.0)
     return model, optimizer
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from zerotools.jobs.convert import show
 from zerotools.jobs.rules_checkpoint import check_checkpoints
 from zerotools.jobs.rules_data import check_data, with_data_paths
+from zerotools.jobs.rules_offload import check_offload, check_sharding
 from zerotools.jobs.spec import Fp16Spec, JobSpec, TrainSpec
 
 RESERVED_ENV = frozenset(
@@ -43,6 +44,8 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_loss_scale(spec),
         *_check_texts(spec),
         *check_checkpoints(spec),
+        *check_offload(spec),
+        *check_sharding(spec),
     ]
     return wrong, list(_check_supported(spec))
 
@@ -184,6 +187,7 @@ def with_paths(spec: JobSpec, fix: PathFix) -> JobSpec:
         python=maybe("python", spec.python),
         output_dir=maybe("output_dir", spec.output_dir),
         resume_from=maybe("resume_from", spec.resume_from),
+        offload=replace(spec.offload, path=maybe("offload.path", spec.offload.path)),
         model=replace(
             model,
             config=fix("model.config", config) if isinstance(config, str) else config,

@@ -13,12 +13,13 @@ from typing import Any
 
 from zerotools.jobs.checkpointspec import CheckpointSpec
 from zerotools.jobs.dataspec import DataSpec, EvalSpec
+from zerotools.jobs.offloadspec import OffloadSpec
 from zerotools.jobs.schema import key
 
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
 PRECISIONS = ("fp32", "bf16", "fp16")
-OPTIMIZERS = ("adamw", "sgd")
+OPTIMIZERS = ("adamw", "sgd", "adafactor")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 
 
@@ -63,7 +64,7 @@ class TrainSpec:
         least=1,
     )
     precision: str = key(
-        "Type of the forward and backward pass; weights and optimizer stay fp32.",
+        "Type of the forward and backward pass; masters and optimizer stay fp32.",
         default="bf16",
         allowed=PRECISIONS,
     )
@@ -72,7 +73,17 @@ class TrainSpec:
         "between again: less memory, about a third more work.",
         default=False,
     )
-    optimizer: str = key("What updates the weights.", default="adamw", allowed=OPTIMIZERS)
+    compile: bool = key(
+        "Compile the forward and backward pass of each block (torch.compile): minutes more at the "
+        "start, faster steps.",
+        default=False,
+    )
+    optimizer: str = key(
+        "What updates the weights. Adafactor keeps one number per row and column of a matrix in "
+        "place of AdamW's two per element.",
+        default="adamw",
+        allowed=OPTIMIZERS,
+    )
     learning_rate: float = key("Peak learning rate.", default=3e-4, above=0)
     schedule: str = key(
         "Learning rate after the warm-up: half a cosine or a straight line down to "
@@ -157,6 +168,12 @@ class ZeroSpec:
         default=3,
         allowed=(0, 1, 2, 3),
     )
+    shard_size: int | None = key(
+        "Ranks that share one copy of the model at stages 2 and 3, each such group having a copy "
+        "of its own (HSDP); default: all ranks share one.",
+        default=None,
+        least=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +234,7 @@ class JobSpec:
     fp16: Fp16Spec = key("How fp16 training scales its loss.", factory=Fp16Spec)
     zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
     eval: EvalSpec = key("What it is measured by on the way.", factory=EvalSpec)
+    offload: OffloadSpec = key("What does not stay on the GPU.", factory=OffloadSpec)
     checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)
 
     @property

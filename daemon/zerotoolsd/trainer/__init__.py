@@ -7,11 +7,14 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     corpus, tokenizing, reading   text files as one stream of tokens
     shuffle, batches              which of them a step trains on, at any number of ranks
     blueprint, sharding           the model on the meta device, then sharded (FSDP2)
-    initial, weights              what the shards begin with: the seed, or safetensors
+    layout, memory, spill         what is kept of it, and where: device, host, disk
+    building, initial, weights    what the shards begin with: the seed, or safetensors
     enginetype, engines           what the loop drives, and which one a job names
     torchengine, step             engine `torch`: one optimizer step, its part of a checkpoint
     objective                     the loss
-    optimizer, schedule           what updates the weights (stage 1's part of it: partition)
+    optimizer, schedule           what updates the weights (also adafactor)
+    gradients, partition          the way there and back, at stage 1 by rows
+    masters, courier              fp32 masters apart from the weights: offload, and stage 1
     lossscale                     what fp16 multiplies the loss by
     loop                          steps, until the end or a stop
     saving, resuming, rng         checkpoints, whole or not at all (also output)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.blueprint import Blueprint
+from zerotoolsd.trainer.building import build
 from zerotoolsd.trainer.enginetype import Engine
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.resuming import Start
-from zerotoolsd.trainer.starting import materialise
 from zerotoolsd.trainer.torchengine import TorchEngine
 
 
@@ -20,4 +20,5 @@ def make_engine(
     Raises:
         ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
     """
-    return TorchEngine(spec, materialise(spec, blueprint, group, reporter, start), group)
+    live = build(spec, blueprint, group, reporter, resumes=start is not None)
+    return TorchEngine(spec, live, group)

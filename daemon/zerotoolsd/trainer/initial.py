@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.blueprint import Blueprint
+from zerotoolsd.trainer.memory import START, Place
 from zerotoolsd.trainer.sharding import local_part
 
 
@@ -31,19 +32,22 @@ def seed_from(*parts: object) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def initialise(model: Any, blueprint: Blueprint, seed: int, *, buffers_only: bool = False) -> None:
-    """Fill the parameters and buffers of `model`, which `shard` made of `blueprint`.
-
-    With `buffers_only`, the parameters are left as they are: they will be loaded.
+def initialise(
+    parameters: Mapping[str, torch.Tensor],
+    buffers: Mapping[str, torch.Tensor],
+    blueprint: Blueprint,
+    seed: int,
+    host: Place,
+) -> None:
+    """Fill `parameters` and `buffers` of the blueprint's model, by name, with memory of `host` to
+    make them in. Parameters that are not given are not initialised: they will be loaded.
 
     Raises:
         Unsupported: the model's own rule leaves a tensor without a value.
     """
-    parameters = {} if buffers_only else dict(model.named_parameters())
-    buffers = dict(model.named_buffers())
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for prefix, unit in _units(blueprint):
-            if buffers_only and next(unit.buffers(), None) is None:
+        for prefix, unit in _units(blueprint, host):
+            if not parameters and next(unit.buffers(), None) is None:
                 continue
             _run_rule(blueprint.model, prefix, unit, seed)
             for name, value in unit.named_parameters(prefix):
@@ -55,7 +59,7 @@ def initialise(model: Any, blueprint: Blueprint, seed: int, *, buffers_only: boo
                 buffers[name].copy_(value)
 
 
-def _units(blueprint: Blueprint) -> Iterator[tuple[str, nn.Module]]:
+def _units(blueprint: Blueprint, host: Place) -> Iterator[tuple[str, nn.Module]]:
     """(name, module with memory): each block whole, each other module without its children."""
     inside: str | None = None
     for name, module in blueprint.model.named_modules():
@@ -65,14 +69,14 @@ def _units(blueprint: Blueprint) -> Iterator[tuple[str, nn.Module]]:
             inside = f"{name}."
             block = copy.deepcopy(module)
             for part in block.modules():
-                _give_memory(part)
+                _give_memory(part, host)
             yield name, block
         elif _own_names(name, module) - set(blueprint.aliases):
             alone = copy.copy(module)
             alone._parameters = dict(module._parameters)
             alone._buffers = dict(module._buffers)
             alone._modules = {}
-            _give_memory(alone)
+            _give_memory(alone, host)
             yield name, alone
 
 
@@ -81,15 +85,15 @@ def _own_names(prefix: str, module: nn.Module) -> set[str]:
     return names | {name for name, _ in module.named_buffers(prefix, recurse=False)}
 
 
-def _give_memory(module: nn.Module) -> None:
+def _give_memory(module: nn.Module, host: Place) -> None:
     for name, parameter in module._parameters.items():
         if parameter is not None:
-            memory = torch.full(parameter.shape, torch.nan, dtype=parameter.dtype)
+            memory = host.empty(parameter.shape, parameter.dtype, START).fill_(torch.nan)
             module._parameters[name] = nn.Parameter(memory, parameter.requires_grad)
     for name, buffer in module._buffers.items():
         if buffer is not None:
             empty = torch.nan if buffer.is_floating_point() else 0
-            module._buffers[name] = torch.full(buffer.shape, empty, dtype=buffer.dtype)
+            module._buffers[name] = host.empty(buffer.shape, buffer.dtype, START).fill_(empty)
 
 
 def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
@@ -107,7 +111,7 @@ def _check(name: str, value: torch.Tensor) -> None:
         )
 
 
-def _keep(parameter: nn.Parameter, value: torch.Tensor) -> None:
+def _keep(parameter: torch.Tensor, value: torch.Tensor) -> None:
     assert isinstance(parameter, DTensor)
     local, box = local_part(parameter)
     local.copy_(value[box])

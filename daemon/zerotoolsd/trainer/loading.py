@@ -34,6 +34,7 @@ def load_shards(live: Live, directory: Path, group: Group) -> None:
     except CheckpointException as error:  # a BaseException: it must not pass as an interruption
         first = next(iter(error.failures.values()))[0]
         raise BadCheckpoint(f"{directory} cannot be loaded: {first}") from error
+    live.publish()
 
 
 def _differences(live: Live, stored: Metadata, directory: Path) -> Iterator[str]:

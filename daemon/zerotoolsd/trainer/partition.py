@@ -52,14 +52,14 @@ class Partition:
         self._weights = weights
         self._mesh = mesh
         self.rows = {
-            name: nn.Parameter(self._rows(weight.detach())) for name, weight in weights.items()
+            name: nn.Parameter(self.rows_of(weight.detach())) for name, weight in weights.items()
         }
         self._windows = list(_windows(list(weights.values()), mesh.size(), window_bytes))
 
     def take_gradients(self) -> None:
         """Give the rows the gradients of the whole weights."""
         for name, weight in self._weights.items():
-            self.rows[name].grad = None if weight.grad is None else self._rows(weight.grad)
+            self.rows[name].grad = None if weight.grad is None else self.rows_of(weight.grad)
 
     def share(self) -> None:
         """Give every rank every row; all ranks call it together."""
@@ -82,7 +82,7 @@ class Partition:
                 part = piece.of(other)
                 part.copy_(place[: part.numel()])
 
-    def _rows(self, whole: torch.Tensor) -> DTensor:
+    def rows_of(self, whole: torch.Tensor) -> DTensor:
         assert isinstance(whole, DTensor)
         shape, offset = compute_local_shape_and_global_offset(whole.shape, self._mesh, (Shard(0),))
         local = whole.to_local().narrow(0, min(offset[0], whole.shape[0]), shape[0])

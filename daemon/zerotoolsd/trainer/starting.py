@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 import zerotools
@@ -19,46 +17,13 @@ from zerotools.formats.dcp.jobrecord import (
 from zerotools.jobs.rules_data import kind_of, longest_sequence
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer import rng
-from zerotoolsd.trainer.blueprint import Blueprint, checkpoint_activations
+from zerotoolsd.trainer.blueprint import Blueprint
 from zerotoolsd.trainer.enginetype import Engine
 from zerotoolsd.trainer.failures import BadCheckpoint
 from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.initial import initialise
-from zerotoolsd.trainer.optimizer import make_optimizer
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.resuming import Start
 from zerotoolsd.trainer.schedule import decay_steps
-from zerotoolsd.trainer.sharding import shard
-from zerotoolsd.trainer.state import Live
-from zerotoolsd.trainer.weights import load_weights
-
-
-def materialise(
-    spec: JobSpec, blueprint: Blueprint, group: Group, reporter: Reporter, start: Start | None
-) -> Live:
-    """Model and optimizer with their shards filled, unless `start` will fill them.
-
-    Raises:
-        ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
-    """
-    stage = spec.zero.stage
-    if spec.train.activation_checkpointing:
-        checkpoint_activations(blueprint.model)
-    model = shard(
-        blueprint,
-        group.device,
-        group.rank.world_size,
-        stage=stage,
-        precision=spec.train.precision,
-    )
-    from_seed = start is None and spec.model.path is None
-    initialise(model, blueprint, spec.seed, buffers_only=not from_seed)
-    if start is None and spec.model.path is not None:
-        unused = load_weights(model, blueprint.aliases, Path(spec.model.path))
-        if unused:
-            reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
-    model.train()
-    return Live(model, make_optimizer(model, spec.train, stage))
 
 
 def begin(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from zerotoolsd.trainer.masters import Masters
+from zerotoolsd.trainer.memory import Memory
 from zerotoolsd.trainer.optimizer import Optimizer
 from zerotoolsd.trainer.sharding import is_whole
 from zerotoolsd.trainer.weights import persistent_buffers
@@ -14,14 +17,32 @@ from zerotoolsd.trainer.weights import persistent_buffers
 
 @dataclass(frozen=True)
 class Live:
-    """The model and optimizer that train. Their tensors are loaded into in place."""
+    """The model and optimizer that train. Their tensors are loaded into in place.
+
+    Where there are `masters`, the model's own weights are copies of them: see `publish`.
+    """
 
     model: Any
     optimizer: Optimizer
+    memory: Memory
+    masters: Masters | None = None
+
+    @property
+    def parameters(self) -> Mapping[str, torch.Tensor]:
+        """The tensor with the exact value of each parameter, by name."""
+        if self.masters is not None:
+            return self.masters.tensors
+        return dict(self.model.named_parameters())
+
+    def publish(self) -> None:
+        """Have the model compute with the values of `parameters`, after they were set from
+        outside; all ranks call it together."""
+        if self.masters is not None:
+            self.masters.publish()
 
     def tree(self) -> dict[str, dict[str, torch.Tensor]]:
         """`model.<name>` and `optim.<name>.<state>`; canonical names only."""
-        model = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        model = {name: parameter.detach() for name, parameter in self.parameters.items()}
         return {
             "model": {**model, **persistent_buffers(self.model)},
             "optim": self.optimizer.state(),

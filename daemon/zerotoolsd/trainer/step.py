@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from zerotools.jobs.spec import TrainSpec
 from zerotoolsd.trainer.enginetype import Outcome
@@ -52,9 +50,9 @@ def train_step(
         part = token_loss(live.model, piece, group.device) * weight
         (part if loss_scale is None else part * loss_scale).backward()
         loss += part.detach()
-    if loss_scale is not None:
-        _unscale(live.model, loss_scale)
-    grad_norm = float(_clip(live.model, train.max_grad_norm))
+    # That of the scaled gradients, which is not finite if any of them is not.
+    norm = live.optimizer.norm()
+    grad_norm = norm if loss_scale is None else norm / loss_scale
     # The stop request travels with the loss, so that all ranks stop after the same step.
     asked = stop_asked()
     overflow = not math.isfinite(grad_norm)
@@ -65,20 +63,12 @@ def train_step(
     rate = learning_rate(train, step - skipped)
     if not skip:
         _check_finite(step, mean, grad_norm)
-        live.optimizer.step(rate)
-    live.model.zero_grad(set_to_none=True)
+        live.optimizer.step(
+            rate, norm=grad_norm, largest=train.max_grad_norm, loss_scale=loss_scale or 1.0
+        )
+    else:
+        live.optimizer.discard()
     return Outcome(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
-
-
-def _unscale(model: Any, scale: float) -> None:
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    if gradients:
-        torch._foreach_mul_(gradients, 1.0 / scale)
-
-
-def _clip(model: Any, largest: float) -> torch.Tensor:
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest or math.inf)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def _check_finite(step: int, loss: float, grad_norm: float) -> None:

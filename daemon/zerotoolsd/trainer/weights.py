@@ -19,8 +19,10 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def load_weights(model: Any, aliases: Mapping[str, str], directory: Path) -> list[str]:
-    """Fill the shards of `model` from `directory`; names of tensors there that it does not have.
+def load_weights(
+    targets: Mapping[str, torch.Tensor], aliases: Mapping[str, str], directory: Path
+) -> list[str]:
+    """Fill the shards `targets` from `directory`; names of tensors there that are not in them.
 
     Values are cast to the shards' type. A tied parameter is read under any of its names.
 
@@ -30,10 +32,9 @@ def load_weights(model: Any, aliases: Mapping[str, str], directory: Path) -> lis
     """
     files = tensor_files(directory)
     names = dict.fromkeys(files)
-    targets = [*model.named_parameters(), *persistent_buffers(model).items()]
     with ExitStack() as stack, torch.no_grad():
         opened: dict[Path, Any] = {}
-        for name, tensor in targets:
+        for name, tensor in targets.items():
             stored = _stored_name(name, aliases, files)
             if stored is None:
                 raise BadRequest(f"model.path: {directory} has no tensor {name}")

@@ -1,0 +1,74 @@
+"""Copies between the device and the host, beside the computation where there is a GPU."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+
+class Courier(Protocol):
+    """Copies in the order in which they were asked for."""
+
+    def down(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy from the device, once what computes `source` is done."""
+
+    def arrived(self) -> None:
+        """Wait until everything that went down is there, for the host to read."""
+
+    def up(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy to the device; `source` stays as it is until `arrived` or `delivered`."""
+
+    def delivered(self) -> None:
+        """Have the device wait for what went up before it computes anything else."""
+
+
+class Direct:
+    """One memory, or one device: a copy is done when it returns."""
+
+    def down(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """As `Courier.down`."""
+        target.copy_(source)
+
+    def arrived(self) -> None:
+        """As `Courier.arrived`: it has."""
+
+    def up(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """As `Courier.up`."""
+        target.copy_(source)
+
+    def delivered(self) -> None:
+        """As `Courier.delivered`: it is."""
+
+
+class Streaming:
+    """A CUDA stream of its own. The host's tensors are pinned, or the copies are waited for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device)
+
+    def down(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """As `Courier.down`; the memory of `source` is not used again before."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+        source.record_stream(self._stream)
+
+    def arrived(self) -> None:
+        """As `Courier.arrived`."""
+        self._stream.synchronize()
+
+    def up(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """As `Courier.up`."""
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+
+    def delivered(self) -> None:
+        """As `Courier.delivered`."""
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+
+def make_courier(device: torch.device) -> Courier:
+    """A courier between the host and `device`."""
+    return Streaming(device) if device.type == "cuda" else Direct()
