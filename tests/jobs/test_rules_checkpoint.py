@@ -32,6 +32,13 @@ def test_keys_that_agree() -> None:
             },
             "checkpoint.every, which is 10, must be a multiple of eval.every, which is 4",
         ),
+        (
+            {
+                "checkpoint": {"asynchronous": True},
+                "offload": {"optimizer": "disk", "path": "/scratch"},
+            },
+            'would copy to host memory what offload.optimizer = "disk" keeps out of it',
+        ),
         ({"time_limit": "2 hours"}, 'time_limit = "2 hours": must be seconds, or days, hours'),
         ({"time_limit": 0}, "time_limit = 0: must be seconds"),
         ({"train__stop_after_nan": 0}, "train.stop_after_nan = 0: must be at least 1"),

@@ -84,6 +84,22 @@ class Mailbox:
             )
         assert came, f"no {event} in {DEADLINE_SECONDS} s"
 
+    def wait_for_count(self, event: str, count: int, *, more: int = 0) -> None:
+        """Wait until `count` datagrams with `event` have come, and then `more` of any kind; or
+        until none can come any more, as the run was shorter."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_over() or self._counted(event, count) >= more, DEADLINE_SECONDS
+            )
+
+    def _is_over(self) -> bool:
+        return any(item.get("phase") in ("done", "stopped") for item in self.datagrams)
+
+    def _counted(self, event: str, count: int) -> int:
+        """How many datagrams have come after the `count`th of `event`; -1 before that."""
+        places = [n for n, item in enumerate(self.datagrams) if item.get("event") == event]
+        return len(self.datagrams) - 1 - places[count - 1] if len(places) >= count else -1
+
     def close(self) -> None:
         """Read what is left, and stop."""
         with _opened(self._address.parent) as folder, _datagram_socket() as sender:

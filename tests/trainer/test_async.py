@@ -3,9 +3,11 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.trainer.kills import killable, survive
 from tests.trainer.launching import TINY_GPT2, job, start
 from tests.trainer.several import Runs, run_all
 from zerotools.formats.dcp import jobcheckpoint as layout
@@ -13,7 +15,12 @@ from zerotools.io.manifest import read_manifest
 
 pytestmark = pytest.mark.torch
 FAULTY = Path(__file__).with_name("rank_faulty.py")
-STAGES = (0, 1, 2, 3)
+CASES: dict[str, dict[str, Any]] = {
+    **{f"stage-{stage}": {"zero": {"stage": stage}} for stage in (0, 1, 2, 3)},
+    "offload": {"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}},
+    "replicated-shards": {"zero": {"stage": 2, "shard_size": 1}},
+    "adafactor": {"train": {"optimizer": "adafactor"}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +28,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     """Two ranks; GPT-2 drops out, so each rank's random numbers must be those of the step too."""
     directory = tmp_path_factory.mktemp("async")
     jobs = {}
-    for stage in STAGES:
-        tree = {"model": {"config": TINY_GPT2}, "zero": {"stage": stage}}
+    for case, changes in CASES.items():
+        tree = {"model": {"config": TINY_GPT2}, **changes}
         beside = {"every": 1, "asynchronous": True}
-        jobs[f"sync-{stage}"] = {**tree, "checkpoint": {"every": 1}}
-        jobs[f"async-{stage}"] = {**tree, "checkpoint": beside}
-        source = directory / "out" / f"async-{stage}" / "out" / layout.directory_name(2)
-        jobs[f"resumed-{stage}"] = {**tree, "checkpoint": beside, "resume_from": str(source)}
+        jobs[f"sync-{case}"] = {**tree, "checkpoint": {"every": 1}}
+        jobs[f"async-{case}"] = {**tree, "checkpoint": beside}
+        source = directory / "out" / f"async-{case}" / "out" / layout.directory_name(2)
+        jobs[f"resumed-{case}"] = {**tree, "checkpoint": beside, "resume_from": str(source)}
     held_out = {"fraction": 0.1, "every": 1}
     by_eval = {"every": 1, "keep_last": 1, "best": "eval_loss"}
     jobs["evaluated"] = {"checkpoint": by_eval, "eval": held_out, "train": {"learning_rate": 0.3}}
@@ -41,28 +48,28 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     return run_all(directory, text, 2, jobs)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_checkpoints_are_those_of_a_run_that_waits(runs: Runs, stage: int) -> None:
-    assert runs.losses(f"async-{stage}") == runs.losses(f"sync-{stage}")
+@pytest.mark.parametrize("case", CASES)
+def test_the_checkpoints_are_those_of_a_run_that_waits(runs: Runs, case: str) -> None:
+    assert runs.losses(f"async-{case}") == runs.losses(f"sync-{case}")
     for step in (1, 2, 3, 4):
-        waited = read_manifest(runs.checkpoint(f"sync-{stage}", step))
-        beside = read_manifest(runs.checkpoint(f"async-{stage}", step))
+        waited = read_manifest(runs.checkpoint(f"sync-{case}", step))
+        beside = read_manifest(runs.checkpoint(f"async-{case}", step))
         # `.metadata` is a pickle of random ids, too.
         different = [name for name in waited if waited[name] != beside.get(name)]
         assert waited.keys() == beside.keys()
         assert set(different) <= {"dcp/.metadata"}
-    assert runs.ended(f"async-{stage}") == runs.ended(f"sync-{stage}")
+    assert runs.ended(f"async-{case}") == runs.ended(f"sync-{case}")
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_run_goes_on_from_one_bit_for_bit(runs: Runs, stage: int) -> None:
-    assert runs.losses(f"resumed-{stage}") == runs.losses(f"sync-{stage}")[2:]
-    assert runs.ended(f"resumed-{stage}") == runs.ended(f"sync-{stage}")
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_goes_on_from_one_bit_for_bit(runs: Runs, case: str) -> None:
+    assert runs.losses(f"resumed-{case}") == runs.losses(f"sync-{case}")[2:]
+    assert runs.ended(f"resumed-{case}") == runs.ended(f"sync-{case}")
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_rank_writes_its_part_at_every_stage(runs: Runs, stage: int) -> None:
-    shards = runs.checkpoint(f"async-{stage}", 4) / layout.DCP
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_writes_its_part(runs: Runs, case: str) -> None:
+    shards = runs.checkpoint(f"async-{case}", 4) / layout.DCP
     sizes = [path.stat().st_size for path in shards.glob("*.distcp")]
     assert len(sizes) == 2
     assert max(sizes) < 1.2 * min(sizes)
@@ -101,6 +108,13 @@ def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Run
 def test_weights_that_are_not_finite_are_not_saved(runs: Runs) -> None:
     assert "has values that are not finite, and is not saved" in runs.report["spoilt"]["error"]
     assert list((runs.directory / "spoilt" / "out").iterdir()) == []
+
+
+def test_a_sigkill_at_any_moment_costs_the_steps_since_the_last_checkpoint(
+    tmp_path: Path, text: Path
+) -> None:
+    attempts = survive(tmp_path, killable(text, ranks=2, stage=3, steps=24), kills=2, seed=3)
+    assert len(attempts) >= 2
 
 
 def test_what_fails_beside_training_is_told_and_a_stop_waits_for_what_does_not(

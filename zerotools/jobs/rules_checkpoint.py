@@ -22,6 +22,11 @@ def check_checkpoints(spec: JobSpec) -> Iterator[str]:
             f'checkpoint.asynchronous = true: has no place in an engine = "{spec.engine}" job, '
             "which writes its checkpoints itself; leave it out"
         )
+    if wanted.asynchronous and spec.offload.optimizer == "disk":
+        yield (
+            "checkpoint.asynchronous = true: would copy to host memory what offload.optimizer = "
+            '"disk" keeps out of it; leave one of them out'
+        )
     if wanted.export_on_finish is not None and spec.engine == "script":
         yield (
             f'checkpoint.export_on_finish = "{wanted.export_on_finish}": has no place in an '
