@@ -1,0 +1,36 @@
+"""How fast steps follow one another, and when the last will be done."""
+
+from __future__ import annotations
+
+WINDOW = 50
+
+
+class Pace:
+    """Seconds from one step to the next, averaged over about the last 50 of them.
+
+    What lies between two steps (a checkpoint, an evaluation) is part of the pace: it will come
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+        self._mean: float | None = None
+        self._count = 0
+
+    def at(self, step: int, now: float) -> float | None:
+        """`step` is done at `now`, a reading of a monotonic clock: the seconds since the step
+        before it, as far as they are known."""
+        before, self._last = self._last, (step, now)
+        if before is None or step <= before[0]:
+            return None
+        seconds = (now - before[1]) / (step - before[0])
+        self._count = min(self._count + 1, WINDOW)
+        mean = self._mean or 0.0
+        self._mean = mean + (seconds - mean) / self._count
+        return seconds
+
+    def left(self, steps: int) -> float | None:
+        """Seconds until step number `steps` is done, if it goes on like this."""
+        if self._last is None or self._mean is None:
+            return None
+        return max(0, steps - self._last[0]) * self._mean

@@ -1,0 +1,63 @@
+"""How many floating-point operations per second a GPU can do at most, by its name.
+
+Dense matrix products (no 2:4 sparsity) in units of 10^12 per second: of 16-bit numbers on tensor
+cores, added up in fp32, and of fp32 numbers outside of them, as torch multiplies by default. From
+NVIDIA's own papers: the datasheets of V100, V100S, T4, A10, A30, A40, A100, L4, L40, L40S, H100,
+H200, GH200, HGX B200, and RTX 6000 Ada; the GA102 whitepaper (RTX 3090 and 3090 Ti, RTX A6000); the
+Ada whitepaper (RTX 4080 and 4090). Where a datasheet has the sparse value alone, this is its half.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+TERA = 1e12
+
+
+class Peak(NamedTuple):
+    """`half` is that of fp16 and, where the GPU has it, of bf16. None: not known, or not had."""
+
+    half: float
+    fp32: float | None
+    has_bf16: bool = True
+
+
+_PEAKS: tuple[tuple[str, Peak], ...] = (
+    (r"Tesla V100-SXM[23]-\d+GB(-LS)?", Peak(125, 15.7, has_bf16=False)),
+    (r"Tesla V100-PCIE-\d+GB", Peak(112, 14, has_bf16=False)),
+    (r"Tesla V100S-PCIE-\d+GB", Peak(130, 16.4, has_bf16=False)),
+    (r"(Tesla )?T4", Peak(65, 8.1, has_bf16=False)),
+    (r"A10", Peak(125, 31.2)),
+    (r"A30", Peak(165, 10.3)),
+    (r"A40", Peak(149.7, 37.4)),
+    (r"A[18]00[- ](SXM4-|PCIE-)?\d+GB( PCIe)?", Peak(312, 19.5)),
+    (r"L4", Peak(121, 30.3)),
+    (r"L40", Peak(181, 90.5)),
+    (r"L40S", Peak(362, 91.6)),
+    (r"H100 80GB HBM3", Peak(989.4, 66.9)),
+    (r"H100 PCIe", Peak(756.5, 51.2)),
+    (r"H[12]00 NVL", Peak(835.5, 60)),
+    (r"H200", Peak(989.4, 66.9)),
+    (r"GH200 \d+GB", Peak(989.4, 66.9)),
+    (r"B200", Peak(2250, None)),
+    (r"RTX A6000", Peak(154.8, 38.7)),
+    (r"RTX 6000 Ada Generation", Peak(364.2, 91.1)),
+    (r"GeForce RTX 3090", Peak(71, 35.6)),
+    (r"GeForce RTX 3090 Ti", Peak(80, 40)),
+    (r"GeForce RTX 4080", Peak(97.5, 48.7)),
+    (r"GeForce RTX 4090", Peak(165.2, 82.6)),
+)
+
+
+def peak_flops(name: str, precision: str) -> float | None:
+    """Operations per second of the GPU that the driver calls `name`, in "fp32", "bf16" or "fp16".
+
+    None: it is not known. Parts of a GPU (MIG) and laptop versions are not.
+    """
+    bare = name.removeprefix("NVIDIA ")
+    found = next((peak for form, peak in _PEAKS if re.fullmatch(form, bare)), None)
+    if found is None or (precision == "bf16" and not found.has_bf16):
+        return None
+    peak = found.fp32 if precision == "fp32" else found.half
+    return None if peak is None else peak * TERA
