@@ -206,8 +206,10 @@ class Engine:
     def _begin(self, attempt: AttemptRow, failed: OnOver) -> None:
         """Start an attempt that is committed as launching; `failed` is told where that fails."""
         job = self.store.job(attempt.job_id)
+        before = self.store.attempts(job.id)[: attempt.number - 1]
         try:
-            launch.prepare(job, attempt, self.config, self._command, self._umask)
+            known = told.checkpoints_before(before)
+            launch.prepare(job, attempt, self.config, self._command, self._umask, known)
             self._watcher.start(attempt)
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"

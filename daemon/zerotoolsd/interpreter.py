@@ -7,46 +7,71 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.spec import JobSpec
 
-NEEDED = {"torch": "torch>=2.6", "transformers": "transformers>=5.0"}
 DEADLINE_SECONDS = 20.0
 LONGEST_ANSWER = 1 << 16
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an interpreter must have: packages, as pip would be asked for them, and its version."""
+
+    packages: Mapping[str, str]
+    version: tuple[int, int]
+
+
+TRAINER = Needs({"torch": "torch>=2.6", "transformers": "transformers>=5.0"}, (3, 11))
+LAUNCHERS = {
+    "torchrun": Needs({"torch": "torch"}, (3, 9)),
+    "accelerate": Needs({"accelerate": "accelerate"}, (3, 9)),
+    "deepspeed": Needs({"deepspeed": "deepspeed"}, (3, 9)),
+}
 _PROGRAM = (
     "import sys, json, importlib.util as u;"
     "print(json.dumps([sys.version_info[:2], [n for n in sys.argv[1:] if not u.find_spec(n)]]))"
 )
 
 
-async def check_interpreter(python: str, env: Mapping[str, str]) -> None:
-    """Ask `python`, in a child that has `env`, which of NEEDED it lacks. Raises BadRequest."""
-    output = await _ask(python, env)
+def needs_of(spec: JobSpec) -> Needs | None:
+    """What the job's interpreter must have; None: nobody asks, as a program may be of any kind."""
+    if spec.engine == "script":
+        return LAUNCHERS.get(spec.script.launcher)
+    return TRAINER
+
+
+async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = TRAINER) -> None:
+    """Ask `python`, in a child that has `env`, what it lacks of `needs`. Raises BadRequest."""
+    output = await _ask(python, env, needs)
     try:
         version, missing = json.loads(output)
-        old = tuple(version) < (3, 11)
+        old = tuple(version) < needs.version
     except (ValueError, TypeError):
         raise BadRequest(f"python = {python}: is not a Python interpreter") from None
     if old:
+        least = ".".join(map(str, needs.version))
         raise BadRequest(
-            f"python = {python}: is Python {version[0]}.{version[1]}; a job needs 3.11 or newer"
+            f"python = {python}: is Python {version[0]}.{version[1]}; a job needs {least} or newer"
         )
     if missing:
-        wanted = " ".join(f'"{NEEDED[name]}"' for name in missing)
+        wanted = " ".join(f'"{needs.packages[name]}"' for name in missing)
         raise BadRequest(
             f"python = {python}: has no {' and no '.join(missing)}; type: "
             f"{python} -m pip install {wanted}"
         )
 
 
-async def _ask(python: str, env: Mapping[str, str]) -> bytes:
+async def _ask(python: str, env: Mapping[str, str], needs: Needs) -> bytes:
     # A pipe of our own: asyncio's cannot be let go of while somebody still writes into it.
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as answer:
         try:
             child = await asyncio.create_subprocess_exec(
-                *(python, "-c", _PROGRAM, *NEEDED),
+                *(python, "-c", _PROGRAM, *needs.packages),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
                 stderr=asyncio.subprocess.DEVNULL,

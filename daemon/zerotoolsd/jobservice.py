@@ -19,9 +19,9 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd import checkpoints, preflight
+from zerotoolsd import checkpoints, preflight, told
 from zerotoolsd.engine import Engine, request_of
-from zerotoolsd.interpreter import check_interpreter
+from zerotoolsd.interpreter import Needs, check_interpreter, needs_of
 from zerotoolsd.launch import base_environment
 from zerotoolsd.lifecycle import NotAllowed
 from zerotoolsd.patience import within
@@ -37,8 +37,8 @@ LOOK_SECONDS = 10.0
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
-InterpreterCheck = Callable[[str, Mapping[str, str]], Awaitable[None]]
-"""(interpreter, environment); raises BadRequest."""
+InterpreterCheck = Callable[[str, Mapping[str, str], Needs], Awaitable[None]]
+"""(interpreter, environment, what it must have); raises BadRequest."""
 
 
 class EngineService:
@@ -99,7 +99,9 @@ class EngineService:
             raise BadRequest(why)
         await self._look(spec, preflight.check_files, spec)
         await self._look(spec, preflight.check_output, spec)
-        await self._check_python(spec.python or sys.executable, base_environment(spec))
+        needs = needs_of(spec)
+        if needs is not None:
+            await self._check_python(spec.python or sys.executable, base_environment(spec), needs)
 
     async def _look(
         self,
@@ -187,7 +189,10 @@ class EngineService:
         if job.state not in states.TERMINAL:
             raise Conflict(f"job {job_id} is not over: it is {job.state}")
         spec = replace(job.spec, output_dir=job.output_dir)
-        if await self._look(spec, checkpoints.newest, Path(job.output_dir)) is not None:
+        if spec.engine == "script":
+            found = told.latest_checkpoint(job, self._store.attempts(job.id))
+            spec = replace(spec, resume_from=str(found[1])) if found else spec
+        elif await self._look(spec, checkpoints.newest, Path(job.output_dir)) is not None:
             spec = replace(spec, resume_from=job.output_dir)
         view, _ = await self.submit(spec, uid=uid, idempotency_key=None)
         return view

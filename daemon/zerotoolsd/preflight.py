@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ def check_files(spec: JobSpec) -> None:
 
 
 def _missing(spec: JobSpec) -> Iterator[str]:
+    if spec.engine == "script":
+        yield from _missing_of_script(spec)
+        return
     yield from preflightdata.check_model(spec)
     yield from preflightdata.check_tokenizer(spec)
     if spec.resume_from is not None and not layout.meant(Path(spec.resume_from)).is_dir():
@@ -31,6 +35,20 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     elif spec.resume_from is not None:
         yield from _unusable(Path(spec.resume_from), spec.train.optimizer)
     yield from preflightdata.check_data(spec)
+
+
+def _missing_of_script(spec: JobSpec) -> Iterator[str]:
+    script, first = spec.script, spec.script.command[0]
+    directory = Path(script.directory)
+    if not directory.is_dir():
+        yield f"script.directory = {directory}: there is no such directory"
+    elif first.endswith(".py") or "/" in first:
+        if not (directory / first).is_file():
+            yield f"script.command: there is no file {directory / first}"
+    elif first != "-m" and shutil.which(first, path=spec.env.get("PATH")) is None:
+        yield f"script.command: there is no program {first} in PATH"
+    if spec.resume_from is not None and not Path(spec.resume_from).exists():
+        yield f"resume_from = {spec.resume_from}: there is no such file or directory"
 
 
 def _unusable(resume_from: Path, optimizer: str) -> Iterator[str]:
@@ -58,7 +76,7 @@ def check_output(spec: JobSpec) -> None:
     parent = next(p for p in (output, *output.parents) if p.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
         raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
-    found = checkpoints.newest(output)
+    found = checkpoints.newest(output) if spec.engine != "script" else None
     if found is None:
         return
     if spec.resume_from is not None and _is_within(spec.resume_from, output):

@@ -60,7 +60,8 @@ class JobView:
     """A job as clients see it.
 
     `reason` says why it waits or why it ended; `progress` is the last step's datagram;
-    `latest_checkpoint` is `{"step": int, "path": str}`; `spec` has its `env` values blanked.
+    `latest_checkpoint` is `{"step": int, "path": str}`; `stage` is None for a program of the
+    user's own; `spec` has its `env` values blanked.
     """
 
     id: int
@@ -74,7 +75,7 @@ class JobView:
     attempts: tuple[AttemptView, ...]
     world_size: int
     device: str
-    stage: int
+    stage: int | None
     output_dir: str
     latest_checkpoint: Mapping[str, Any] | None
     progress: Mapping[str, Any] | None

@@ -22,10 +22,11 @@ _TAIL_BYTES = 32 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """The newest step's message, the step of the newest checkpoint, and the peaks in bytes."""
+    """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes."""
 
     step: Mapping[str, Any] | None = None
     checkpoint_step: int | None = None
+    checkpoint_path: str | None = None
     peak_host_bytes: int | None = None
     peak_gpu_bytes: int | None = None
 
@@ -39,6 +40,7 @@ def of(attempt: AttemptRow) -> Told:
     return Told(
         step=step if isinstance(step, dict) else None,
         checkpoint_step=_count(checkpoint, "step"),
+        checkpoint_path=_path(checkpoint, "path"),
         peak_host_bytes=_count(result, "peak_host_bytes"),
         peak_gpu_bytes=_count(result, "peak_gpu_bytes"),
     )
@@ -46,31 +48,50 @@ def of(attempt: AttemptRow) -> Told:
 
 def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
     """Step and path of the newest checkpoint that the job's ranks told of."""
-    steps = (of(attempt).checkpoint_step for attempt in reversed(attempts))
-    step = next((step for step in steps if step is not None), None)
-    return None if step is None else (step, Path(job.output_dir) / layout.directory_name(step))
+    for told in map(of, reversed(attempts)):
+        if told.checkpoint_step is not None:
+            own = Path(job.output_dir) / layout.directory_name(told.checkpoint_step)
+            return told.checkpoint_step, Path(told.checkpoint_path or own)
+    return None
+
+
+def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
+    """The newest checkpoint of each attempt, the newest first."""
+    paths = (of(attempt).checkpoint_path for attempt in reversed(attempts))
+    return list(dict.fromkeys(path for path in paths if path is not None))
 
 
 def so_far(run_dir: Path) -> Told:
     """What the ranks of an attempt told its supervisor, and what that measured."""
     messages = list(_newest_first(run_dir / PROGRESS))
     step = next((m for m in messages if m.get("event") == "step"), None)
+    newest = next(_checkpoints(messages), None)
     summary = next((m for m in messages if m.get("event") == SUMMARY), None)
     return Told(
         step=step,
-        checkpoint_step=next(_checkpoint_steps(messages), None),
+        checkpoint_step=newest[0] if newest else None,
+        checkpoint_path=newest[1] if newest else None,
         peak_host_bytes=_count(summary, "peak_host_bytes"),
         peak_gpu_bytes=_count(step, "gpu_peak_bytes"),
     )
 
 
-def _checkpoint_steps(messages: Sequence[Mapping[str, Any]]) -> Iterator[int]:
-    keys = {"checkpoint": "step", SUMMARY: "checkpoint_step"}
+def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str | None]]:
+    keys = {"checkpoint": "", SUMMARY: "checkpoint_"}
     for message in messages:
         event = message.get("event")
-        step = _count(message, keys[event]) if event in ("checkpoint", SUMMARY) else None
+        if event not in ("checkpoint", SUMMARY):
+            continue
+        step = _count(message, f"{keys[event]}step")
         if step is not None:
-            yield step
+            yield step, _path(message, f"{keys[event]}path")
+
+
+def _path(tree: object, key: str) -> str | None:
+    value = tree.get(key) if isinstance(tree, Mapping) else None
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        return None
+    return value
 
 
 def _count(tree: object, key: str) -> int | None:

@@ -37,7 +37,7 @@ def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> 
         attempts=tuple(attempt_view(attempt) for attempt in attempts),
         world_size=spec.world_size if spec else 0,
         device=spec.device if spec else "unknown",
-        stage=spec.zero.stage if spec else 0,
+        stage=spec.stage if spec else None,
         output_dir=job.output_dir,
         latest_checkpoint=None if found is None else {"step": found[0], "path": str(found[1])},
         progress=progress,

@@ -126,13 +126,13 @@ class Watcher:
         strays = reattach.kill_strays(attempt.token)
         ended = f"; {len(strays)} of its processes were ended" if strays else ""
         known = told.so_far(Path(attempt.run_dir))
-        saved = known.checkpoint_step
+        step, path = known.checkpoint_step, known.checkpoint_path
         record = {
             "outcome": lifecycle.LOST,
             "cause": f"lost: {cause}{ended}",
             "steps_done": (known.step or {}).get("step"),
             "progress": known.step,
-            "checkpoint": None if saved is None else {"step": saved},
+            "checkpoint": None if step is None else {"step": step, "path": path},
             "peak_gpu_bytes": known.peak_gpu_bytes,
             "peak_host_bytes": known.peak_host_bytes,
         }

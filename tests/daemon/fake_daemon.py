@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.app import main
+from zerotoolsd.interpreter import Needs
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
 
@@ -16,7 +17,7 @@ def command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(FAKE_RANK), "--run-dir", str(run_dir))
 
 
-async def check_python(python: str, env: Mapping[str, str]) -> None:
+async def check_python(python: str, env: Mapping[str, str], needs: Needs) -> None:
     """Any interpreter will do."""
 
 

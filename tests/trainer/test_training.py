@@ -4,6 +4,7 @@ Tolerance in fp32 on gloo: at most 2e-6 relative per loss over these steps, whic
 summation; the first step, before any update, within 3e-7.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,17 @@ def test_what_a_step_reports(alone: Attempt) -> None:
     assert last["rss_bytes"] > 50e6
     assert "ready in" in alone.log()
     assert "first step" in alone.log()
+
+
+def test_every_step_is_a_line_of_metrics(alone: Attempt) -> None:
+    lines = [
+        json.loads(line)
+        for line in (alone.run_dir / "out" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert {line["step"]: line["loss"] for line in lines} == alone.losses()
+    names = ("grad_norm", "lr", "tokens_per_second", "step_seconds", "host_bytes", "time")
+    assert all(line[name] > 0 for line in lines for name in names)
+    assert "mfu" not in lines[0]
+    left = [event["seconds_left"] for event in alone.events("step")]
+    assert left[0] is None
+    assert left[-1] == 0

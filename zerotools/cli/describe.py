@@ -29,20 +29,30 @@ def ranks(job: Job) -> str:
 
 
 def plan(job: Job) -> str:
-    """What it will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`."""
+    """What it will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own program`."""
     steps = job["spec"].get("train", {}).get("steps")
     count = job["world_size"]
     where = "GPU" if job["device"] == "cuda" else "CPU"
-    parts = [f"{count} rank{'s' if count != 1 else ''} on {where}", f"ZeRO stage {job['stage']}"]
+    parts = [f"{count} rank{'s' if count != 1 else ''} on {where}"]
+    parts.append(_what(job) if job["stage"] is None else f"ZeRO stage {job['stage']}")
     if steps is not None:
         parts.append(f"{steps} steps")
     return ", ".join(parts)
 
 
+def _what(job: Job) -> str:
+    script = job["spec"].get("script")
+    if script is None:
+        return "nothing that this version can read"
+    launcher = script["launcher"]
+    return "its own program" if launcher == "plain" else f"its own program under {launcher}"
+
+
 def steps(job: Job) -> str:
     """`12/40`; `-` before the first step."""
-    step = (job["progress"] or {}).get("step")
-    total = job["spec"].get("train", {}).get("steps")
+    progress = job["progress"] or {}
+    step = progress.get("step")
+    total = job["spec"].get("train", {}).get("steps") or progress.get("steps")
     if not isinstance(step, int):
         return render.UNKNOWN
     return f"{step}/{total}" if isinstance(total, int) else str(step)

@@ -86,7 +86,7 @@ def _row(job: Job) -> tuple[str, ...]:
         str(job["id"]),
         render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
         job["state"].replace("_", " "),
-        str(job["stage"]),
+        render.UNKNOWN if job["stage"] is None else str(job["stage"]),
         ranks(job),
         steps(job),
         loss(job["progress"]),

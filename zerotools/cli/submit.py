@@ -96,7 +96,7 @@ def _rehearse(specs: list[JobSpec], as_json: bool) -> int:
             "spec": job_to_dict(spec),
             "world_size": spec.world_size,
             "device": spec.device,
-            "stage": spec.zero.stage,
+            "stage": spec.stage,
         }
         name = render.clean(spec.name) if spec.name else "the job"
         click.echo(f"{name} would be queued: {plan(job)}")

@@ -32,6 +32,10 @@ _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|ste
 _FURTHER_IN = ("checkpoint", "checkpoints", "actor", "model", "sharded")
 
 
+class Unfinished(BadFile):
+    """A checkpoint whose save was not finished."""
+
+
 @dataclass(frozen=True, slots=True)
 class Detected:
     """A checkpoint: its format, where it is (below what was asked for, perhaps), and what to tell
@@ -48,7 +52,8 @@ def detect(path: Path) -> Detected:
 
     Raises:
         BadRequest: there is nothing at `path`, or several checkpoints to choose from.
-        BadFile: it is no checkpoint, or one whose save was not finished.
+        Unfinished: it is a checkpoint whose save was not finished.
+        BadFile: it is no checkpoint.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
@@ -84,9 +89,9 @@ def _detect_file(path: Path) -> Detected:
 def _detect_here(path: Path, names: set[str]) -> Detected | None:
     """The checkpoint that `path` itself is, if it is one."""
     if UNFINISHED.fullmatch(path.name) and names:
-        raise BadFile(f"{path} is a checkpoint whose save was not finished; take an older one")
+        raise Unfinished(f"{path} is a checkpoint whose save was not finished; take an older one")
     if RECORD in names and MANIFEST not in names and DCP_METADATA not in names:
-        raise BadFile(
+        raise Unfinished(
             f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
             "finished; take an older checkpoint"
         )
@@ -115,7 +120,7 @@ def _also_below(found: Detected, names: set[str]) -> Iterator[str]:
 def _refuse_unfinished(path: Path, names: set[str]) -> None:
     inside = {name for model in (DCP, *fsdp_models(names)) for name in _names_of(path / model)}
     if any(name.endswith(".distcp") for name in names | inside):
-        raise BadFile(
+        raise Unfinished(
             f"{path} has .distcp files and no {DCP_METADATA}, which torch writes last: the save "
             "was not finished; take an older checkpoint"
         )
@@ -142,7 +147,7 @@ def _detect_below(path: Path, names: set[str]) -> Detected:
             f"{path} is no checkpoint itself, but holds some: name {' or '.join(inside)} in it"
         )
     if any(map(UNFINISHED.fullmatch, names)):
-        raise BadFile(f"{path} holds only a checkpoint whose save was not finished")
+        raise Unfinished(f"{path} holds only a checkpoint whose save was not finished")
     files = sorted(name for name in names if name.endswith(TORCH_FILE))
     if files:
         raise BadRequest(f"{path} is no known layout of torch files: name {' or '.join(files[:9])}")
@@ -177,7 +182,7 @@ def _newest(path: Path, steps: list[tuple[int, str]]) -> Detected:
             notes = (*_say(name, len(steps), unfinished), *found.notes)
             return Detected(found.format, found.path, notes)
         unfinished.append(name)
-    raise BadFile(f"{path / unfinished[0]} was not finished, and {path} has no other that was")
+    raise Unfinished(f"{path / unfinished[0]} was not finished, and {path} has no other that was")
 
 
 def _finished(path: Path) -> Detected | None:

@@ -14,6 +14,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.convert import build, plain, show
 from zerotools.jobs.rules import check, with_paths
+from zerotools.jobs.rules_script import check_tables, has_no_place
 from zerotools.jobs.spec import JobSpec
 
 
@@ -49,7 +50,10 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
     """`spec` as JSON values, unset keys left out; `job_from_dict` gives the same spec back."""
-    return _tree_of(spec)
+    tree = _tree_of(spec)
+    for name in list(has_no_place(tree)):
+        del tree[name]
+    return tree
 
 
 def _tree_of(table: Any) -> dict[str, Any]:
@@ -91,10 +95,10 @@ def _no_constant(name: str) -> float:
 
 
 def _build(tree: Mapping[str, Any], source: str, base_dir: Path | None) -> JobSpec:
-    wrong: list[str] = []
+    wrong = list(check_tables(tree))
     unsupported: list[str] = []
     spec: JobSpec | None = build(JobSpec, tree, "", wrong)
-    if spec is not None:
+    if spec is not None and not wrong:
         wrong, unsupported = check(spec)
         spec = with_paths(spec, lambda name, path: _absolute(name, path, base_dir, wrong))
     if wrong or unsupported or spec is None:

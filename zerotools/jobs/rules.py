@@ -9,6 +9,7 @@ from zerotools.jobs.convert import show
 from zerotools.jobs.rules_checkpoint import check_checkpoints
 from zerotools.jobs.rules_data import check_data, with_data_paths
 from zerotools.jobs.rules_offload import check_offload, check_sharding
+from zerotools.jobs.rules_script import check_script, with_script_paths
 from zerotools.jobs.spec import Fp16Spec, JobSpec, TrainSpec
 
 RESERVED_ENV = frozenset(
@@ -22,6 +23,8 @@ RESERVED_ENV = frozenset(
         "RANK",
         "WORLD_SIZE",
         "ZEROTOOLS_NOTIFY",
+        "ZEROTOOLS_OUTPUT_DIR",
+        "ZEROTOOLS_RESUME_FROM",
         "ZEROTOOLS_RUN_DIR",
         "ZEROTOOLS_TOKEN",
     }
@@ -35,6 +38,9 @@ FP16_ON_CPU = "ZEROTOOLS_FP16_ON_CPU"
 
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     """What is wrong with `spec`, and what in it is legitimate but not supported yet."""
+    if spec.engine == "script":
+        wrong = [*_check_ranks(spec), *check_script(spec), *_check_names(spec)]
+        return wrong, []
     wrong = [
         *_check_ranks(spec),
         *_check_model(spec),
@@ -42,10 +48,10 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_batch(spec),
         *_check_training(spec),
         *_check_loss_scale(spec),
-        *_check_texts(spec),
         *check_checkpoints(spec),
         *check_offload(spec),
         *check_sharding(spec),
+        *_check_names(spec),
     ]
     return wrong, list(_check_supported(spec))
 
@@ -152,7 +158,7 @@ def _check_loss_scale(spec: JobSpec) -> Iterator[str]:
         )
 
 
-def _check_texts(spec: JobSpec) -> Iterator[str]:
+def _check_names(spec: JobSpec) -> Iterator[str]:
     if spec.name is not None and not (spec.name.isprintable() and 0 < len(spec.name) <= 200):
         yield f"name = {show(spec.name)}: must be 1 to 200 printable characters"
     for name in spec.env:
@@ -163,7 +169,7 @@ def _check_texts(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_supported(spec: JobSpec) -> Iterator[str]:
-    if spec.engine != "torch":
+    if spec.engine == "deepspeed":
         yield f'engine = "{spec.engine}": is not supported yet; use "torch"'
     if spec.train.precision == "fp16" and spec.device == "cpu" and spec.env.get(FP16_ON_CPU) != "1":
         yield 'train.precision = "fp16": is for GPUs; on device = "cpu" use "bf16" or "fp32"'
@@ -175,6 +181,7 @@ PathFix = Callable[[str, str], str]
 
 def with_paths(spec: JobSpec, fix: PathFix) -> JobSpec:
     """`spec` with every path in it passed through `fix`."""
+    spec = with_script_paths(spec, fix)
     model = spec.model
 
     def maybe(name: str, value: str | None) -> str | None:

@@ -15,6 +15,7 @@ from zerotools.jobs.checkpointspec import CheckpointSpec
 from zerotools.jobs.dataspec import DataSpec, EvalSpec
 from zerotools.jobs.offloadspec import OffloadSpec
 from zerotools.jobs.schema import key
+from zerotools.jobs.scriptspec import MetricsSpec, ScriptSpec
 
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
@@ -184,11 +185,14 @@ class JobSpec:
         "A label for people; default: the job file's name without its ending.", default=None
     )
     engine: str = key(
-        'What trains; only `"torch"` is supported yet.', default="torch", allowed=ENGINES
+        'What trains: `"torch"`, or `"script"`, a program of your own; `"deepspeed"` is not '
+        "supported yet.",
+        default="torch",
+        allowed=ENGINES,
     )
     python: str | None = key(
-        "The interpreter of the ranks, which must have torch and transformers; "
-        "default: the daemon's own.",
+        "The interpreter of the ranks, which must have torch and transformers, or what a script "
+        "needs; default: the daemon's own.",
         default=None,
     )
     device: str = key("Where the ranks run.", default="cuda", allowed=DEVICES)
@@ -211,7 +215,7 @@ class JobSpec:
     )
     resume_from: str | None = key(
         "A checkpoint of an earlier job (`step-…`), or its output directory (the newest that "
-        "verifies): the run goes on from there.",
+        "verifies): the run goes on from there. A script is told of it in `ZEROTOOLS_RESUME_FROM`.",
         default=None,
     )
     max_restarts: int = key(
@@ -228,14 +232,21 @@ class JobSpec:
     env: Mapping[str, str] = key(
         "Environment variables of the ranks. Values are never shown.", factory=dict
     )
-    model: ModelSpec = key("What is trained.")
-    data: DataSpec = key("What it is trained on.")
-    train: TrainSpec = key("The optimisation.")
+    script: ScriptSpec = key("A program of one's own.", factory=lambda: ScriptSpec(command=()))
+    model: ModelSpec = key("What is trained.", factory=ModelSpec)
+    data: DataSpec = key("What it is trained on.", factory=DataSpec)
+    train: TrainSpec = key("The optimisation.", factory=lambda: TrainSpec(batch_size=1))
     fp16: Fp16Spec = key("How fp16 training scales its loss.", factory=Fp16Spec)
     zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
     eval: EvalSpec = key("What it is measured by on the way.", factory=EvalSpec)
     offload: OffloadSpec = key("What does not stay on the GPU.", factory=OffloadSpec)
     checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)
+    metrics: MetricsSpec = key("What is written down at every step.", factory=MetricsSpec)
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage; None: a program of the user's own decides."""
+        return None if self.engine == "script" else self.zero.stage
 
     @property
     def world_size(self) -> int:

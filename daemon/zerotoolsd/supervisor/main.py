@@ -12,19 +12,21 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor import procfs
 from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.finding import Finder, NoAnswer
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
 from zerotoolsd.supervisor.procfs import Process
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import become_subreaper
 from zerotoolsd.supervisor.reaper import kill_all
-from zerotoolsd.supervisor.verdict import Verdict, judge
+from zerotoolsd.supervisor.verdict import Verdict, judge_program, judge_ranks
 from zerotoolsd.supervisor.watch import Watch
 
 LOCK_SECONDS = 2.0
@@ -78,16 +80,20 @@ def supervise(plan: Plan) -> None:
         "started": started,
     }
     write_json(Path(RUN), identity)
-    failure = _start(watch)
+    failure = _find(watch) or _start(watch)
     if failure is None:
         pids = [{"rank": rank.index, "pid": rank.pid} for rank in watch.ranks]
         write_json(Path(RUN), {**identity, "ranks": pids})
         watch.run()
-    statuses, stuck = kill_all(KILL_SECONDS)
+    statuses, stuck = kill_all(KILL_SECONDS, spare=watch.helpers)
+    if watch.finder is not None:
+        watch.finder.finish(progress)
+    kill_all(0)
     for rank in watch.ranks:
         if rank.status is None:
             rank.status, rank.killed = statuses.get(rank.pid), True
     watch.close()
+    judge = judge_program if plan.own_program else judge_ranks
     verdict = failure or judge(
         watch.ranks, progress, stop=watch.stop_reason, killed_because=watch.killed_because
     )
@@ -118,6 +124,29 @@ def _own_start() -> int:
     process = procfs.read_process(os.getpid())
     assert process is not None
     return process.start_ticks
+
+
+def _find(watch: Watch) -> Verdict | None:
+    """Put the checkpoint to go on from into the environment of the ranks, and watch for more."""
+    if not watch.plan.finder:
+        return None
+    try:
+        finder = Finder(watch.plan)
+        choice = finder.choose(watch.stop_asked)
+    except OSError as error:
+        program = watch.plan.finder[0]
+        return Verdict("crashed", f"{program} cannot be started: {error.strerror}")
+    except NoAnswer as error:
+        return Verdict("crashed", str(error))
+    if choice is None:
+        return Verdict("stopped", "stopped before it began")
+    for path, why in choice.passed_over:
+        watch.progress.passed_over(path, why)
+    if choice.resume_from is not None:
+        env = {**watch.plan.env, "ZEROTOOLS_RESUME_FROM": choice.resume_from}
+        watch.plan = replace(watch.plan, env=env)
+    watch.heed(finder)
+    return None
 
 
 def _start(watch: Watch) -> Verdict | None:

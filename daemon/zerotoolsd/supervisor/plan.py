@@ -20,6 +20,12 @@ SUMMARY = "summary"
 OUTSIDE = "SIGTERM"
 """The reason of a stop that the daemon did not ask for."""
 
+FINDER = "finder.json"
+"""What the finder of checkpoints is told (`zerotoolsd.finder`)."""
+
+PORT = "{free_port}"
+"""A word of `argv` in whose place the supervisor puts a free port of the loopback."""
+
 EXIT_LOCKED = 3
 """The supervisor's own exit status: another copy holds the lock."""
 EXIT_USED = 4
@@ -29,7 +35,12 @@ EXIT_USED = 4
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank;
-    `closing` is run once, with the same, when all ranks have finished."""
+    `closing` is run once, with the same, when all ranks have finished.
+
+    `own_program`: it is a program of the user's: a stop comes as SIGTERM too, status 0 after one is
+    a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
+    the ranks. `finder` is the command that looks for checkpoints, where somebody has to.
+    """
 
     job_id: int
     attempt: int
@@ -44,6 +55,14 @@ class Plan:
     straggler_seconds: float
     log_limit_bytes: int
     closing: tuple[str, ...] = ()
+    own_program: bool = False
+    launcher: bool = False
+    finder: tuple[str, ...] = ()
+
+    @property
+    def processes(self) -> int:
+        """How many are started; what a launcher starts is its own affair."""
+        return 1 if self.launcher else self.world_size
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their own names."""
@@ -53,12 +72,7 @@ class Plan:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` wrote; keys of newer daemons are ignored."""
-        known = {"closing": (), **{k: v for k, v in tree.items() if k in cls.__dataclass_fields__}}
-        return cls(
-            **{
-                **known,
-                "argv": tuple(known["argv"]),
-                "gpu_uuids": tuple(known["gpu_uuids"]),
-                "closing": tuple(known["closing"]),
-            }
-        )
+        known = {name: tree[name] for name in cls.__dataclass_fields__ if name in tree}
+        for name in ("argv", "gpu_uuids", "closing", "finder"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(**known)

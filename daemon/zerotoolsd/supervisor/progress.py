@@ -38,6 +38,7 @@ class Progress:
         self._last_kept = 0.0
         self.last_step: dict[str, Any] | None = None
         self.checkpoint: dict[str, Any] | None = None
+        self._told_paths: set[str] = set()
         self.errors: list[dict[str, Any]] = []
         self.phases: dict[int, str] = {}
         self.steps_done = 0
@@ -60,6 +61,7 @@ class Progress:
                 "time": time.time(),
                 "peak_host_bytes": self.peak_host_bytes or None,
                 "checkpoint_step": self.checkpoint and self.checkpoint["step"],
+                "checkpoint_path": self.checkpoint and self.checkpoint.get("path"),
             }
         )
         self._summed_up_at = self._size
@@ -85,6 +87,17 @@ class Progress:
             if isinstance(message, dict) and type(message.get("rank")) is int:
                 self._take(message)
 
+    def found(self, path: str, step: int | None) -> None:
+        """A checkpoint was found that no rank told of; without a step it is of the newest one."""
+        if path not in self._told_paths:
+            event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
+            self._take_event({**event, "step": self.steps_done if step is None else step})
+
+    def passed_over(self, path: str, why: str) -> None:
+        """A checkpoint is damaged, and an older one is gone on from."""
+        message = {"event": "skipped_checkpoint", "path": path, "why": why, "time": time.time()}
+        self._append(message)
+
     def _take(self, message: dict[str, Any]) -> None:
         if isinstance(phase := message.get("phase"), str):
             self.phases[message["rank"]] = phase
@@ -93,10 +106,15 @@ class Progress:
             self.steps_done = max(self.steps_done, step)
         if _is_count(peak):
             self.peak_gpu_bytes = max(peak, self.peak_gpu_bytes or 0)
+        if message.get("event") == "checkpoint" and isinstance(path := message.get("path"), str):
+            self._told_paths.add(path)
+        self._take_event(message)
+
+    def _take_event(self, message: dict[str, Any]) -> None:
         event = message.get("event")
         if event == "step":
             self.last_step = message
-        elif event == "checkpoint" and _is_count(step):
+        elif event == "checkpoint" and _is_count(message.get("step")):
             self.checkpoint = message
         elif event == "error":
             self.errors.append(message)

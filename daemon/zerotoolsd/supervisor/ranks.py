@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotoolsd.supervisor.logs import RankLog
-from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.plan import PORT, Plan
 
 OOM_SCORE = "500"
 _PR_SET_PDEATHSIG = 1
@@ -62,19 +62,10 @@ def free_port() -> int:
 def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
     """Start rank `index`. Raises OSError: its program cannot be started."""
     log = RankLog(log_path, plan.log_limit_bytes)
-    env = {
-        **plan.env,
-        "RANK": str(index),
-        "LOCAL_RANK": str(index),
-        "WORLD_SIZE": str(plan.world_size),
-        "LOCAL_WORLD_SIZE": str(plan.world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
     try:
         process = subprocess.Popen(
-            plan.argv,
-            env=env,
+            [str(port) if word == PORT else word for word in plan.argv],
+            env={**plan.env, **({} if plan.launcher else _variables(plan, index, port))},
             cwd=plan.cwd,
             stdin=subprocess.DEVNULL,
             stdout=log.write_fd,
@@ -86,6 +77,18 @@ def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
     # The supervisor reaps every child itself; without this, Popen would wait for it as well.
     process.returncode = 0
     return Rank(index=index, pid=process.pid, log=log)
+
+
+def _variables(plan: Plan, index: int, port: int) -> dict[str, str]:
+    """torch's `env://` variables."""
+    return {
+        "RANK": str(index),
+        "LOCAL_RANK": str(index),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(plan.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 def die_with(parent: int, umask: int) -> Callable[[], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 
 from zerotoolsd.supervisor.procfs import Process, descendants, kill_process, processes
 
@@ -26,8 +27,10 @@ def alive_below(pid: int) -> list[Process]:
     return [p for p in descendants(pid, processes()) if p.state not in "ZX"]
 
 
-def kill_all(deadline_seconds: float) -> tuple[dict[int, int], list[Process]]:
-    """SIGKILL all descendants, again and again, since they may fork meanwhile.
+def kill_all(
+    deadline_seconds: float, spare: Collection[int] = ()
+) -> tuple[dict[int, int], list[Process]]:
+    """SIGKILL all descendants but `spare`, again and again, since they may fork meanwhile.
 
     Returns the wait statuses of those that were children, and the processes that the kernel did
     not end within the deadline (uninterruptible sleep).
@@ -36,7 +39,7 @@ def kill_all(deadline_seconds: float) -> tuple[dict[int, int], list[Process]]:
     deadline = time.monotonic() + deadline_seconds
     pause = 0.001
     while True:
-        alive = alive_below(os.getpid())
+        alive = [process for process in alive_below(os.getpid()) if process.pid not in spare]
         for process in alive:
             kill_process(process)
         ended |= reap()

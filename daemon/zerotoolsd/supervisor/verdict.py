@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zerotoolsd.supervisor.plan import OUTSIDE
@@ -36,10 +36,10 @@ def is_abnormal(rank: Rank) -> bool:
     return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
 
 
-def judge(
+def judge_ranks(
     ranks: Sequence[Rank], progress: Progress, *, stop: str | None, killed_because: str | None
 ) -> Verdict:
-    """The verdict over ranks that have all ended.
+    """The verdict over ranks of the built-in trainer that have all ended.
 
     `stop` is the reason why the attempt was asked to stop; `killed_because` why its ranks were
     killed when none had failed by itself.
@@ -48,7 +48,7 @@ def judge(
     if broken:
         return _blame(_initiator(broken, progress.errors), progress.errors)
     if all(rank.exit_code == 0 for rank in ranks):
-        return Verdict("finished", f"finished after step {progress.steps_done}", status=0)
+        return _finished(progress)
     if killed_because is not None:
         idle_stop = stop not in (None, OUTSIDE) and not progress.trained
         return Verdict("stopped" if idle_stop else "killed", killed_because)
@@ -61,6 +61,33 @@ def judge(
         cause = f"saved at step {saved} and stopped by a SIGTERM that the daemon did not send"
         return Verdict("crashed", cause, status=EXIT_STOPPED)
     return Verdict("stopped", f"saved at step {saved} and stopped", status=EXIT_STOPPED)
+
+
+def judge_program(
+    ranks: Sequence[Rank], progress: Progress, *, stop: str | None, killed_because: str | None
+) -> Verdict:
+    """The verdict over a program of the user's: it may end with 0 when it was asked to stop.
+
+    A launcher and the processes of `launcher = "plain"` are ranks here.
+    """
+    broken = [rank for rank in ranks if is_abnormal(rank)]
+    if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
+        return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
+    if broken:
+        verdict = _blame(_initiator(broken, progress.errors), progress.errors)
+        return replace(verdict, outcome="killed", cause=f"{verdict.cause}, on being asked to stop")
+    if killed_because is not None:
+        return Verdict("killed", killed_because)
+    saved = progress.checkpoint
+    how = f"saved at step {saved['step']} and stopped" if saved else "stopped without a checkpoint"
+    if stop == OUTSIDE:
+        return Verdict("crashed", f"{how} by a SIGTERM that the daemon did not send", status=0)
+    return Verdict("stopped", how, status=0)
+
+
+def _finished(progress: Progress) -> Verdict:
+    done = progress.steps_done
+    return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)
 
 
 def _initiator(broken: Sequence[Rank], errors: Sequence[dict[str, Any]]) -> Rank:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.durable import read_json, write_text
+from zerotoolsd.supervisor.finding import Finder
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, STOP, Plan
 from zerotoolsd.supervisor.procfs import descendants, processes
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import Rank, free_port, spawn
 from zerotoolsd.supervisor.reaper import reap
+from zerotoolsd.supervisor.stopping import terminate
 from zerotoolsd.supervisor.verdict import is_abnormal
 
 TICK_SECONDS = 1.0
@@ -36,6 +38,7 @@ class Watch:
         self._kill_at: float | None = None
         self._kill_why = ""
         self._asked = False
+        self.finder: Finder | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
         self._listen_for_signals()
@@ -65,10 +68,24 @@ class Watch:
         """Whether anybody wants an end, also one that the ranks were not told of any more."""
         return self._asked or Path(REQUEST).exists()
 
+    def heed(self, finder: Finder) -> None:
+        """Take in what `finder` finds while the ranks run."""
+        self.finder = finder
+        self._selector.register(finder.stdout, selectors.EVENT_READ, self._hear_finder)
+
+    def _hear_finder(self) -> None:
+        if self.finder is not None and not self.finder.drain(self.progress):
+            self._selector.unregister(self.finder.stdout)
+
+    @property
+    def helpers(self) -> list[int]:
+        """Processes of the attempt that are not the job's."""
+        return [] if self.finder is None else [self.finder.pid]
+
     def spawn(self) -> None:
         """Start all ranks. Raises OSError: one cannot be started; those before it run."""
         port = free_port()
-        for index in range(self.plan.world_size):
+        for index in range(self.plan.processes):
             rank = spawn(self.plan, index, port, Path(f"rank-{index}.log"))
             self.ranks.append(rank)
             self._selector.register(rank.log.read_fd, selectors.EVENT_READ, rank)
@@ -106,7 +123,7 @@ class Watch:
             rank.status = ended[pid]
             if is_abnormal(rank):
                 self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
-            else:
+            elif not self.plan.own_program:
                 limit = self.plan.straggler_seconds
                 why = f"rank {rank.index} was done and another still ran {limit:g} s later"
                 self._kill_in(limit, why)
@@ -132,7 +149,10 @@ class Watch:
         except OSError as error:
             say(f"{STOP}: {error}; the ranks are ended after their grace")
         self.progress.drain()
-        if not self.progress.trained:
+        if self.plan.own_program:
+            running = [rank.pid for rank in self.ranks if rank.status is None]
+            terminate(running, launcher=self.plan.launcher)
+        elif not self.progress.trained:
             self._kill_in(0, "stopped before training began")
             return
         grace = _grace(request, self.plan.grace_seconds)
@@ -149,7 +169,8 @@ class Watch:
         self._kill_at = None
 
     def _sample_memory(self) -> None:
-        used = sum(p.rss_bytes for p in descendants(os.getpid(), processes()))
+        below = descendants(os.getpid(), processes())
+        used = sum(p.rss_bytes for p in below if p.pid not in self.helpers)
         self.progress.used_host(used)
 
     def close(self) -> None:

@@ -19,6 +19,6 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     loop                          steps, until the end or a stop
     saving, resuming, rng         checkpoints, whole or not at all (also output)
     state, loading                their tensors (also checkedreader)
-    notify, reporting, phases     progress to the supervisor and to the log
+    notify, reporting, phases     progress to the supervisor and to the log (also utilization: MFU)
     failures                      exit statuses
 """

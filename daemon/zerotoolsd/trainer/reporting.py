@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 
+from zerotools.core.pace import Pace
 from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.io.metrics import Metrics
 from zerotoolsd.trainer.enginetype import Outcome
 from zerotoolsd.trainer.evaluating import Evaluated
 from zerotoolsd.trainer.notify import Notifier, resident_bytes
 from zerotoolsd.trainer.saving import Saved
 from zerotoolsd.trainer.settings import Rank
+from zerotoolsd.trainer.utilization import Utilization
 
 LOG_SECONDS = 1.0
 GIB = 1 << 30
@@ -27,6 +30,17 @@ class Reporter:
         self._notifier = notifier
         self._steps = steps or 0
         self._logged = 0.0
+        self._pace = Pace()
+        self._metrics: Metrics | None = None
+        self._utilization: Utilization | None = None
+
+    def write_to(self, metrics: Metrics) -> None:
+        """Write what the steps come to into `metrics` too, which rank 0 alone has."""
+        self._metrics = metrics
+
+    def measure_by(self, utilization: Utilization | None) -> None:
+        """Report the MFU too, where it is known."""
+        self._utilization = utilization
 
     def expect(self, steps: int) -> None:
         """The run has so many steps."""
@@ -51,22 +65,24 @@ class Reporter:
         if not self._leads:
             self._notifier.heartbeat()
             return
+        self._pace.at(step, time.monotonic())
         peak = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None
         rate = tokens / seconds
-        scale, fp16 = outcome.loss_scale, {}
-        if scale is not None:
-            fp16 = {"loss_scale": scale, "skipped_steps": outcome.skipped}
-        self._notifier.event(
-            "step",
-            steps=self._steps,
-            loss=outcome.loss,
-            grad_norm=outcome.grad_norm,
-            lr=outcome.learning_rate,
-            tokens_per_second=rate,
-            step_seconds=seconds,
-            gpu_peak_bytes=peak,
-            **fp16,
-        )
+        scale = outcome.loss_scale
+        mfu = None if self._utilization is None else self._utilization.of(rate)
+        fields = {
+            "loss": outcome.loss,
+            "grad_norm": outcome.grad_norm,
+            "lr": outcome.learning_rate,
+            **({} if scale is None else {"loss_scale": scale, "skipped_steps": outcome.skipped}),
+            "tokens_per_second": rate,
+            "step_seconds": seconds,
+            **({} if mfu is None else {"mfu": mfu}),
+            "gpu_peak_bytes": peak,
+        }
+        left = self._pace.left(self._steps)
+        self._notifier.event("step", steps=self._steps, seconds_left=left, **fields)
+        self._write(step, fields)
         if outcome.is_skipped:
             self.say(f"step {step}/{self._steps} skipped: {_why_skipped(outcome)}")
             return
@@ -75,10 +91,11 @@ class Reporter:
             return
         self._logged = now
         gpu = "" if peak is None else f"  gpu {peak / GIB:.2f} GiB"
+        used = "" if mfu is None else f"MFU {mfu:.1%}  "
         scaled = "" if scale is None else f"scale {scale:g}  "
         self.say(
             f"step {step}/{self._steps}  loss {outcome.loss:.4f}  lr {outcome.learning_rate:.2e}  "
-            f"grad {outcome.grad_norm:.3f}  {scaled}{rate:,.0f} tokens/s  "
+            f"grad {outcome.grad_norm:.3f}  {scaled}{rate:,.0f} tokens/s  {used}"
             f"host {resident_bytes() / GIB:.2f} GiB{gpu}"
         )
 
@@ -103,8 +120,19 @@ class Reporter:
             f"({found.sequences} sequences, {found.tokens} tokens, {found.seconds:.2f} s)"
         )
 
+    def _write(self, step: int, fields: dict[str, Any]) -> None:
+        if self._metrics is None:
+            return
+        known = {name: value for name, value in fields.items() if value is not None}
+        line = {"time": time.time(), **known, "host_bytes": resident_bytes()}
+        problem = self._metrics.append(step, line)
+        if problem is not None:
+            self.say(f"metrics are missing from step {step} on, training goes on: {problem}")
+
     def saved(self, saved: Saved, stall_seconds: float) -> None:
         """A checkpoint is committed; training stood still for `stall_seconds`."""
+        if self._metrics is not None:
+            self._metrics.sync()
         step, done = saved.step, saved.committed
         if self._leads:
             self._notifier.event(

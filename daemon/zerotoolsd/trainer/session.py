@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from zerotools.io.metrics import Metrics
 from zerotools.jobs.rules_data import BYTES, fixed_length, tokenizer_of
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.blueprint import Blueprint, check_fit, draw, read_config
@@ -31,6 +32,7 @@ from zerotoolsd.trainer.settings import Rank, read_spec
 from zerotoolsd.trainer.starting import begin, describe_run, warn_of_changes
 from zerotoolsd.trainer.stopping import Stop
 from zerotoolsd.trainer.tokenizing import copy_tokenizer
+from zerotoolsd.trainer.utilization import measure_by
 
 BeforeCommit = Callable[[Path], None]
 
@@ -59,6 +61,8 @@ def run(
     with explained(spec, lambda: notifier.step), ExitStack() as stack:
         stack.callback(dist.destroy_process_group)
         group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
+        if rank.leads:
+            reporter.write_to(_metrics(spec, stack))
         return prepare(spec, run_dir, group, reporter, phases, before_commit).train()
 
 
@@ -84,6 +88,15 @@ def prepare(
     phases.done("data")
     check_fit(config, data.vocabulary, fixed_length(spec.data))
     blueprint = draw(config)
+    reporter.measure_by(
+        measure_by(
+            group,
+            config,
+            blueprint.parameter_count(),
+            fixed_length(spec.data) or 0,
+            spec.train.precision,
+        )
+    )
     phases.done("model")
     decision = choose_start(spec, group)
     for skipped in decision.skipped:
@@ -116,6 +129,15 @@ def prepare(
         consumed=start.record.consumed_sequences if start else 0,
         evaluation=make_evaluation(spec, data.held_out),
     )
+
+
+def _metrics(spec: JobSpec, stack: ExitStack) -> Metrics:
+    wanted = spec.metrics
+    metrics = Metrics(
+        Path(spec.output_dir or ""), jsonl=wanted.jsonl, tensorboard=wanted.tensorboard
+    )
+    stack.callback(metrics.close)
+    return metrics
 
 
 def _add_files(spec: JobSpec, blueprint: Blueprint, staging: Path) -> None:

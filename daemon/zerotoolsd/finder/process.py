@@ -1,0 +1,131 @@
+"""Choose what to go on from, then tell of every checkpoint that becomes whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.ops.whole import Look, look
+from zerotoolsd.finder.candidates import Candidate, candidate_of, candidates_in
+from zerotoolsd.supervisor.durable import read_json, write_json
+
+POLL_SECONDS = 2.0
+
+
+class Search:
+    """One attempt's search. `settings`: `checkpoint_dir`, or None; `before`, a file that says what
+    lay there before the job's first attempt; `told`, the paths that its ranks told of, newest
+    first; `given`, what to go on from if nothing of the job's own is found."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        directory = settings["checkpoint_dir"]
+        self._directory = None if directory is None else Path(directory)
+        self._told = [Path(path) for path in settings["told"]]
+        self._given: str | None = settings["given"]
+        self._before = self._read_before(Path(settings["before"]))
+        self._judged: dict[Path, str] = {}
+        self._seen: dict[Path, str] = {}
+
+    def _read_before(self, path: Path) -> dict[str, str]:
+        """What was there before the first attempt is not the job's, as long as it is unchanged."""
+        known = read_json(path)
+        if known is None:
+            known = {str(each.path): each.fingerprint for each in self._listed()}
+            write_json(path, known)
+        return known
+
+    def _listed(self) -> list[Candidate]:
+        if self._directory is None:
+            return []
+        try:
+            return candidates_in(self._directory)
+        except ZerotoolsError as error:
+            print(error, file=sys.stderr)
+            return []
+
+    def _own(self) -> list[Candidate]:
+        before = self._before
+        return [each for each in self._listed() if before.get(str(each.path)) != each.fingerprint]
+
+    def choose(self) -> dict[str, Any]:
+        """The newest checkpoint of the job that is whole. Nothing writes while this is called."""
+        passed_over: list[dict[str, str]] = []
+        found = {each.path: each for each in self._own()}
+        for path in self._told:
+            if path not in found and (candidate := candidate_of(path)) is not None:
+                found[path] = candidate
+        chosen = self._given
+        for each in _newest_first(found.values()):
+            seen = _judge(each.path)
+            self._judged[each.path] = each.fingerprint
+            if seen.problem is None or (not seen.is_checkpoint and each.path in self._told):
+                chosen = str(each.path)
+                break
+            if seen.is_checkpoint:
+                passed_over.append({"path": str(each.path), "why": seen.problem})
+        self._judged |= {path: each.fingerprint for path, each in found.items()}
+        return {"resume_from": chosen, "passed_over": passed_over}
+
+    def news(self, *, at_rest: bool) -> Iterator[dict[str, Any]]:
+        """Checkpoints that have become whole, the oldest first.
+
+        One that is written to is judged once it was the same in two looks; `at_rest` says that
+        nobody can be writing any more.
+        """
+        listed = self._own()
+        for each in reversed(_newest_first(listed)):
+            if self._judged.get(each.path) == each.fingerprint:
+                continue
+            if at_rest or self._seen.get(each.path) == each.fingerprint:
+                self._judged[each.path] = each.fingerprint
+                seen = _judge(each.path)
+                if seen.is_checkpoint and seen.problem is None:
+                    yield {"path": str(each.path), "step": _step(each, seen)}
+        self._seen = {each.path: each.fingerprint for each in listed}
+
+
+def _newest_first(found: Any) -> list[Candidate]:
+    def age(each: Candidate) -> tuple[int, int]:
+        return (each.changed, each.number or 0)
+
+    return sorted(found, key=age, reverse=True)
+
+
+def _judge(path: Path) -> Look:
+    try:
+        return look(path)
+    except Exception as error:  # one file that confuses a reader must not hide all the others
+        return Look(True, problem=f"{path}: {type(error).__name__}: {error}")
+
+
+def _step(candidate: Candidate, seen: Look) -> int | None:
+    return candidate.number if seen.step is None else seen.step
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Search as the file `arguments[0]` says, until the input ends. Returns the exit status."""
+    settings = read_json(Path(arguments[0]))
+    assert settings is not None, f"{arguments[0]} is not there"
+    search = Search(settings)
+    _say(search.choose())
+    while not _input_ended(POLL_SECONDS):
+        for found in search.news(at_rest=False):
+            _say(found)
+    for found in search.news(at_rest=True):
+        _say(found)
+    return 0
+
+
+def _input_ended(seconds: float) -> bool:
+    ready, _, _ = select.select([0], [], [], seconds)
+    return bool(ready) and not os.read(0, 1)
+
+
+def _say(message: Mapping[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")

@@ -1,0 +1,111 @@
+"""The finder's parent: a process that looks into directories of users, which may never answer.
+
+It prints JSON lines: first `{"resume_from": path or null, "passed_over": [...]}`, then one object
+for every checkpoint that it finds. The end of its input asks for a last look, after which it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.ranks import die_with
+
+CHOOSE_SECONDS = 120.0
+LAST_LOOK_SECONDS = 30.0
+_SLICE_SECONDS = 0.2
+
+
+class NoAnswer(Exception):
+    """The finder did not say what to go on from; the message says why."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to go on from, and the checkpoints that were passed over for it, with the reasons."""
+
+    resume_from: str | None
+    passed_over: tuple[tuple[str, str], ...] = ()
+
+
+class Finder:
+    """Looks for the checkpoints of one attempt, in a process of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Raises OSError: it cannot be started."""
+        self._process = subprocess.Popen(
+            plan.finder,
+            env={**os.environ, "ZEROTOOLS_TOKEN": plan.token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            preexec_fn=die_with(os.getpid(), plan.umask),
+        )
+        assert self._process.stdout is not None
+        self.pid = self._process.pid
+        self.stdout = self._process.stdout.fileno()
+        os.set_blocking(self.stdout, False)
+        self._held = b""
+        self._over = False
+        # The supervisor reaps every child itself; without this, Popen would wait for it as well.
+        self._process.returncode = 0
+
+    def choose(self, stop_asked: Callable[[], bool]) -> Choice | None:
+        """What to go on from; None: somebody asks for a stop meanwhile. Raises NoAnswer."""
+        deadline = time.monotonic() + CHOOSE_SECONDS
+        while not stop_asked():
+            answers = self._read()
+            if answers:
+                return _choice(answers[0])
+            if self._over:
+                raise NoAnswer("the search for checkpoints failed; see supervisor.log")
+            if time.monotonic() > deadline:
+                raise NoAnswer(
+                    f"the checkpoints do not answer within {CHOOSE_SECONDS:g} s: look at the file "
+                    "system of script.checkpoint_dir"
+                )
+            select.select([self.stdout], [], [], _SLICE_SECONDS)
+        return None
+
+    def _read(self) -> list[dict[str, Any]]:
+        """The whole lines that have come."""
+        while not self._over:
+            try:
+                data = os.read(self.stdout, 1 << 16)
+            except BlockingIOError:
+                break
+            self._over = not data
+            self._held += data
+        *lines, self._held = self._held.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def drain(self, progress: Progress) -> bool:
+        """Pass on what was found. False: nothing more will come."""
+        for message in self._read():
+            progress.found(message["path"], message["step"])
+        return not self._over
+
+    def finish(self, progress: Progress) -> None:
+        """Have it look once more, now that nothing changes any more, and let it end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        deadline = time.monotonic() + LAST_LOOK_SECONDS
+        while self.drain(progress):
+            if time.monotonic() > deadline:
+                say(f"the last look for checkpoints took more than {LAST_LOOK_SECONDS:g} s")
+                return
+            select.select([self.stdout], [], [], _SLICE_SECONDS)
+
+
+def _choice(answer: dict[str, Any]) -> Choice:
+    over = tuple((each["path"], each["why"]) for each in answer["passed_over"])
+    return Choice(answer["resume_from"], over)

@@ -1,0 +1,187 @@
+"""Programs of users as jobs, with a real daemon: start, stop, checkpoints, and the next start."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.attempts import is_alive, progress_of, wait_for_file
+from tests.daemon.daemons import Daemon
+from tests.daemon.waiting import wait_for
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.parse import job_from_dict
+from zerotools.jobs.spec import JobSpec
+
+PROGRAM = Path(__file__).with_name("own_program.py")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The directory of the user's program."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    shutil.copy(PROGRAM, directory / "train.py")
+    return directory
+
+
+def own(work: Path, words: str, *, ranks: int = 1, script: Any = None, **changes: Any) -> JobSpec:
+    table = {"command": ["train.py", *words.split()], "directory": str(work), **(script or {})}
+    job = {"engine": "script", "device": "cpu", "ranks": ranks, "script": table, **changes}
+    return job_from_dict({"python": sys.executable, **job}, source="job")
+
+
+def watched(work: Path) -> dict[str, str]:
+    return {"checkpoint_dir": str(work / "checkpoints")}
+
+
+def test_a_program_gets_torch_s_variables_and_zerotools_and_nothing_of_ours(
+    daemon: Daemon, work: Path
+) -> None:
+    daemon.start(RANK="7", PYTHONPATH_LIKE="kept")
+    env = {"PYTHONPATH": "/its/own", "COLOUR": "blue"}
+    daemon.client.submit(own(work, "env", ranks=2, env=env))
+    job = daemon.wait_for_end(1)
+    assert (job["state"], job["stage"], job["reason"]) == ("succeeded", None, None)
+    seen = [json.loads((daemon.run_dir() / f"rank-{n}.log").read_text()) for n in (0, 1)]
+    assert [(each["RANK"], each["WORLD_SIZE"]) for each in seen] == [("0", "2"), ("1", "2")]
+    assert seen[0]["COLOUR"] == "blue"
+    assert seen[0]["PYTHONPATH"].startswith("/its/own:")
+    assert seen[0]["ZEROTOOLS_OUTPUT_DIR"] == job["output_dir"]
+    assert "ZEROTOOLS_RESUME_FROM" not in seen[0]
+    assert "HF_HUB_OFFLINE" not in seen[0]
+    found = list(Path(seen[0]["PYTHONPATH"].rpartition(":")[2]).iterdir())
+    assert [path.name for path in found] == ["zerotools"]
+
+
+def test_steps_that_a_program_reports_are_shown_and_kept(daemon: Daemon, work: Path) -> None:
+    daemon.start()
+    daemon.client.submit(own(work, "steps=3 told=here"))
+    job = daemon.wait_for_end(1)
+    assert job["attempt"]["cause"] == "finished after step 3"
+    assert (job["progress"]["step"], job["progress"]["steps"]) == (3, 3)
+    assert job["progress"]["mood"] == "good"
+    assert job["latest_checkpoint"] == {"step": 3, "path": str(work / "checkpoints" / "here")}
+    lines = [
+        json.loads(line)
+        for line in (Path(job["output_dir"]) / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [(line["step"], line["loss"]) for line in lines] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
+    assert lines[0]["host_bytes"] > 2**20
+
+
+def test_metrics_can_be_switched_off(daemon: Daemon, work: Path) -> None:
+    daemon.start()
+    metrics = {"jsonl": False, "tensorboard": "on"}
+    daemon.client.submit(own(work, "steps=1", metrics=metrics))
+    output = Path(daemon.wait_for_end(1)["output_dir"])
+    assert [path.name for path in output.iterdir()] == ["tensorboard"]
+
+
+def test_a_crash_is_followed_by_a_start_that_goes_on_from_the_newest_whole_checkpoint(
+    daemon: Daemon, work: Path
+) -> None:
+    """What lay there before the job is not its own; what is cut off is passed over."""
+    daemon.start()
+    checkpoints = work / "checkpoints"
+    (checkpoints / "checkpoint-9").mkdir(parents=True)
+    words = "save=checkpoint-1 save=checkpoint-20 torn=checkpoint-30 fail=3 env"
+    old = PROGRAM.read_text()  # any bytes: it must only not be taken
+    (checkpoints / "checkpoint-9" / "pytorch_model.bin").write_text(old)
+    daemon.client.submit(own(work, words, script=watched(work)))
+    job = daemon.wait_for_end(1)
+    assert (job["state"], len(job["attempts"])) == ("succeeded", 2)
+    assert "rank 0 exited with 3" in job["attempts"][0]["cause"]
+    seen = json.loads((daemon.run_dir(attempt=2) / "rank-0.log").read_text())
+    assert seen["ZEROTOOLS_RESUME_FROM"] == str(checkpoints / "checkpoint-20")
+    over = [e for e in progress_of(daemon.run_dir(attempt=2)) if e["event"] != "checkpoint"]
+    assert [(e["event"], Path(e["path"]).name) for e in over] == [
+        ("skipped_checkpoint", "checkpoint-30")
+    ]
+    assert job["latest_checkpoint"]["step"] == 20
+
+
+def test_checkpoints_are_found_while_the_program_runs(daemon: Daemon, work: Path) -> None:
+    daemon.start()
+    daemon.client.submit(own(work, "save=checkpoint-5 wait=go", script=watched(work)))
+    job: dict[str, Any] = {}
+
+    def found() -> bool:
+        job.update(daemon.client.job(1))
+        return job["latest_checkpoint"] is not None
+
+    wait_for(found, "the checkpoint to be found")
+    assert job["latest_checkpoint"]["step"] == 5
+    (work / "go").touch()
+    assert daemon.wait_for_end(1)["state"] == "succeeded"
+
+
+def test_a_cancelled_program_gets_a_sigterm_and_saves_also_below_a_shell(
+    daemon: Daemon, work: Path
+) -> None:
+    daemon.start()
+    line = f"{sys.executable} train.py child graceful touch=ready hang; echo after"
+    script = {"command": ["bash", "-c", line], **watched(work)}
+    daemon.client.submit(own(work, "", script=script))
+    wait_for_file(work / "ready")
+    pids = [*daemon.pids(), int((work / "child").read_text()), int((work / "ready").read_text())]
+    daemon.client.cancel(1)
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "cancelled"
+    assert job["reason"].endswith("saved at step 77 and stopped")
+    assert (daemon.run_dir() / "rank-0.log").read_text() == "after\n"
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), "every process to end")
+
+
+def test_a_program_that_asks_is_not_ended_by_the_sigterm(daemon: Daemon, work: Path) -> None:
+    daemon.start()
+    daemon.client.submit(own(work, "steps=4 ask told=last", ranks=2))
+    wait_for_file(work / "asking")
+    wait_for(lambda: len(progress_of(daemon.run_dir())) == 4, "the steps of rank 0")
+    daemon.client.cancel(1)
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "cancelled"
+    assert job["latest_checkpoint"]["step"] == 4
+    again = daemon.client.resume(1)
+    assert again["spec"]["resume_from"] == str(work / "checkpoints" / "last")
+    daemon.client.cancel(2)
+    assert daemon.wait_for_end(2)["state"] == "cancelled"
+
+
+def test_a_time_limit_stops_a_program_as_a_cancel_does(daemon: Daemon, work: Path) -> None:
+    daemon.start()
+    daemon.client.submit(
+        own(work, "graceful touch=ready hang", time_limit="2s", script=watched(work))
+    )
+    job = daemon.wait_for_end(1)
+    assert (job["state"], job["latest_checkpoint"]["step"]) == ("stopped", 77)
+
+
+def test_a_program_without_a_handler_ends_by_the_sigterm(daemon: Daemon, work: Path) -> None:
+    daemon.start()
+    daemon.client.submit(own(work, "touch=ready hang"))
+    wait_for_file(work / "ready")
+    daemon.client.cancel(1)
+    job = daemon.wait_for_end(1)
+    assert job["state"] == "cancelled"
+    assert "ended by signal 15 (SIGTERM), on being asked to stop" in job["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "script", "sentence"),
+    [
+        ("x", {"command": ["gone.py"]}, "script.command: there is no file"),
+        ("x", {"command": ["no-such-program"]}, "there is no program no-such-program in PATH"),
+        ("x", {"directory": "/no/such"}, "script.directory = /no/such: there is no such directory"),
+    ],
+)
+def test_what_is_not_there_is_refused_at_submit(
+    daemon: Daemon, work: Path, words: str, script: Any, sentence: str
+) -> None:
+    daemon.start()
+    with pytest.raises(BadRequest, match=sentence):
+        daemon.client.submit(own(work, words, script=script))

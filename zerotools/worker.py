@@ -1,0 +1,246 @@
+"""For training programs of your own: tell the daemon how it goes, and hear when to stop.
+
+    from zerotools import worker
+
+    for step in range(1, steps + 1):
+        loss = train_one_step()
+        worker.report(step, steps=steps, loss=loss)
+        if worker.should_stop():
+            save("checkpoints/last.pt")
+            worker.checkpoint_written("checkpoints/last.pt", step)
+            break
+
+Outside of a job every call does nothing; none ever raises. Standard library only, and no newer
+syntax than that of Python 3.9. In a program of several ranks all of them may call everything: rank
+0 (`RANK` in the environment) alone reports steps and checkpoints.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zerotools.core.pace import Pace
+from zerotools.io.datagrams import LARGEST_DATAGRAM, Sender, encode, resident_bytes
+from zerotools.io.metrics import Metrics
+
+__all__ = ["checkpoint_written", "phase", "report", "resume_from", "should_stop"]
+
+HEARTBEAT_SECONDS = 2.0
+_TAKEN = ("event", "phase", "rank", "rss_bytes", "time")
+_KNOWN = ("steps", "loss", "grad_norm", "lr", "loss_scale", "tokens_per_second", "mfu")
+
+Value = TypeVar("Value")
+
+
+def _never_raises(call: Callable[..., Value]) -> Callable[..., Value | None]:
+    @functools.wraps(call)
+    def guarded(*args: Any, **kwargs: Any) -> Value | None:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:  # whatever it is, it must not end somebody's training
+            print(f"zerotools.worker: {type(error).__name__}: {error}", file=sys.stderr)
+            return None
+
+    return guarded
+
+
+class Worker:
+    """One process of the job that `environment` describes, or of none."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        run_dir = environment.get("ZEROTOOLS_RUN_DIR")
+        self._run_dir = Path(run_dir) if run_dir else None
+        self._resume_from = environment.get("ZEROTOOLS_RESUME_FROM") or None
+        self._rank = int(environment.get("RANK") or 0)
+        self._sender = Sender(environment.get("ZEROTOOLS_NOTIFY"))
+        self._phase = "init"
+        self._step = 0
+        self._sent = 0.0
+        self._pace = Pace()
+        self._metrics: Metrics | None = None
+        self._told = False
+        self._listens = False
+
+    def report(self, step: int, **metrics: Any) -> None:
+        """See the function of this name."""
+        if self._run_dir is None:
+            return
+        now = time.monotonic()
+        self._step = int(step)
+        seconds = self._pace.at(self._step, now)
+        self._phase = "train" if self._phase in ("init", "save") else self._phase
+        if self._rank:
+            if now - self._sent >= HEARTBEAT_SECONDS:
+                self._send({})
+            return
+        fields = {n: _plain(value) for n, value in metrics.items() if n not in _TAKEN}
+        fields = {**self._measured(seconds, fields), **fields}
+        self._send({"event": "step", **fields})
+        self._write(fields)
+
+    def _measured(self, seconds: float | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {"step_seconds": seconds, "gpu_peak_bytes": _gpu_peak()}
+        tokens, steps = fields.get("tokens"), fields.get("steps")
+        if seconds and isinstance(tokens, (int, float)):
+            found["tokens_per_second"] = tokens / seconds
+        if isinstance(steps, int):
+            found["seconds_left"] = self._pace.left(steps)
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _write(self, fields: Mapping[str, Any]) -> None:
+        if self._metrics is None:
+            self._metrics = _metrics_of(self._run_dir or Path())
+        shown = {name: value for name, value in fields.items() if name not in _NOT_WRITTEN}
+        line = {"time": time.time(), **shown, "host_bytes": resident_bytes()}
+        problem = self._metrics.append(self._step, line)
+        if problem is not None:
+            print(f"zerotools.worker: no metrics are written: {problem}", file=sys.stderr)
+
+    def phase(self, name: str) -> None:
+        """See the function of this name."""
+        self._phase = str(name)
+        self._send({})
+
+    def should_stop(self) -> bool:
+        """See the function of this name."""
+        if self._run_dir is None:
+            return False
+        self._listen()
+        return self._told or (self._run_dir / "stop").exists()
+
+    def _listen(self) -> None:
+        """From the first question on, a SIGTERM is an answer and no longer the end."""
+        if self._listens or threading.current_thread() is not threading.main_thread():
+            return
+        self._listens = True
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: object) -> None:
+        self._told = True
+
+    def checkpoint_written(self, path: Any, step: int | None = None) -> None:
+        """See the function of this name."""
+        if self._run_dir is None or self._rank:
+            return
+        where = os.path.abspath(os.fspath(path))  # noqa: PTH100  # links stay as they are
+        number = self._step if step is None else int(step)
+        self._send({"event": "checkpoint", "step": number, "path": where}, wait=True)
+        if self._metrics is not None:
+            self._metrics.sync()
+
+    def resume_from(self) -> str | None:
+        """See the function of this name."""
+        return self._resume_from
+
+    def close(self) -> None:
+        """Send and write no more."""
+        self._sender.close()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _send(self, fields: Mapping[str, Any], *, wait: bool = False) -> None:
+        if not self._sender.connected:
+            return
+        common = {
+            "rank": self._rank,
+            "time": time.time(),
+            "phase": self._phase,
+            "step": self._step,
+            "rss_bytes": resident_bytes(),
+        }
+        self._sent = time.monotonic()
+        tree = {**common, **fields}
+        if len(encode(tree)) > LARGEST_DATAGRAM:
+            tree = {k: v for k, v in tree.items() if k in common or k in _KNOWN or k == "event"}
+        self._sender.send(tree, wait=wait)
+
+
+_NOT_WRITTEN = ("steps", "seconds_left")
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it; tensors and arrays of one element become numbers."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    try:
+        return float(value)
+    except Exception:  # what a user's own type raises is not known
+        return str(value)[:200]
+
+
+def _gpu_peak() -> int | None:
+    """The most bytes that torch has reserved on this process's GPU, if the program uses one."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    return int(cuda.max_memory_reserved())
+
+
+def _metrics_of(run_dir: Path) -> Metrics:
+    job = json.loads((run_dir / "spec.json").read_text("utf-8"))
+    return Metrics(Path(job["output_dir"]), **job.get("metrics", {}))
+
+
+@functools.cache
+def _worker() -> Worker:
+    return Worker(os.environ)
+
+
+@_never_raises
+def report(step: int, **metrics: Any) -> None:
+    """Step `step` is done; counted from 1 over the whole run, those before a resume included.
+
+    `metrics` may be any; `steps` (how many there will be), `loss`, `grad_norm`, `lr`, `loss_scale`,
+    `tokens` (of this step, over all ranks) or `tokens_per_second`, and `mfu` are shown by
+    `zerotools show` and `submit --follow`, and all are written to `metrics.jsonl`. A tensor costs
+    the wait for its value.
+    """
+    _worker().report(step, **metrics)
+
+
+@_never_raises
+def phase(name: str) -> None:
+    """The program begins something else: `"load"`, `"train"`, `"eval"`, `"save"`."""
+    _worker().phase(name)
+
+
+def should_stop() -> bool:
+    """Whether the job was asked to stop: save, say `checkpoint_written`, and end with status 0.
+
+    Ask after every step. Ranks may hear of it at different steps: let rank 0 decide, or agree by an
+    all-reduce. From the first call on, SIGTERM does not end this process any more, unless the
+    program has a handler of its own.
+    """
+    return bool(_should_stop())
+
+
+@_never_raises
+def _should_stop() -> bool:
+    return _worker().should_stop()
+
+
+@_never_raises
+def checkpoint_written(path: Any, step: int | None = None) -> None:
+    """The checkpoint at `path` is whole: all ranks have written, and nothing will change in it.
+
+    `step`: of how many steps; default: the one that was reported last. If the job is started again,
+    the newest is `resume_from()`.
+    """
+    _worker().checkpoint_written(path, step)
+
+
+@_never_raises
+def resume_from() -> str | None:
+    """The checkpoint to go on from (`ZEROTOOLS_RESUME_FROM`); None: start from the beginning."""
+    return _worker().resume_from()
