@@ -17,11 +17,22 @@ def test_what_is_set_already_is_not_proposed() -> None:
     lean = {"train__batch_size": 2, "train__activation_checkpointing": True}
     assert settings_to_try(parsed(**lean, zero={"stage": 1})) == [
         "zero.stage = 2 (it is 1 now)",
-        "more GPUs",
+        'offload.optimizer = "cpu"',
     ]
     assert settings_to_try(parsed(**lean, train__precision="fp32")) == [
         'train.precision = "bf16"',
-        "more GPUs",
+        'offload.optimizer = "cpu"',
     ]
-    alone = parsed(**{**lean, "train__batch_size": 1}, ranks=1)
-    assert settings_to_try(alone) == ["a shorter data.sequence_length"]
+    alone = parsed(**{**lean, "train__batch_size": 1}, ranks=1, offload={"params": "cpu"})
+    assert settings_to_try(alone) == ["a shorter data.sequence_length", "more GPUs"]
+
+
+def test_where_state_is_most_of_it_a_smaller_batch_comes_later() -> None:
+    assert settings_to_try(parsed(zero={"stage": 2}), mostly_state=True) == [
+        "zero.stage = 3 (it is 2 now)",
+        'offload.optimizer = "cpu"',
+    ]
+    offloaded = parsed(offload={"optimizer": "cpu"})
+    assert settings_to_try(offloaded, mostly_state=True, most=1) == [
+        'zero.stage = 3 with offload.params = "cpu"'
+    ]

@@ -29,3 +29,15 @@ def test_the_sentence_has_the_allocation_the_card_and_two_ways_out() -> None:
     assert exit_code(info.value) == EXIT_CRASH
     with pytest.raises(OutOfGpuMemory, match="thing new; what needs"), explained(parsed(), int):
         raise torch.OutOfMemoryError("something\nnew")
+
+
+def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it() -> None:
+    from zerotoolsd.trainer.outofmemory import explain
+    from zerotoolsd.trainer.prediction import Prediction
+
+    much = explain(SAID, parsed(), 0, Prediction(6 << 30, 1 << 30, 0, 0))
+    assert "(state of a rank: 6,144.0 MiB on the GPU and 1,024.0 MiB of gathered weights;" in much
+    assert much.endswith(
+        'less: offload.optimizer = "cpu", or zero.stage = 3 with offload.params = "cpu"'
+    )
+    assert "micro_batch" in explain(SAID, parsed(), 0, Prediction(1 << 30, 0, 0, 0))

@@ -1,6 +1,6 @@
 """What in a job file makes a job need less GPU memory: for whoever has run out of it.
 
-Ordered by what costs the least time; how much each saves is not known here.
+Each list is ordered by what costs the least time; how much each saves is not known here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,19 @@ from collections.abc import Iterator
 from zerotools.jobs.spec import JobSpec
 
 
-def settings_to_try(spec: JobSpec, *, most: int = 2) -> list[str]:
-    """Up to `most` settings that need less GPU memory than `spec`, as lines of a job file."""
-    return [line for line, _ in zip(_lines(spec), range(most), strict=False)]
+def settings_to_try(spec: JobSpec, *, mostly_state: bool = False, most: int = 2) -> list[str]:
+    """Up to `most` settings that need less GPU memory than `spec`, as lines of a job file.
+
+    `mostly_state`: the weights and what the optimizer keeps are most of it, so that a smaller batch
+    would not do.
+    """
+    orders = (_less_state, _less_in_flight) if mostly_state else (_less_in_flight, _less_state)
+    lines = [line for order in orders for line in order(spec)]
+    return [*lines, "a shorter data.sequence_length", "more GPUs"][:most]
 
 
-def _lines(spec: JobSpec) -> Iterator[str]:
+def _less_in_flight(spec: JobSpec) -> Iterator[str]:
+    """Fewer activations."""
     train = spec.train
     share = train.batch_size // spec.world_size
     micro = train.micro_batch_size or share
@@ -24,10 +31,15 @@ def _lines(spec: JobSpec) -> Iterator[str]:
         yield f"train.micro_batch_size = {smaller} (it is {micro} now; batch_size stays)"
     if not train.activation_checkpointing:
         yield "train.activation_checkpointing = true"
+
+
+def _less_state(spec: JobSpec) -> Iterator[str]:
+    """Fewer bytes per parameter."""
+    if spec.train.precision == "fp32":
+        yield 'train.precision = "bf16"'
     if spec.world_size > 1 and spec.zero.stage < 3:
         yield f"zero.stage = {spec.zero.stage + 1} (it is {spec.zero.stage} now)"
-    if train.precision == "fp32":
-        yield 'train.precision = "bf16"'
-    if spec.world_size > 1:
-        yield "more GPUs"
-    yield "a shorter data.sequence_length"
+    if spec.offload.params == "none" and spec.offload.optimizer == "none":
+        yield 'offload.optimizer = "cpu"'
+    if spec.offload.params == "none":
+        yield 'zero.stage = 3 with offload.params = "cpu"'

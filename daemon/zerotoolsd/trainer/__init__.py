@@ -7,7 +7,7 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     corpus, tokenizing, reading   text files as one stream of tokens
     shuffle, batches              which of them a step trains on, at any number of ranks
     blueprint, sharding           the model on the meta device, then sharded (FSDP2)
-    layout, memory, spill         what is kept of it, and where: device, host, disk
+    layout, memory, spill         what is kept of it, and where: device, host, disk (also prediction)
     building, initial, weights    what the shards begin with: the seed, or safetensors
     enginetype, engines           what the loop drives, and which one a job names
     torchengine, step             engine `torch`: one optimizer step, its part of a checkpoint

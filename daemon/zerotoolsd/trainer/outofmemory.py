@@ -11,11 +11,16 @@ import torch
 from zerotools.jobs.lessmemory import settings_to_try
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.failures import OutOfGpuMemory
+from zerotoolsd.trainer.prediction import Prediction
 
 
 @contextmanager
-def explained(spec: JobSpec, steps_done: Callable[[], int]) -> Iterator[None]:
-    """Turn torch's error into ours.
+def explained(
+    spec: JobSpec,
+    steps_done: Callable[[], int],
+    expected: Callable[[], Prediction | None] = lambda: None,
+) -> Iterator[None]:
+    """Turn torch's error into ours. `expected` is what the state of the rank was to take.
 
     Raises:
         OutOfGpuMemory: an allocation on the GPU failed.
@@ -23,10 +28,10 @@ def explained(spec: JobSpec, steps_done: Callable[[], int]) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise OutOfGpuMemory(explain(str(error), spec, steps_done())) from error
+        raise OutOfGpuMemory(explain(str(error), spec, steps_done(), expected())) from error
 
 
-def explain(said: str, spec: JobSpec, steps_done: int) -> str:
+def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:
     """One sentence from what torch `said`, after so many steps of the run."""
     facts = [
         match[0][0].lower() + match[0][1:] if match[0].startswith("Tried") else match[0]
@@ -38,7 +43,19 @@ def explain(said: str, spec: JobSpec, steps_done: int) -> str:
         if (match := re.search(pattern, said))
     ]
     what = ", ".join(facts) or " ".join(said.split())
+    if expected is not None:
+        what += f" ({expected})"
+    mostly_state = expected is not None and _is_most(expected, said)
     return (
         f"out of GPU memory after step {steps_done}: {what}; what needs less: "
-        f"{', or '.join(settings_to_try(spec))}"
+        f"{', or '.join(settings_to_try(spec, mostly_state=mostly_state))}"
     )
+
+
+def _is_most(expected: Prediction, said: str) -> bool:
+    """Whether state is over half of what the card has."""
+    found = re.search(r"total capacity of ([\d.]+) (\w+)", said)
+    units = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+    if found is None or found[2] not in units:
+        return False
+    return 2 * (expected.device + expected.gathered) > float(found[1]) * units[found[2]]

@@ -14,6 +14,7 @@ from zerotools.io.metrics import Metrics
 from zerotoolsd.trainer.enginetype import Outcome
 from zerotoolsd.trainer.evaluating import Evaluated
 from zerotoolsd.trainer.notify import Notifier, resident_bytes
+from zerotoolsd.trainer.prediction import Prediction
 from zerotoolsd.trainer.saving import Saved
 from zerotoolsd.trainer.settings import Rank
 from zerotoolsd.trainer.utilization import Utilization
@@ -33,6 +34,7 @@ class Reporter:
         self._pace = Pace()
         self._metrics: Metrics | None = None
         self._utilization: Utilization | None = None
+        self.state: Prediction | None = None
 
     def write_to(self, metrics: Metrics) -> None:
         """Write what the steps come to into `metrics` too, which rank 0 alone has."""
@@ -45,6 +47,11 @@ class Reporter:
     def expect(self, steps: int) -> None:
         """The run has so many steps."""
         self._steps = steps
+
+    def expect_state(self, state: Prediction) -> None:
+        """The state of a rank will take so much."""
+        self.state = state
+        self.say(str(state))
 
     def say(self, line: str) -> None:
         """A line for people."""

@@ -25,6 +25,7 @@ from zerotoolsd.trainer.outofmemory import explained
 from zerotoolsd.trainer.output import claim
 from zerotoolsd.trainer.packing import check_packing
 from zerotoolsd.trainer.phases import Phases
+from zerotoolsd.trainer.prediction import predict
 from zerotoolsd.trainer.reading import open_data
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.resuming import choose_start
@@ -58,7 +59,7 @@ def run(
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
     group = join(rank, spec.device)
     phases.done("process group")
-    with explained(spec, lambda: notifier.step), ExitStack() as stack:
+    with explained(spec, lambda: notifier.step, lambda: reporter.state), ExitStack() as stack:
         stack.callback(dist.destroy_process_group)
         group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
         if rank.leads:
@@ -97,6 +98,7 @@ def prepare(
             spec.train.precision,
         )
     )
+    reporter.expect_state(predict(spec, blueprint))
     phases.done("model")
     decision = choose_start(spec, group)
     for skipped in decision.skipped:

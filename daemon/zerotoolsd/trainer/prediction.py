@@ -1,0 +1,84 @@
+"""What the state of a rank will take, before any of it is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.jobs.spec import JobSpec
+from zerotools.ops.estimate import (
+    DEVICE,
+    DISK,
+    HOST,
+    Parameter,
+    Setup,
+    at,
+    gathered,
+    kept,
+    textbook,
+)
+from zerotoolsd.trainer.blueprint import Blueprint
+
+MIB = 1 << 20
+
+
+def parameters_of(blueprint: Blueprint) -> list[Parameter]:
+    """The parameters, each with the block that it is gathered with; tied ones once."""
+    found = []
+    for name, parameter in blueprint.model.named_parameters():
+        block = next((b for b in blueprint.blocks if name.startswith(f"{b}.")), None)
+        found.append(Parameter(tuple(parameter.shape), parameter.requires_grad, block))
+    return found
+
+
+def setup_of(spec: JobSpec) -> Setup:
+    """The job file's words for how a run is laid out."""
+    return Setup(
+        stage=spec.zero.stage,
+        ranks=spec.world_size,
+        precision=spec.train.precision,
+        optimizer=spec.train.optimizer,
+        has_momentum=spec.train.momentum > 0,
+        offload_optimizer=spec.offload.optimizer,
+        offload_params=spec.offload.params,
+        shard_size=spec.zero.shard_size,
+    )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Bytes of a rank's state: on the device between steps, of weights that are gathered there in
+    the passes, in the host's memory and on disk."""
+
+    device: int
+    gathered: int
+    host: int
+    disk: int
+    on_gpu: bool = True
+
+    def __str__(self) -> str:
+        parts = [f"{_mib(self.device)} on {'the GPU' if self.on_gpu else 'the device'}"]
+        if self.gathered:
+            parts[0] += f" and {_mib(self.gathered)} of gathered weights"
+        if self.host:
+            parts.append(f"{_mib(self.host)} in the host's memory")
+        if self.disk:
+            parts.append(f"{_mib(self.disk)} on disk")
+        return f"state of a rank: {', '.join(parts)}; activations are not estimated"
+
+
+def predict(spec: JobSpec, blueprint: Blueprint) -> Prediction:
+    """What `spec` will make of the model. Engine `deepspeed` is taken at the textbook's word."""
+    parameters, setup = parameters_of(blueprint), setup_of(spec)
+    ours = spec.engine == "torch"
+    state = kept(parameters, setup) if ours else textbook(parameters, setup)
+    return Prediction(
+        at(state, DEVICE),
+        gathered(parameters, setup) if ours else 0,
+        at(state, HOST),
+        at(state, DISK),
+        on_gpu=spec.device == "cuda",
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.1f} MiB"
