@@ -23,6 +23,8 @@ def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeSe
     lines = done.out.splitlines()
     assert lines[0] == "job 1 (tiny): running"
     assert "  progress    step 12/40, loss 2.5000" in lines
+    assert any(line.startswith("  speed       ") and "tokens/s" in line for line in lines)
+    assert any(line.startswith("  left        ") for line in lines)
     assert "  checkpoint  /out/step-00000010" in lines
     assert any("2 min 00 s" in line and "signal 9" in line for line in lines)
     assert any("61.0 GiB" in line and "6.0 GiB" in line for line in lines)

@@ -92,6 +92,7 @@ def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
         ("lr", "lr {:.1e}"),
         ("loss_scale", "scale {:g}"),
         ("tokens_per_second", "{:,.0f} tokens/s"),
+        ("mfu", "MFU {:.1%}"),
     ):
         if (value := _number(record, name)) is not None:
             parts.append(form.format(value))
@@ -105,9 +106,29 @@ def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
         parts.append(f"host {render.size(memory)} (rank 0)")
     if (memory := _number(record, "gpu_peak_bytes")) is not None:
         parts.append(f"GPU {render.size(memory)}")
-    if (seconds := _number(record, "step_seconds")) is not None and total > step:
-        parts.append(f"{render.duration(seconds * (total - step))} left")
+    if left := time_left(record):
+        parts.append(f"{left} left")
     return "  ".join(parts)
+
+
+def speed(record: Record) -> str:
+    """`15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`; what of it is known."""
+    forms = (
+        ("tokens_per_second", "{:,.0f} tokens/s"),
+        ("mfu", "MFU {:.1%}"),
+        ("step_seconds", "{:.3g} s for the last step"),
+    )
+    known = ((form, _number(record, name)) for name, form in forms)
+    return ", ".join(form.format(value) for form, value in known if value is not None)
+
+
+def time_left(record: Record) -> str:
+    """`14 s` until the last step, by the pace of the newest; empty where that is not known."""
+    step, total = _number(record, "step") or 0, _number(record, "steps") or 0
+    left, seconds = _number(record, "seconds_left"), _number(record, "step_seconds")
+    if left is None and seconds is not None:
+        left = seconds * (total - step)
+    return render.duration(left) if left is not None and total > step else ""
 
 
 def _number(record: Record, name: str) -> float | None:

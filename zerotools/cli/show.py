@@ -6,15 +6,20 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from zerotools.cli import render
+from zerotools.cli import picture, render
+from zerotools.cli.chart import chart
+from zerotools.cli.curves import Curves, curves_of
 from zerotools.cli.describe import Job, checkpoint_path, is_over, loss, plan, steps, title
 from zerotools.cli.options import job_argument, json_option, socket_option
+from zerotools.cli.progress import speed, time_left
+from zerotools.core.errors import BadRequest
 from zerotools.jobs.client import DaemonClient
 
+PIPED_COLUMNS = 80
 ATTEMPT_HEADERS = (
     "attempt",
     "state",
@@ -30,18 +35,72 @@ ATTEMPT_HEADERS = (
 
 @click.command("show")
 @job_argument
+@click.option("--plot", is_flag=True, help="Draw the loss and the memory instead.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --plot: draw into a .png, .svg or .pdf.",
+)
 @socket_option
 @json_option
-def command(job_id: int, socket: Path | None, as_json: bool) -> None:
+def command(
+    job_id: int, plot: bool, output: Path | None, socket: Path | None, as_json: bool
+) -> None:
     """Show one job: its state and why, its attempts with their peaks of memory, its checkpoints.
+
+    With --plot, draw its loss and memory by step in the terminal, or with -o as a picture, for
+    which matplotlib must be installed (pip install 'zerotools[plot]').
 
     Values of environment variables are never shown.
     """
-    job = DaemonClient(socket).job(job_id)
-    if as_json:
+    _check_options(plot, output, as_json)
+    client = DaemonClient(socket)
+    job = client.job(job_id)
+    if plot:
+        _plot(job, curves_of(client, job), output)
+    elif as_json:
         render.print_json(job)
     else:
         render.print_lines(page(job, render.terminal_columns(sys.stdout)))
+
+
+def _check_options(plot: bool, output: Path | None, as_json: bool) -> None:
+    if output is not None and not plot:
+        raise BadRequest(f"-o {output}: is for --plot; give both")
+    if plot and as_json:
+        raise BadRequest("--plot is a drawing; for numbers read metrics.jsonl in the output_dir")
+    if output is not None:
+        picture.check_name(output)
+
+
+def _plot(job: Job, curves: Curves, output: Path | None) -> None:
+    if output is not None:
+        picture.save(curves, title(job), output)
+        click.echo(f"drawn: {output}")
+        return
+    columns = render.terminal_columns(sys.stdout) or PIPED_COLUMNS
+    render.print_lines(charts(curves, columns, braille=_has_braille(sys.stdout)))
+
+
+def _has_braille(stream: TextIO) -> bool:
+    return (stream.encoding or "").lower().replace("-", "").startswith("utf")
+
+
+def charts(curves: Curves, columns: int, *, braille: bool) -> list[str]:
+    """Lines that show all curves there are, and the loss in any case."""
+    drawn = [
+        ("loss", curves.loss, "{:.4f}".format),
+        ("loss of evaluations", curves.eval_loss, "{:.4f}".format),
+        ("host memory of rank 0", curves.host_bytes, render.size),
+        ("GPU memory, most so far", curves.gpu_bytes, render.size),
+    ]
+    lines: list[str] = []
+    for name, points, form in drawn:
+        if points or name == "loss":
+            lines += ["", *chart(name, points, form, columns=columns, braille=braille)]
+    return lines[1:]
 
 
 def page(job: Job, columns: int | None) -> list[str]:
@@ -61,6 +120,9 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "plan", plan(job)
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
+        yield "speed", speed(job["progress"])
+        if not is_over(job):
+            yield "left", time_left(job["progress"])
     yield "queued", render.moment(job["created"])
     if job["started"]:
         yield "started", render.moment(job["started"])

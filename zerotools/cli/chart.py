@@ -1,0 +1,82 @@
+"""Curves as text: dots of braille characters, two by four in each, or stars where none are had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+ROWS = 12
+NARROWEST = 20
+_BRAILLE = 0x2800
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""The bit of each dot, by row and column within a character."""
+
+Form = Callable[[float], str]
+
+
+def chart(
+    title: str, points: Mapping[int, float], form: Form, *, columns: int, braille: bool
+) -> list[str]:
+    """Lines of a chart of `points` by step, at most `columns` wide; `form` writes a value.
+
+    Where a column stands for several steps it shows all that lies between the least and the
+    greatest of their values.
+    """
+    if not points:
+        return [f"{title}: nothing was reported"]
+    low, high = min(points.values()), max(points.values())
+    labels = [form(high), form(low)]
+    margin = max(map(len, labels)) + 2
+    width = max(NARROWEST, columns - margin - 1)
+    across, down = (2, 4) if braille else (1, 1)
+    canvas = _Canvas(width * across, ROWS * down)
+    canvas.draw(points, low, high)
+    rows = canvas.braille() if braille else canvas.stars()
+    edge = "│" if braille else "|"
+    texts = [labels[0], *[""] * (ROWS - 2), labels[1]]
+    lines = [title]
+    lines += [
+        f"{text:>{margin - 1}} {edge}{row}".rstrip() for text, row in zip(texts, rows, strict=True)
+    ]
+    first, last = f"step {min(points)}", str(max(points))
+    gap = " " * max(1, width - len(first) - len(last))
+    return [*lines, f"{'':{margin}} {first}{gap}{last}"]
+
+
+class _Canvas:
+    """Dots, the lower left one at (0, 0)."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self._width = width
+        self._height = height
+        self._dots: set[tuple[int, int]] = set()
+
+    def draw(self, points: Mapping[int, float], low: float, high: float) -> None:
+        """The curve from the first step to the last."""
+        first, last = min(points), max(points)
+        before: tuple[int, int] | None = None
+        for step in sorted(points):
+            x = round((step - first) * (self._width - 1) / max(1, last - first))
+            # Halves first: the difference of two large numbers may be too large.
+            share = (points[step] / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+            y = round(share * (self._height - 1))
+            self._line(before or (x, y), (x, y))
+            before = (x, y)
+
+    def _line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        (x0, y0), (x1, y1) = start, end
+        count = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for n in range(count + 1):
+            self._dots.add((x0 + round((x1 - x0) * n / count), y0 + round((y1 - y0) * n / count)))
+
+    def stars(self) -> list[str]:
+        """One character for each dot, the top row first."""
+        rows = reversed(range(self._height))
+        return ["".join(" *"[(x, y) in self._dots] for x in range(self._width)) for y in rows]
+
+    def braille(self) -> list[str]:
+        """One character for each two by four dots, the top row first."""
+        bits = [[0] * (self._width // 2) for _ in range(self._height // 4)]
+        for x, y in self._dots:
+            row = self._height - 1 - y
+            bits[row // 4][x // 2] |= _DOTS[row % 4][x % 2]
+        return ["".join(chr(_BRAILLE + b) if b else " " for b in row) for row in bits]

@@ -1,0 +1,78 @@
+"""What the attempts of a job reported, step by step, as curves."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.cli.describe import Job
+from zerotools.jobs.client import DaemonClient
+
+Points = dict[int, float]
+"""A value for each step."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The loss, that of evaluations, and bytes of memory: of rank 0 on the host, of its GPU."""
+
+    loss: Points = field(default_factory=dict)
+    eval_loss: Points = field(default_factory=dict)
+    host_bytes: Points = field(default_factory=dict)
+    gpu_bytes: Points = field(default_factory=dict)
+
+    def take(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add what one attempt reported; it takes the place of what was there from its first step
+        on."""
+        steps = [each for each in records if each.get("event") in ("step", "eval")]
+        known = [step for each in steps if (step := _step(each)) is not None]
+        for points in (self.loss, self.eval_loss, self.host_bytes, self.gpu_bytes):
+            for step in [step for step in points if known and step >= min(known)]:
+                del points[step]
+        for each in steps:
+            self._add(each)
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        if record["event"] == "eval":
+            _put(self.eval_loss, record, "loss")
+            return
+        _put(self.loss, record, "loss")
+        _put(self.host_bytes, record, "rss_bytes")
+        _put(self.gpu_bytes, record, "gpu_peak_bytes")
+
+
+def _step(record: Mapping[str, Any]) -> int | None:
+    step = record.get("step")
+    return step if type(step) is int and 0 <= step < 2**63 else None
+
+
+def _put(points: Points, record: Mapping[str, Any], name: str) -> None:
+    """What comes from a job may be of any type."""
+    step, value = _step(record), record.get(name)
+    if step is None or not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    if abs(value) <= sys.float_info.max and math.isfinite(value):
+        points[step] = float(value)
+
+
+def curves_of(client: DaemonClient, job: Job) -> Curves:
+    """The curves of all attempts of `job`, as far as they got."""
+    curves = Curves()
+    for attempt in job["attempts"]:
+        curves.take(_records(client, int(job["id"]), int(attempt["number"])))
+    return curves
+
+
+def _records(client: DaemonClient, job_id: int, attempt: int) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    since = -1
+    after = 0
+    while after != since:
+        since = after
+        answer = client.progress(job_id, attempt=attempt, since=since)
+        found += answer["records"]
+        after = int(answer["next"])
+    return found

@@ -1,0 +1,61 @@
+"""Curves as a picture, by matplotlib, which is imported when one is wanted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from zerotools.cli.curves import Curves, Points
+from zerotools.core.errors import BadRequest
+
+ENDINGS = (".png", ".svg", ".pdf")
+GIB = 2**30
+
+
+def check_name(path: Path) -> None:
+    """Raises BadRequest: the name has no ending of a picture."""
+    if path.suffix.lower() not in ENDINGS:
+        raise BadRequest(f"-o {path}: must end in {' or '.join(ENDINGS)}")
+
+
+def save(curves: Curves, title: str, path: Path) -> None:
+    """Draw loss and memory by step into `path`; the ending says what it becomes.
+
+    Raises:
+        BadRequest: matplotlib is not installed, or `path` cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise BadRequest(
+            "a picture needs matplotlib, which is not installed; type: "
+            f"{sys.executable} -m pip install 'zerotools[plot]', or leave -o out for a chart in "
+            "the terminal"
+        ) from None
+    figure: Any = Figure(figsize=(9, 6), layout="constrained")
+    loss, memory = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    # A dollar sign would begin a formula.
+    figure.suptitle(title.replace("$", r"\$"))
+    _curve(loss, curves.loss, "loss", 1)
+    _curve(loss, curves.eval_loss, "evaluation", 1, marker="o")
+    _curve(memory, curves.host_bytes, "host, rank 0", GIB)
+    _curve(memory, curves.gpu_bytes, "GPU, most so far", GIB)
+    loss.set_ylabel("loss")
+    memory.set_ylabel("memory (GiB)")
+    memory.set_ylim(bottom=0)
+    memory.set_xlabel("step")
+    for axes in (loss, memory):
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise BadRequest(f"-o {path}: cannot be written: {error.strerror}") from None
+
+
+def _curve(axes: Any, points: Points, label: str, unit: float, **style: str) -> None:
+    if points:
+        steps = sorted(points)
+        axes.plot(steps, [points[step] / unit for step in steps], label=label, **style)
