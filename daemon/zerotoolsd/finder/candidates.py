@@ -39,10 +39,11 @@ def candidates_in(directory: Path) -> list[Candidate]:
     """
     if not directory.is_dir():
         return []
-    names = sorted(name for name in names_in(directory) if not _is_temporary(name))
+    every = names_in(directory)
+    names = sorted(name for name in every if not _is_temporary(name))
     inside = [directory / name for name in names if (directory / name).is_dir()]
     found = [path for path in inside if _may_be_checkpoint(path)]
-    if not found and any(h.format != "deepspeed" for h in holds(directory, set(names))):
+    if not found and any(h.format != "deepspeed" for h in holds(directory, every)):
         found = [directory]
     if not found:
         found = [directory / name for name in names if name.endswith((*TORCH_FILE, WEIGHTS))]
