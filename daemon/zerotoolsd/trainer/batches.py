@@ -38,11 +38,8 @@ class Batches:
         return Share(
             [self.pool.example(number) for number in numbers[begin : begin + count]],
             sum(self.pool.predicted(number) for number in numbers),
+            sum(self.pool.size(number) for number in numbers),
         )
-
-    def tokens(self, first: int, batch_size: int) -> int:
-        """Tokens that all ranks read in the batch that begins at position `first`."""
-        return sum(self.pool.size(self.number(first + offset)) for offset in range(batch_size))
 
 
 def rank_share(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:

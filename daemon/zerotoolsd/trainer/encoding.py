@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
@@ -20,7 +19,8 @@ from zerotools.jobs.dataspec import DataSpec
 from zerotools.jobs.examplefiles import Record
 
 AT_ONCE = 256
-"""Examples that are tokenised together."""
+LETTERS_AT_ONCE = 1 << 20
+"""Examples are tokenised together, so many or with so much text."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Encoder:
 
     def encoded(self, records: Iterator[Record]) -> Iterator[Encoded]:
         """The ids of `records`, in order."""
-        while batch := list(islice(records, AT_ONCE)):
+        for batch in _batches(records):
             yield from self._batch(batch)
 
     def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
@@ -75,6 +75,19 @@ class Encoder:
         found = self._tokenizer(texts, add_special_tokens=special, verbose=False)
         ids: list[list[int]] = found["input_ids"]
         return ids
+
+
+def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    letters = 0
+    for record in records:
+        batch.append(record)
+        letters += len(record.prompt) + len(record.response)
+        if len(batch) == AT_ONCE or letters >= LETTERS_AT_ONCE:
+            yield batch
+            batch, letters = [], 0
+    if batch:
+        yield batch
 
 
 class PlainEncoder(Encoder):

@@ -74,16 +74,15 @@ class Run:
     def _one_step(self, first: int) -> Outcome:
         started = time.monotonic()
         train, rank = self.spec.train, self.group.rank
-        first_position, size = self.consumed, train.batch_size
-        share = self.batches.share(first_position, size, rank.number, rank.world_size)
+        size = train.batch_size
+        share = self.batches.share(self.consumed, size, rank.number, rank.world_size)
         outcome = self.engine.step(share, self.step, self.stop.asked)
         if self.step == first:
             self.phases.done("first step")
             self.reporter.say(f"ready in {self.phases}")
         self.step += 1
         self.consumed += size
-        tokens = self.batches.tokens(first_position, size)
-        self.reporter.stepped(self.step, outcome, tokens, time.monotonic() - started)
+        self.reporter.stepped(self.step, outcome, share.tokens, time.monotonic() - started)
         self.checkpoints.stepped(outcome)
         return outcome
 

@@ -34,10 +34,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's examples of a step, and how many tokens all ranks are to predict in it."""
+    """A rank's examples of a step, how many tokens all ranks are to predict in it, and how many go
+    through the model on all of them."""
 
     examples: Sequence[Example]
     predicted: int
+    tokens: int
 
 
 class Pool(Protocol):
