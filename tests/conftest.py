@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-MARKS = ("torch", "deepspeed", "slurm", "gpu")
+MARKS = ("torch", "deepspeed", "peft", "slurm", "gpu")
 
 settings.register_profile("steady", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("steady")
@@ -22,7 +22,7 @@ settings.load_profile("steady")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a library that is not installed, and say which."""
-    for mark in ("torch", "deepspeed"):
+    for mark in ("torch", "deepspeed", "peft"):
         if find_spec(mark) is None:
             absent = pytest.mark.skip(reason=f"{mark} is not installed")
             for item in items:

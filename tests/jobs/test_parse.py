@@ -182,6 +182,8 @@ def test_a_bare_python_is_looked_up() -> None:
             },
             'must differ, and are "a", "a"',
         ),
+        ({"lora__alpha": 5}, "lora.rank: is missing; without it there are no adapters"),
+        ({"lora__rank": 4, "lora__dropout": 1}, "lora.dropout = 1.0: must be less than 1"),
         ({"eval__every": 5}, "eval: one of eval.files and eval.fraction is needed"),
         (
             {"eval__files": ["/e"], "eval__fraction": 0.1},

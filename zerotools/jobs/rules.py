@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from zerotools.jobs.convert import show
+from zerotools.jobs.loraspec import check_lora
 from zerotools.jobs.rules_checkpoint import check_checkpoints
 from zerotools.jobs.rules_data import check_data, with_data_paths
 from zerotools.jobs.rules_offload import check_offload, check_sharding
@@ -45,6 +46,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_ranks(spec),
         *_check_model(spec),
         *check_data(spec),
+        *check_lora(spec.lora, spec.engine),
         *_check_batch(spec),
         *_check_training(spec),
         *_check_loss_scale(spec),

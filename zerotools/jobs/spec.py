@@ -13,6 +13,7 @@ from typing import Any
 
 from zerotools.jobs.checkpointspec import CheckpointSpec
 from zerotools.jobs.dataspec import DataSpec, EvalSpec
+from zerotools.jobs.loraspec import LoraSpec
 from zerotools.jobs.offloadspec import OffloadSpec
 from zerotools.jobs.schema import key
 from zerotools.jobs.scriptspec import MetricsSpec, ScriptSpec
@@ -238,6 +239,7 @@ class JobSpec:
     train: TrainSpec = key("The optimisation.", factory=lambda: TrainSpec(batch_size=1))
     fp16: Fp16Spec = key("How fp16 training scales its loss.", factory=Fp16Spec)
     zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
+    lora: LoraSpec = key("Adapters to train in place of the weights.", factory=LoraSpec)
     eval: EvalSpec = key("What it is measured by on the way.", factory=EvalSpec)
     offload: OffloadSpec = key("What does not stay on the GPU.", factory=OffloadSpec)
     checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)

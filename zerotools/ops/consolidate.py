@@ -11,6 +11,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
+from zerotools.ops.adapters import merge_adapters
 from zerotools.ops.aliases import settle_aliases
 from zerotools.ops.convert import Conversion
 from zerotools.ops.execute import Report
@@ -63,6 +64,9 @@ def prepare(
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
     checkpoint = formats.read(path, tag=tag, layout=layout)
+    scratch = destination.with_name(f".{destination.name}.sums")
+    merged = merge_adapters(checkpoint, scratch)
+    checkpoint = checkpoint if merged is None else merged.checkpoint
     dtype, why = _choose_dtype(checkpoint, options.dtype)
     weights, notes = _choose_weights(checkpoint, options, wanted, like)
     types = like if options.dtype == "auto" else None
@@ -73,7 +77,10 @@ def prepare(
         notes.append(why)
     target = _lay_out(described, destination, options)
     request = repr((options, tag, layout.read_bytes() if layout is not None else None))
-    return Conversion(weights, target, (*notes, *target.notes), request)
+    conversion = Conversion(weights, target, (*notes, *target.notes), request)
+    if merged is None:
+        return conversion
+    return replace(conversion, notes=(*conversion.notes, merged.note), sums=merged.sums)
 
 
 def _choose_weights(

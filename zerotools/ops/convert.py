@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,12 +26,14 @@ from zerotools.ops.tiles import Budget
 @dataclass(frozen=True)
 class Conversion:
     """`source` holds exactly what `target` needs, under the target's names. `request` is what was
-    asked for, as text: a run is resumed only with the same."""
+    asked for, as text: a run is resumed only with the same. `sums` makes files of the source that
+    are computed first, for as long as it is open."""
 
     source: Checkpoint
     target: Target
     notes: tuple[str, ...] = ()
     request: str = ""
+    sums: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -118,19 +121,20 @@ def perform(
     prove(conversion)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     check_space(conversion.destination, conversion.bytes_to_write - there)
-    return execute(
-        plan(source, target.checkpoint),
-        source.root,
-        target,
-        budget=budget,
-        overwrite=overwrite,
-        on_bytes=on_bytes,
-        check=check,
-        again=plan(source, target.checkpoint) if verify else None,
-        identity=identity_of(source, target, conversion.request),
-        resume=resume,
-        cast=cast_for(_cast_to_fp16(conversion), budget.workers),
-    )
+    with conversion.sums():
+        return execute(
+            plan(source, target.checkpoint),
+            source.root,
+            target,
+            budget=budget,
+            overwrite=overwrite,
+            on_bytes=on_bytes,
+            check=check,
+            again=plan(source, target.checkpoint) if verify else None,
+            identity=identity_of(source, target, conversion.request),
+            resume=resume,
+            cast=cast_for(_cast_to_fp16(conversion), budget.workers),
+        )
 
 
 def _cast_to_fp16(conversion: Conversion) -> int:

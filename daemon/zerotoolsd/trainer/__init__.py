@@ -4,14 +4,18 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
 
     entry, process, session       the rank as a process, and its life from first to last
     settings, group               who we are, and the other ranks
-    corpus, tokenizing, reading   text files as one stream of tokens
+    corpus, tokenizing, reading   text and token files as one stream of tokens (also tokenstream)
+    preparing, encoding           examples of prompts and responses as tokens (also examplestore)
+    sequences, packing            what can be trained on, by number (also epochs)
     shuffle, batches              which of them a step trains on, at any number of ranks
     blueprint, sharding           the model on the meta device, then sharded (FSDP2)
-    layout, memory, spill         what is kept of it, and where: device, host, disk (also prediction)
+    layout, memory, spill         what is kept of it, and where: device, host, disk (and prediction)
     building, initial, weights    what the shards begin with: the seed, or safetensors
     enginetype, engines           what the loop drives, and which one a job names
     torchengine, step             engine `torch`: one optimizer step, its part of a checkpoint
-    objective                     the loss
+    objective, collating          the loss, and tensors for it
+    evaluating                    the loss on what is not trained on
+    lora                          adapters by peft
     optimizer, schedule           what updates the weights (also adafactor)
     gradients, partition          the way there and back, at stage 1 by rows
     masters, courier              fp32 masters apart from the weights: offload, and stage 1

@@ -17,10 +17,13 @@ from transformers import __version__ as transformers_version
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.loraspec import LoraSpec
 from zerotools.jobs.spec import ModelSpec
+from zerotoolsd.trainer.lora import add_adapters
 
 CONFIG = "config.json"
 OLDEST_TRANSFORMERS = 5
+NO_ADAPTERS = LoraSpec()
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,8 @@ def read_config(model: ModelSpec) -> Any:
         raise BadRequest(f"{source} is no config of a {name} model: {_first_line(error)}") from None
 
 
-def draw(config: Any) -> Blueprint:
-    """The language model that `config` describes, fp32, on the meta device.
+def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
+    """The language model that `config` describes, fp32, on the meta device, and its adapters.
 
     Raises:
         BadRequest: its values contradict each other.
@@ -104,6 +107,8 @@ def draw(config: Any) -> Blueprint:
     model.tie_weights()  # the first releases of transformers 5 do not tie on the meta device
     if not config.architectures:
         config.architectures = [type(model).__name__]
+    if lora.rank is not None:
+        add_adapters(model, lora)
     aliases = _aliases(model)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:

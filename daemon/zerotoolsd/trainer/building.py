@@ -14,6 +14,7 @@ from zerotoolsd.trainer.gradients import ByRows, InPlace, Way
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.initial import initialise
 from zerotoolsd.trainer.layout import Layout, layout_of
+from zerotoolsd.trainer.lora import is_adapter
 from zerotoolsd.trainer.masters import Masters
 from zerotoolsd.trainer.memory import make_memory
 from zerotoolsd.trainer.optimizer import make_optimizer
@@ -65,8 +66,9 @@ def _fill(
     live: Live, spec: JobSpec, blueprint: Blueprint, reporter: Reporter, *, resumes: bool
 ) -> None:
     buffers = dict(live.model.named_buffers())
-    from_seed = not resumes and spec.model.path is None
-    parameters = live.parameters if from_seed else {}
+    parameters = {} if resumes else live.parameters
+    if spec.model.path is not None:  # a directory's model has no adapters
+        parameters = {name: p for name, p in parameters.items() if is_adapter(name)}
     initialise(parameters, buffers, blueprint, spec.seed, live.memory.host)
     if resumes:
         return

@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.blueprint import Blueprint
+from zerotoolsd.trainer.lora import base_module, is_adapter, start_adapter
 from zerotoolsd.trainer.memory import START, Place
 from zerotoolsd.trainer.sharding import local_part
 
@@ -47,7 +48,8 @@ def initialise(
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for prefix, unit in _units(blueprint, host):
-            if not parameters and next(unit.buffers(), None) is None:
+            names = (name for name, _ in unit.named_parameters(prefix))
+            if parameters.keys().isdisjoint(names) and next(unit.buffers(), None) is None:
                 continue
             _run_rule(blueprint.model, prefix, unit, seed)
             for name, value in unit.named_parameters(prefix):
@@ -99,8 +101,11 @@ def _give_memory(module: nn.Module, host: Place) -> None:
 def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
     """Children before parents, as `PreTrainedModel.initialize_weights` does."""
     for name, module in reversed(list(unit.named_modules(prefix=prefix))):
-        torch.default_generator.manual_seed(seed_from("weights", seed, name))
-        model._init_weights(module)
+        torch.default_generator.manual_seed(seed_from("weights", seed, base_module(name)))
+        if is_adapter(f"{name}."):
+            start_adapter(f"{name}.", module)
+        else:
+            model._init_weights(module)
 
 
 def _check(name: str, value: torch.Tensor) -> None:

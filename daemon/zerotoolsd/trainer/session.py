@@ -88,7 +88,7 @@ def prepare(
         reporter.say(note)
     phases.done("data")
     check_fit(config, data.vocabulary, fixed_length(spec.data))
-    blueprint = draw(config)
+    blueprint = draw(config, spec.lora)
     reporter.measure_by(
         measure_by(
             group,

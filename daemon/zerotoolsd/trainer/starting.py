@@ -11,6 +11,7 @@ from zerotools.formats.dcp.jobrecord import (
     RNG_PER_RANK,
     DataRecord,
     JobRecord,
+    LoraRecord,
     ModelRecord,
     OptimizerRecord,
 )
@@ -89,6 +90,7 @@ def describe_run(spec: JobSpec, blueprint: Blueprint, group: Group, data: DataRe
             **({"decay_steps": decay_steps(train)} if train.schedule == "wsd" else {}),
         },
         rng=RNG_PER_RANK,
+        lora=None if spec.lora.rank is None else LoraRecord(spec.lora.rank, spec.lora.scale),
         data=data,
         torch_version=str(torch.__version__),
         zerotools_version=zerotools.__version__,

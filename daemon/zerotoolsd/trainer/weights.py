@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import BadFile, BadRequest
+from zerotoolsd.trainer.lora import base_name, is_adapter
 from zerotoolsd.trainer.sharding import local_part
 
 SINGLE = "model.safetensors"
@@ -35,6 +36,8 @@ def load_weights(
     with ExitStack() as stack, torch.no_grad():
         opened: dict[Path, Any] = {}
         for name, tensor in targets.items():
+            if is_adapter(name):
+                continue
             stored = _stored_name(name, aliases, files)
             if stored is None:
                 raise BadRequest(f"model.path: {directory} has no tensor {name}")
@@ -86,7 +89,8 @@ def _open(path: Path) -> Any:
 
 
 def _stored_name(name: str, aliases: Mapping[str, str], files: Mapping[str, Path]) -> str | None:
-    names = [name, *(alias for alias, canonical in aliases.items() if canonical == name)]
+    tied = (alias for alias, canonical in aliases.items() if canonical == name)
+    names = [name, base_name(name), *tied]
     return next((candidate for candidate in names if candidate in files), None)
 
 

@@ -62,6 +62,14 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraRecord:
+    """Adapters beside frozen weights: their rank, and how often each is added to its weight."""
+
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class DataRecord:
     """The data that the run reads: to notice that a resumed run reads something else."""
 
@@ -123,6 +131,7 @@ class JobRecord:
     data: DataRecord | None = None
     skipped_steps: int = 0
     loss_scale: LossScaleRecord | None = None
+    lora: LoraRecord | None = None
     measured: Mapping[str, float] = field(default_factory=dict)
     torch_version: str | None = None
     zerotools_version: str | None = None
@@ -139,6 +148,8 @@ def record_to_json(record: JobRecord) -> str:
         for name in _OPTIONS:
             if group[name] is None:
                 del group[name]
+    if record.lora is None:
+        del tree["lora"]
     if record.loss_scale is None:
         del tree["loss_scale"]
         if not record.skipped_steps:
@@ -209,6 +220,7 @@ def _record(read: _Reader) -> JobRecord:
         skipped_steps=read.count("skipped_steps") if "skipped_steps" in read.tree else 0,
         loss_scale=_loss_scale(read.inner("loss_scale")) if "loss_scale" in read.tree else None,
         measured=read.number_map("measured") if "measured" in read.tree else {},
+        lora=_lora(read.inner("lora")) if "lora" in read.tree else None,
         torch_version=read.optional_text("torch_version"),
         zerotools_version=read.optional_text("zerotools_version"),
     )
@@ -241,6 +253,10 @@ def _loss_scale(read: _Reader) -> LossScaleRecord:
         delayed_shift=read.count("delayed_shift", least=1),
         consecutive_hysteresis=read.flag("consecutive_hysteresis"),
     )
+
+
+def _lora(read: _Reader) -> LoraRecord:
+    return LoraRecord(read.count("rank", least=1), read.number("scale", above=0))
 
 
 def _data(read: _Reader) -> DataRecord:

@@ -1,0 +1,66 @@
+"""Low-rank adapters by peft: where they are, and what of the model is theirs."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from typing import Any
+
+from torch import nn
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.loraspec import LoraSpec
+
+BASE = ".base_layer."
+_A, _B = ".lora_A.", ".lora_B."
+
+
+def add_adapters(model: Any, spec: LoraSpec) -> None:
+    """Put the adapters that `spec` asks for into `model`, and freeze all other weights.
+
+    Raises:
+        BadRequest: peft is missing, or knows no layer of the model to put them into.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise BadRequest(
+            f"lora.rank = {spec.rank}: adapters need peft, which {sys.executable} does not have: "
+            "pip install peft"
+        )
+    from peft import LoraConfig, inject_adapter_in_model  # only jobs with adapters pay for it
+
+    config = LoraConfig(
+        r=spec.rank,
+        lora_alpha=spec.scale * (spec.rank or 1),
+        lora_dropout=spec.dropout,
+        target_modules=list(spec.target_modules) or None,
+    )
+    try:
+        inject_adapter_in_model(config, model, low_cpu_mem_usage=True)
+    except ValueError as error:
+        line = str(error).strip().splitlines()[0]
+        raise BadRequest(f"lora.target_modules: {line}") from None
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is of an adapter."""
+    return _A in name or _B in name
+
+
+def start_adapter(name: str, module: nn.Module) -> None:
+    """Give half an adapter the values that peft gives it: one is zero, so that both do nothing."""
+    for parameter in module.parameters(recurse=False):
+        if _B in name:
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.kaiming_uniform_(parameter, a=math.sqrt(5))
+
+
+def base_module(name: str) -> str:
+    """The name of a module in the model without adapters."""
+    return f"{name}.".replace(BASE, ".")[:-1]
+
+
+def base_name(name: str) -> str:
+    """The name of a parameter in the model without adapters."""
+    return name.replace(BASE, ".")

@@ -1,0 +1,93 @@
+"""Adapters added to their weights, from chunks that lie anywhere, some rows at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zerotools.core import dtypes
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord, ModelRecord, OptimizerRecord
+from zerotools.ops import adapters
+from zerotools.ops.adapters import merge_adapters
+from zerotools.ops.load import load
+
+SCALE = 1.5
+WEIGHT = Key("layer.q.base_layer.weight", "param")
+DOWN = Key("layer.q.lora_A.default.weight", "param")
+UP = Key("layer.q.lora_B.default.weight", "param")
+OTHER = Key("layer.norm.weight", "param")
+RECORD = JobRecord(
+    step=1,
+    steps_total=1,
+    world_size=2,
+    stage=3,
+    precision="fp32",
+    seed=0,
+    consumed_sequences=0,
+    batch_size=1,
+    sequence_length=1,
+    optimizer=OptimizerRecord("adamw", ()),
+    model=ModelRecord(1, 1),
+    lora=LoraRecord(2, SCALE),
+)
+
+
+def written(root: Path, arrays: dict[Key, np.ndarray], record: JobRecord = RECORD) -> Checkpoint:
+    """A checkpoint of matrices, each cut into two blocks of rows in one file."""
+    root.mkdir()
+    data, tensors = b"", {}
+    for key, array in arrays.items():
+        half = len(array) // 2
+        chunks = []
+        for first, part in ((0, array[:half]), (half, array[half:])):
+            start = (first, *[0] * (array.ndim - 1))
+            chunks.append(Chunk(Box(start, part.shape), "data", len(data)))
+            data += part.tobytes()
+        tensors[key] = Tensor(dtypes.FLOAT32, array.shape, tuple(chunks))
+    (root / "data").write_bytes(data)
+    origin = Origin("dcp", root, details={"job": record})
+    return Checkpoint(root, tensors, origin, files={"data": len(data)})
+
+
+def matrices(rows: int = 9, columns: int = 5) -> dict[Key, np.ndarray]:
+    shapes = {WEIGHT: (rows, columns), DOWN: (2, columns), UP: (rows, 2), OTHER: (columns,)}
+    draw = np.random.default_rng(0)
+    return {key: draw.standard_normal(shape).astype("f4") for key, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(9, 5), (3, adapters.ROW_BYTES // 8 + 1)])
+def test_the_sum_takes_the_place_of_the_parts(tmp_path: Path, rows: int, columns: int) -> None:
+    arrays = matrices(rows, columns)
+    merged = merge_adapters(written(tmp_path / "source", arrays), tmp_path / "scratch")
+    assert merged is not None
+    plain = Key("layer.q.weight", "param")
+    assert list(merged.checkpoint.tensors) == [plain, OTHER]
+    assert not (tmp_path / "scratch").exists()
+    with merged.sums():
+        found = load(merged.checkpoint, dict.fromkeys((plain, OTHER), dtypes.FLOAT32))
+    wanted = arrays[WEIGHT] + np.float32(SCALE) * (arrays[UP] @ arrays[DOWN])
+    np.testing.assert_allclose(found[plain], wanted, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found[OTHER], arrays[OTHER])
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_other_runs_are_left_alone(tmp_path: Path) -> None:
+    record = replace(RECORD, lora=None)
+    checkpoint = written(tmp_path / "source", matrices(), record)
+    assert merge_adapters(checkpoint, tmp_path / "scratch") is None
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    arrays = matrices()
+    half = {key: array for key, array in arrays.items() if key != UP}
+    with pytest.raises(BadFile, match=r"base_layer\.weight and no layer\.q\.lora_B"):
+        merge_adapters(written(tmp_path / "half", half), tmp_path / "scratch")
+    wrong = {**arrays, DOWN: arrays[DOWN][:, :4].copy()}
+    with pytest.raises(BadFile, match=r"\[9, 5\] and its adapter \[9, 2\] times \[2, 4\]"):
+        merge_adapters(written(tmp_path / "wrong", wrong), tmp_path / "scratch")
