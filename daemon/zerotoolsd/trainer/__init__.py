@@ -21,8 +21,11 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     masters, courier              fp32 masters apart from the weights: offload, and stage 1
     lossscale                     what fp16 multiplies the loss by
     loop                          steps, until the end or a stop
-    saving, resuming, rng         checkpoints, whole or not at all (also output)
-    state, loading                their tensors (also checkedreader)
+    checkpointing, saves          when to save, at a standstill or beside training (also background)
+    saving, committing, keeping   whole or not at all, and which stay (also output, measured)
+    resuming, rng, stopping       where it goes on, and what asks it to stop
+    state, loading, writing       their tensors (also checkedreader, finite)
+    replicas, hostcopy            who writes which, and the copy that is written beside training
     notify, reporting, phases     progress to the supervisor and to the log (also utilization: MFU)
-    failures                      exit statuses
+    failures, outofmemory         exit statuses, and why
 """

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from zerotools.formats.dcp import jobcheckpoint as layout
@@ -99,6 +100,13 @@ def make_checkpointing(
 def _copies(engine: CopyingEngine, group: Group) -> Callable[[], Write]:
     def prepare() -> Write:
         write = engine.copy()
-        return lambda staging: write(staging, group)
+        return lambda staging: _in_thread(write, staging, group)
 
     return prepare
+
+
+def _in_thread(write: Callable[[Path, Group], None], staging: Path, group: Group) -> None:
+    if group.device.type == "cuda":
+        # A new thread's device is the first, where DCP would make every rank a context.
+        torch.cuda.set_device(group.device)
+    write(staging, group)

@@ -64,4 +64,4 @@ def _lock(buffer: torch.Tensor) -> None:
     address = buffer.data_ptr()
     if int(cudart.cudaHostRegister(address, buffer.nbytes, 0)) != 0:
         return  # no more pages may be locked: the copy is slower, and right
-    weakref.finalize(buffer.untyped_storage(), cudart.cudaHostUnregister, address)
+    weakref.finalize(buffer, cudart.cudaHostUnregister, address).atexit = False
