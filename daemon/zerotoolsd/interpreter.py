@@ -41,6 +41,8 @@ def needs_of(spec: JobSpec) -> Needs | None:
     """What the job's interpreter must have; None: nobody asks, as a program may be of any kind."""
     if spec.engine == "script":
         return LAUNCHERS.get(spec.script.launcher)
+    if spec.lora.rank is not None:
+        return Needs({**TRAINER.packages, "peft": "peft>=0.18"}, TRAINER.version)
     return TRAINER
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.interpreter import check_interpreter
+from zerotools.jobs.parse import job_from_dict
+from zerotoolsd.interpreter import check_interpreter, needs_of
 
 
 def ask(python: str, **env: str) -> None:
@@ -41,6 +42,19 @@ def test_an_interpreter_without_torch_is_refused_with_the_line_to_type(tmp_path:
         f"python = {python}: has no torch and no transformers; type: "
         f'{python} -m pip install "torch>=2.6" "transformers>=5.0"'
     )
+
+
+def test_a_job_with_adapters_needs_peft_too() -> None:
+    tree = {
+        "device": "cpu",
+        "model": {"config": {"model_type": "llama"}},
+        "data": {"text": ["/a.txt"]},
+        "train": {"steps": 1, "batch_size": 1},
+    }
+    for lora, wanted in (({}, []), ({"lora": {"rank": 4}}, ["peft"])):
+        needs = needs_of(job_from_dict({**tree, **lora}, source="job.toml"))
+        assert needs is not None
+        assert list(needs.packages) == ["torch", "transformers", *wanted]
 
 
 def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
