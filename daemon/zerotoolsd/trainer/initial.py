@@ -47,39 +47,65 @@ def initialise(
         Unsupported: the model's own rule leaves a tensor without a value.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for prefix, unit in _units(blueprint, host):
-            names = (name for name, _ in unit.named_parameters(prefix))
-            if parameters.keys().isdisjoint(names) and next(unit.buffers(), None) is None:
-                continue
-            _run_rule(blueprint.model, prefix, unit, seed)
-            for name, value in unit.named_parameters(prefix):
-                _check(name, value)
-                if name in parameters:
-                    _keep(parameters[name], value)
-            for name, value in unit.named_buffers(prefix):
-                _check(name, value)
-                buffers[name].copy_(value)
+        for prefix, module in _units(blueprint):
+            names = (name for name, _ in module.named_parameters(prefix))
+            wanted = not parameters.keys().isdisjoint(names)
+            if wanted or next(module.buffers(), None) is not None:
+                _fill(parameters, buffers, blueprint, seed, host, prefix)
 
 
-def _units(blueprint: Blueprint, host: Place) -> Iterator[tuple[str, nn.Module]]:
-    """(name, module with memory): each block whole, each other module without its children."""
+def _fill(
+    parameters: Mapping[str, torch.Tensor],
+    buffers: Mapping[str, torch.Tensor],
+    blueprint: Blueprint,
+    seed: int,
+    host: Place,
+    prefix: str,
+) -> None:
+    """One unit; its memory is gone when this returns."""
+    unit = _with_memory(blueprint, prefix, host)
+    _run_rule(blueprint.model, prefix, unit, seed)
+    for name, value in unit.named_parameters(prefix):
+        _check(name, value)
+        if name in parameters:
+            _keep(parameters[name], value)
+    for name, value in unit.named_buffers(prefix):
+        _check(name, value)
+        buffers[name].copy_(value)
+
+
+def _units(blueprint: Blueprint) -> Iterator[tuple[str, nn.Module]]:
+    """(name, module): each block whole, each other module that has tensors of its own."""
     inside: str | None = None
     for name, module in blueprint.model.named_modules():
         if inside is not None and name.startswith(inside):
             continue
         if name in blueprint.blocks:
             inside = f"{name}."
-            block = copy.deepcopy(module)
-            for part in block.modules():
-                _give_memory(part, host)
-            yield name, block
+            yield name, module
         elif _own_names(name, module) - set(blueprint.aliases):
-            alone = copy.copy(module)
-            alone._parameters = dict(module._parameters)
-            alone._buffers = dict(module._buffers)
-            alone._modules = {}
-            _give_memory(alone, host)
-            yield name, alone
+            yield name, _alone(module)
+
+
+def _alone(module: nn.Module) -> nn.Module:
+    """A copy of `module` without its children, with the same tensors."""
+    alone = copy.copy(module)
+    alone._parameters = dict(module._parameters)
+    alone._buffers = dict(module._buffers)
+    alone._modules = {}
+    return alone
+
+
+def _with_memory(blueprint: Blueprint, prefix: str, host: Place) -> nn.Module:
+    module = blueprint.model.get_submodule(prefix)
+    if prefix not in blueprint.blocks:
+        alone = _alone(module)
+        _give_memory(alone, host)
+        return alone
+    block = copy.deepcopy(module)
+    for part in block.modules():
+        _give_memory(part, host)
+    return block
 
 
 def _own_names(prefix: str, module: nn.Module) -> set[str]:

@@ -181,13 +181,22 @@ def test_what_contradicts_itself_or_cannot_be(text: str, told: str) -> None:
         (NO + "num_machines: 2\n", "a job runs on one machine"),
         (NO + "compute_environment: AMAZON_SAGEMAKER\n", "jobs run on this machine"),
         (NO + "mixed_precision: fp8\n", "acc.yaml:2 mixed_precision"),
-        (NO + "dynamo_config:\n  dynamo_backend: INDUCTOR\n", "acc.yaml:2 dynamo_config"),
+        (NO + "dynamo_config:\n  dynamo_backend: TVM\n", "acc.yaml:2 dynamo_config"),
     ],
 )
 def test_what_is_not_supported(text: str, told: str) -> None:
     imported = accelerate_text(text, a_job(FREE))
     assert isinstance(imported.problem, Unsupported)
     assert told in said(imported)
+
+
+def test_a_compiled_model_is_compiled_here_too() -> None:
+    config = NO + "dynamo_config:\n  dynamo_backend: INDUCTOR\n  dynamo_mode: default\n"
+    imported = accelerate_text(config, a_job(FREE))
+    assert imported.problem is None
+    assert imported.tree["train"]["compile"] is True
+    off = accelerate_text(NO + "dynamo_config:\n  dynamo_backend: 'NO'\n", a_job(FREE))
+    assert "compile" not in off.tree["train"]
 
 
 def test_the_job_and_the_config_must_agree() -> None:

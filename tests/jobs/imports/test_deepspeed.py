@@ -300,11 +300,44 @@ class TestWrongKeys:
         assert told in said(ds_text(json.dumps(config), A_JOB))
 
 
+class TestOffloadAndSgd:
+    def test_nvme_becomes_files_in_the_same_place(self) -> None:
+        offload = {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": False}
+        config = {"zero_optimization": {"stage": 3, "offload_optimizer": offload}}
+        imported = ds_text(json.dumps(config), A_JOB)
+        assert imported.problem is None
+        wanted = {"optimizer": "disk", "path": "/local_nvme", "pin_memory": False}
+        assert imported.tree["offload"] == wanted
+
+    def test_nvme_without_a_path_is_refused(self) -> None:
+        config = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}
+        assert "set offload.path" in said(ds_text(json.dumps(config), A_JOB))
+
+    def test_what_is_not_offloaded_is_neither_pinned_nor_anywhere(self) -> None:
+        offload = {"device": "none", "nvme_path": "/local_nvme", "pin_memory": True}
+        config = {"zero_optimization": {"stage": 3, "offload_optimizer": offload}}
+        imported = ds_text(json.dumps(config), A_JOB)
+        assert imported.problem is None
+        assert "offload" not in imported.tree
+
+    def test_sgd_is_torchs_with_its_defaults(self) -> None:
+        config = {"optimizer": {"type": "SGD", "params": {"lr": 1e-4, "momentum": 0.5}}}
+        imported = ds_text(json.dumps(config), A_JOB)
+        assert imported.problem is None
+        train = imported.tree["train"]
+        kept = (train["optimizer"], train["learning_rate"], train["momentum"])
+        assert (*kept, train["weight_decay"]) == ("sgd", 1e-4, 0.5, 0.0)
+
+    def test_nesterov_is_refused(self) -> None:
+        config = {"optimizer": {"type": "SGD", "params": {"lr": 1e-4, "nesterov": True}}}
+        assert "nesterov" in said(ds_text(json.dumps(config), A_JOB))
+
+
 class TestNotSupported:
     @pytest.mark.parametrize(
         ("config", "told"),
         [
-            ({"optimizer": {"type": "OneBitAdam"}}, "takes AdamW alone"),
+            ({"optimizer": {"type": "OneBitAdam"}}, "takes AdamW and SGD alone"),
             ({"scheduler": {"type": "OneCycle"}}, "is not supported; those that are: WarmupLR"),
             ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention = a table"),
             ({"data_efficiency": {"enabled": True}}, "changes what is trained"),
@@ -344,5 +377,6 @@ class TestNotSupported:
         imported = ds_text(json.dumps(config), A_JOB)
         assert outcomes(imported)["optimizer.params.coeff_beta"] == "unknown"
         assert said(imported) == (
-            'ds.json:1 optimizer.type = "Lamb": of DeepSpeed\'s, the engine torch takes AdamW alone'
+            'ds.json:1 optimizer.type = "Lamb": of DeepSpeed\'s, the engine torch takes AdamW and '
+            "SGD alone"
         )

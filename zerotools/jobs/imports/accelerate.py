@@ -16,6 +16,7 @@ from zerotools.jobs.imports.accelerate_keys import (
     SECTIONS,
 )
 from zerotools.jobs.imports.claims import Claims
+from zerotools.jobs.imports.compiling import read_compile
 from zerotools.jobs.imports.document import Document, Trail
 from zerotools.jobs.imports.fsdp import read_fsdp
 from zerotools.jobs.imports.given import AUTO, Given, judge_strange
@@ -27,6 +28,7 @@ from zerotools.jobs.imports.report import Findings, Outcome
 
 FILE = "deepspeed_config.deepspeed_config_file"
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
+_TABLES = ("gpu_ids", "dynamo_config")
 _ONE_OR_COPIES = ("NO", "MULTI_GPU", "MULTI_CPU")
 
 
@@ -54,6 +56,7 @@ def read_accelerate(document: Document, claims: Claims, findings: Findings) -> L
     kind = _distributed_type(reading)
     _precision(reading)
     read_ranks(reading, kind)
+    read_compile(reading)
     if kind == "FSDP":
         read_fsdp(reading)
     launched = _hand_over(reading, document) if kind == "DEEPSPEED" else Launched()
@@ -70,7 +73,7 @@ def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Given]
             if value not in (None, {}):
                 what = f"{document.place(trail)} {name} = {show(value)}: must be a section"
                 findings.wrong.append(what)
-        elif name in READ and name != "gpu_ids" and isinstance(value, (list, Mapping)):
+        elif name in READ and name not in _TABLES and isinstance(value, (list, Mapping)):
             what = f"{document.place(trail)} {name} = {show(value)}: must be one plain value"
             findings.wrong.append(what)
         elif name in KNOWN:

@@ -20,6 +20,7 @@ READ = frozenset(
         "fsdp_config.fsdp_reshard_after_forward",
         "fsdp_config.fsdp_offload_params",
         "fsdp_config.fsdp_activation_checkpointing",
+        "dynamo_config",
     }
 )
 
@@ -109,7 +110,6 @@ IGNORED = {
 
 FEATURES = frozenset(
     {
-        "dynamo_config",
         "fp8_config",
         "megatron_lm_config",
         "mpirun_config",

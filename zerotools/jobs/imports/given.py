@@ -15,7 +15,7 @@ from zerotools.jobs.imports.report import Findings, Outcome, Row
 
 AUTO = "auto"
 TYPES = {
-    "optimizer": ("adam", "adamw"),
+    "optimizer": ("adam", "adamw", "sgd"),
     "scheduler": ("warmuplr", "warmupdecaylr", "warmupcosinelr"),
 }
 """Types whose parameters are in the table of keys, in lower case."""

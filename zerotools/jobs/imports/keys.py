@@ -42,4 +42,6 @@ def is_off(value: Any, default: Any) -> bool:
     """Whether a feature's value leaves it off: false, none, its default, `{"enabled": false}`."""
     if isinstance(value, dict):
         return not value or str(value.get("enabled")).lower() == "false"
-    return value in (None, False, 0, 1) if default is None else bool(value == default)
+    if default is not None:
+        return bool(value == default)
+    return value is not True and value in (None, False, 0, 1)

@@ -1,7 +1,8 @@
-"""The `optimizer` and `scheduler` sections: AdamW, and the warm-ups of DeepSpeed."""
+"""The `optimizer` and `scheduler` sections: AdamW, SGD, and the warm-ups of DeepSpeed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from zerotools.jobs.convert import show
@@ -11,7 +12,7 @@ from zerotools.jobs.imports.report import Outcome
 
 RATE = "train.learning_rate"
 OPTIMIZER = "train.optimizer"
-_ADAM = {
+_ADAM: dict[str, tuple[str, Any, str]] = {
     "lr": (RATE, 1e-3, ""),
     "betas": ("train.betas", [0.9, 0.999], ""),
     "eps": ("train.eps", 1e-8, ""),
@@ -23,6 +24,13 @@ _ADAM = {
 }
 """Parameter -> job key, DeepSpeed's default, what differs. deepspeed/ops/adam/fused_adam.py."""
 
+_SGD = {
+    "lr": (RATE, 1e-3, ""),
+    "momentum": ("train.momentum", 0.0, ""),
+    "weight_decay": _ADAM["weight_decay"],
+}
+"""The same of torch's SGD, which DeepSpeed takes for its own."""
+
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _PARAMS = "scheduler.params"
 
@@ -33,11 +41,15 @@ def read_optimizer(reading: Reading) -> None:
     if kind is None:
         return
     name = str(kind.value)
+    if name.lower() == "sgd":
+        reading.map(kind, OPTIMIZER, "sgd")
+        _parameters(reading, _SGD)
+        return
     decoupled = reading.take("optimizer.params.adam_w_mode")
     decay = reading.peek("optimizer.params.weight_decay")
     is_adamw = name.lower() == "adamw" or decoupled is None or decoupled.value is not False
     if name.lower() not in ("adam", "adamw") or (not is_adamw and decay not in (None, 0)):
-        reading.refuse(kind, "of DeepSpeed's, the engine torch takes AdamW alone")
+        reading.refuse(kind, "of DeepSpeed's, the engine torch takes AdamW and SGD alone")
         if decoupled is not None:
             reading.given["optimizer.params.adam_w_mode"] = decoupled
         return
@@ -45,7 +57,11 @@ def read_optimizer(reading: Reading) -> None:
     reading.map(kind, OPTIMIZER, "adamw", why)
     if decoupled is not None:
         reading.row(Outcome.IGNORED, decoupled, None, "with this decay the two are the same")
-    for parameter, (key, default, differs) in _ADAM.items():
+    _parameters(reading, _ADAM)
+
+
+def _parameters(reading: Reading, table: Mapping[str, tuple[str, Any, str]]) -> None:
+    for parameter, (key, default, differs) in table.items():
         _parameter(reading, f"optimizer.params.{parameter}", key, default, differs)
 
 

@@ -18,6 +18,8 @@ _OLD = (
     ("zero_optimization.cpu_offload_param", "offload.params"),
     ("zero_optimization.cpu_offload_params", "offload.params"),
 )
+_NVME_PATH = "zero_optimization.offload_optimizer.nvme_path"
+_PINNED = "zero_optimization.offload_optimizer.pin_memory"
 _NEW = (
     ("zero_optimization.offload_optimizer.device", "offload.optimizer"),
     ("zero_optimization.offload_param.device", "offload.params"),
@@ -74,9 +76,27 @@ def _offload(reading: Reading, stage: int | None, place: str) -> None:
         device = "none" if given.value in (None, AUTO) else given.value.lower()
         if device in DEVICES:
             _place_state(reading, given, key, DEVICES[device], stage, place)
+            if key == "offload.optimizer":
+                _details(reading, device)
         else:
             what = f'{given.said} = {show(given.value)}: must be "none", "cpu" or "nvme"'
             reading.findings.wrong.append(what)
+
+
+def _details(reading: Reading, device: str) -> None:
+    """Where on disk; and what is pinned, which only what is offloaded can be."""
+    path = reading.take(_NVME_PATH)
+    if path is not None and device == "nvme" and path.value is not None:
+        reading.map(path, "offload.path", path.value, "masters and moments, in mapped files")
+    elif path is not None:
+        reading.row(Outcome.IGNORED, path, None, "nothing is offloaded to NVMe")
+    pinned = reading.take(_PINNED)
+    if pinned is None:
+        return
+    if device == "none":
+        reading.row(Outcome.IGNORED, pinned, None, "nothing is offloaded")
+    else:
+        reading.map(pinned, "offload.pin_memory", bool(pinned.value))
 
 
 def _place_state(
