@@ -21,6 +21,7 @@ from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.procfs import processes
 
 FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
+PRETENDING, REAL = (str(FAKE_DAEMON),), ("-m", "zerotoolsd")
 ROOT = Path(__file__).parents[2]
 CONFIG = """
 [stop]
@@ -47,8 +48,11 @@ def make_job(fake: str, **changes: Any) -> JobSpec:
 class Daemon:
     """One state directory, and the daemon that runs on it now."""
 
-    def __init__(self, state: Path, config: str = CONFIG) -> None:
+    def __init__(
+        self, state: Path, config: str = CONFIG, program: tuple[str, ...] = PRETENDING
+    ) -> None:
         self.state = state
+        self.program = program
         self.config = state.parent / f"{state.name}.toml"
         self.config.write_text(config)
         self.log = state.parent / f"{state.name}.log"
@@ -60,7 +64,7 @@ class Daemon:
         options = ("--state-dir", str(self.state), "--config", str(self.config))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                (sys.executable, str(FAKE_DAEMON), *options),
+                (sys.executable, *self.program, *options),
                 env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}", **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -134,9 +138,11 @@ class Daemon:
 
 
 @contextmanager
-def daemon_in(state: Path, config: str = CONFIG) -> Iterator[Daemon]:
+def daemon_in(
+    state: Path, config: str = CONFIG, program: tuple[str, ...] = PRETENDING
+) -> Iterator[Daemon]:
     """A daemon on `state`; in the end it and every process of its jobs is killed."""
-    daemon = Daemon(state, config)
+    daemon = Daemon(state, config, program)
     try:
         yield daemon
     finally:

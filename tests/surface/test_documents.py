@@ -26,7 +26,9 @@ def named(path: Path) -> str:
 
 def blocks(path: Path, language: str) -> list[str]:
     """The fenced code blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}(?: [^\n]*)?\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 def test_the_reference_pages_follow_from_the_code() -> None:

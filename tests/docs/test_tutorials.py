@@ -1,0 +1,28 @@
+"""The recipes of `docs/tutorial`, done word for word on CPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.daemons import REAL, daemon_in
+from tests.docs.tutorials import ROOT, follow
+
+TUTORIALS = ROOT / "docs" / "tutorial"
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+
+
+def done(name: str, directory: Path) -> str:
+    work = directory / "work"
+    work.mkdir()
+    with daemon_in(directory / "state", program=REAL) as daemon:
+        daemon.start()
+        return follow(TUTORIALS / name, work, daemon.state / "api.sock")
+
+
+def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
+    said = done("a-model-that-does-not-fit.md", tmp_path)
+    assert "state of a rank: 12.3 MiB on the device" in said
+    assert "resumed at step 20" in said
