@@ -26,6 +26,7 @@ class Needs:
 
 
 TRAINER = Needs({"torch": "torch>=2.6", "transformers": "transformers>=5.0"}, (3, 11))
+DEEPSPEED = Needs({**TRAINER.packages, "deepspeed": "deepspeed>=0.16"}, TRAINER.version)
 LAUNCHERS = {
     "torchrun": Needs({"torch": "torch"}, (3, 9)),
     "accelerate": Needs({"accelerate": "accelerate"}, (3, 9)),
@@ -43,7 +44,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
         return LAUNCHERS.get(spec.script.launcher)
     if spec.lora.rank is not None:
         return Needs({**TRAINER.packages, "peft": "peft>=0.18"}, TRAINER.version)
-    return TRAINER
+    return DEEPSPEED if spec.engine == "deepspeed" else TRAINER
 
 
 async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = TRAINER) -> None:

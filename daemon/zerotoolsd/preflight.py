@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.jobs.resumable import not_resumable
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import checkpoints, preflightdata
 from zerotoolsd.needs import lacking
@@ -30,10 +31,15 @@ def _missing(spec: JobSpec) -> Iterator[str]:
         return
     yield from preflightdata.check_model(spec)
     yield from preflightdata.check_tokenizer(spec)
+    if isinstance(spec.deepspeed.config, str):
+        yield (
+            f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "
+            'itself, in which zerotools submit has resolved what is "auto"'
+        )
     if spec.resume_from is not None and not layout.meant(Path(spec.resume_from)).is_dir():
         yield f"resume_from = {spec.resume_from}: there is no such directory"
     elif spec.resume_from is not None:
-        yield from _unusable(Path(spec.resume_from), spec.train.optimizer)
+        yield from _unusable(spec, Path(spec.resume_from))
     yield from preflightdata.check_data(spec)
 
 
@@ -51,15 +57,12 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
         yield f"resume_from = {spec.resume_from}: there is no such file or directory"
 
 
-def _unusable(resume_from: Path, optimizer: str) -> Iterator[str]:
+def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
     """Sizes are compared here; the ranks compare digests."""
     try:
-        record = layout.resolve(resume_from, digests=False).record
-        if record is not None and record.optimizer.name != optimizer:
-            yield (
-                f'train.optimizer = "{optimizer}": resume_from = {resume_from} was trained with '
-                f'"{record.optimizer.name}"; use that'
-            )
+        choice = layout.resolve(resume_from, digests=False)
+        if choice.record is not None and choice.path is not None:
+            yield from not_resumable(spec, choice.record, choice.path)
     except BadRequest as error:
         yield str(error)
     except BadFile as error:

@@ -12,16 +12,16 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.parse import job_from_dict
-from zerotoolsd.interpreter import check_interpreter, needs_of
+from zerotoolsd.interpreter import DEEPSPEED, TRAINER, Needs, check_interpreter, needs_of
 
 
-def ask(python: str, **env: str) -> None:
-    asyncio.run(check_interpreter(python, {"PATH": os.environ["PATH"], **env}))
+def ask(python: str, needs: Needs = TRAINER, **env: str) -> None:
+    asyncio.run(check_interpreter(python, {"PATH": os.environ["PATH"], **env}, needs))
 
 
-def refusal(python: str, **env: str) -> str:
+def refusal(python: str, needs: Needs = TRAINER, **env: str) -> str:
     with pytest.raises(BadRequest) as info:
-        ask(python, **env)
+        ask(python, needs, **env)
     return str(info.value)
 
 
@@ -61,6 +61,17 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
     for name in ("torch", "transformers"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('was imported')")
     ask(bare(tmp_path / "python"), PYTHONPATH=str(tmp_path))
+
+
+def test_the_engine_deepspeed_needs_deepspeed_too(tmp_path: Path) -> None:
+    python = bare(tmp_path / "python")
+    for name in ("torch", "transformers"):
+        (tmp_path / f"{name}.py").write_text("")
+    found = {"PYTHONPATH": str(tmp_path)}
+    assert refusal(python, DEEPSPEED, **found) == (
+        f'python = {python}: has no deepspeed; type: {python} -m pip install "deepspeed>=0.16"'
+    )
+    ask(python, **found)
 
 
 def test_a_quick_answer_leaves_nothing_to_warn_of(

@@ -224,7 +224,6 @@ def test_a_flood_of_unknown_keys_is_counted_not_listed() -> None:
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"engine": "deepspeed"}, "engine"),
         ({"train__precision": "fp16"}, 'on device = "cpu" use "bf16" or "fp32"'),
         ({"train__precision": "fp16", "env": {FP16_ON_CPU: "0"}}, "is for GPUs"),
     ],

@@ -22,7 +22,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
-from zerotoolsd.trainer.enginetype import Outcome  # noqa: E402
+from zerotoolsd.trainer.enginetype import Engine, Outcome  # noqa: E402
 from zerotoolsd.trainer.evaluating import Evaluated  # noqa: E402
 from zerotoolsd.trainer.failures import Diverged  # noqa: E402
 from zerotoolsd.trainer.gradients import local  # noqa: E402
@@ -107,27 +107,42 @@ def first_batch(ready: Run, group: Group) -> float:
     return loss / tokens
 
 
+def state(engine: Engine, group: Group) -> tuple[str | None, dict[str, Any] | None]:
+    """Digest and whereabouts of what engine torch trains."""
+    if not isinstance(engine, TorchEngine):
+        return None, None
+    return digest(engine.live, group), whereabouts(engine.live, group)
+
+
+def write_weights(engine: Any, directory: Path, group: Group) -> None:
+    """As where DeepSpeed offloads to NVMe."""
+    if group.rank.leads:
+        directory.mkdir()
+    engine.files.write_weights(directory)
+
+
 def run(run_dir: Path, group: Group) -> dict[str, Any]:
     """Run the job in `run_dir`; what there is to compare."""
     spec = read_spec(run_dir)
     reporter = Recorder(group.rank, Notifier(None, group.rank.number), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
-    assert isinstance(ready.engine, TorchEngine)
-    evaluated = first_batch(ready, group)
-    begun, error = digest(ready.engine.live, group), None
-    start = whereabouts(ready.engine.live, group)
+    evaluated, error = first_batch(ready, group), None
+    begun, start = state(ready.engine, group)
     try:
         assert ready.train() == 0
     except Diverged as diverged:
         error = str(diverged)
+    ended, end = state(ready.engine, group)
+    if spec.engine == "deepspeed":
+        write_weights(ready.engine, run_dir / "weights", group)
     return {
         "outcomes": [asdict(outcome) for outcome in reporter.outcomes],
         "evaluated": evaluated,
         "evaluations": {step: asdict(found) for step, found in reporter.evaluations.items()},
         "begun": begun,
         "start": start,
-        "end": whereabouts(ready.engine.live, group),
-        "ended": digest(ready.engine.live, group),
+        "end": end,
+        "ended": ended,
         "error": error,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ import click
 from zerotools.cli.render import clean
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.document import Document, read_text
-from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
+from zerotools.jobs.imports.importing import CONFIG, Imported, JobFile, import_configs
+from zerotools.jobs.imports.jobkeys import look_up
 from zerotools.jobs.imports.json_text import parse_json
 from zerotools.jobs.imports.report import render
 from zerotools.jobs.imports.yaml_text import parse_yaml
@@ -41,17 +43,38 @@ class Configs(NamedTuple):
             BadRequest: a file that cannot be read.
             Unsupported: YAML, and PyYAML is not installed.
         """
+        job, named = self._with_named(job)
         result = import_configs(
             job,
-            deepspeed=None if self.deepspeed is None else self._deepspeed(self.deepspeed),
+            deepspeed=None if named is None else self._deepspeed(named),
             accelerate=None if self.accelerate is None else self._accelerate(self.accelerate),
             load=self._named,
         )
-        named = [path for path in (self.deepspeed, self.accelerate) if path is not None]
-        sources = [*([] if job is None else [job.source]), *map(str, named)]
+        files = [path for path in (named, self.accelerate) if path is not None]
+        sources = [*([] if job is None else [job.source]), *map(str, files)]
         lines = [f"# {' with '.join(sources)}", *render(result.findings)]
+        if result.changes:
+            lines += ["# what DeepSpeed is given of it", *(f"#   {x}" for x in result.changes)]
         sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
         return result
+
+    def _with_named(self, job: JobFile | None) -> tuple[JobFile | None, Path | None]:
+        """The job file without the path of DeepSpeed's JSON, and that path.
+
+        Raises:
+            BadRequest: the command line names one, too.
+        """
+        config = None if job is None else look_up(job.tree, CONFIG)
+        if job is None or not isinstance(config, str):
+            return job, self.deepspeed
+        if self.deepspeed is not None:
+            raise BadRequest(
+                f"{job.source}: {CONFIG} = {config}: has no place beside --deepspeed "
+                f"{self.deepspeed}; remove one of them"
+            )
+        tree = dict(job.tree)
+        tree["deepspeed"] = {k: v for k, v in tree["deepspeed"].items() if k != "config"}
+        return replace(job, tree=tree), job.base_dir / Path(config).expanduser()
 
     def _deepspeed(self, path: Path) -> Document:
         text = read_text(path, "DeepSpeed config")

@@ -19,6 +19,8 @@ from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable
 from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.imports.importing import CONFIG
+from zerotools.jobs.imports.jobkeys import look_up
 from zerotools.jobs.parse import job_from_tree, job_to_dict
 from zerotools.jobs.spec import JobSpec
 
@@ -78,7 +80,7 @@ def read_job(name: str, configs: Configs) -> JobSpec:
         BadRequest, Unsupported: naming the file and the key.
     """
     job = read_job_file(name)
-    if not configs.any:
+    if not configs.any and look_up(job.tree, CONFIG) is None:
         return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
     imported = configs.imported(job)
     if imported.problem is not None:

@@ -9,6 +9,7 @@ from zerotools.jobs.convert import show
 from zerotools.jobs.loraspec import check_lora
 from zerotools.jobs.rules_checkpoint import check_checkpoints
 from zerotools.jobs.rules_data import check_data, with_data_paths
+from zerotools.jobs.rules_deepspeed import check_deepspeed
 from zerotools.jobs.rules_offload import check_offload, check_sharding
 from zerotools.jobs.rules_script import check_script, with_script_paths
 from zerotools.jobs.spec import Fp16Spec, JobSpec, TrainSpec
@@ -54,6 +55,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *check_offload(spec),
         *check_sharding(spec),
         *_check_names(spec),
+        *check_deepspeed(spec),
     ]
     return wrong, list(_check_supported(spec))
 
@@ -171,8 +173,6 @@ def _check_names(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_supported(spec: JobSpec) -> Iterator[str]:
-    if spec.engine == "deepspeed":
-        yield f'engine = "{spec.engine}": is not supported yet; use "torch"'
     if spec.train.precision == "fp16" and spec.device == "cpu" and spec.env.get(FP16_ON_CPU) != "1":
         yield 'train.precision = "fp16": is for GPUs; on device = "cpu" use "bf16" or "fp32"'
 
@@ -197,6 +197,14 @@ def with_paths(spec: JobSpec, fix: PathFix) -> JobSpec:
         output_dir=maybe("output_dir", spec.output_dir),
         resume_from=maybe("resume_from", spec.resume_from),
         offload=replace(spec.offload, path=maybe("offload.path", spec.offload.path)),
+        deepspeed=replace(
+            spec.deepspeed,
+            config=(
+                fix("deepspeed.config", spec.deepspeed.config)
+                if isinstance(spec.deepspeed.config, str)
+                else spec.deepspeed.config
+            ),
+        ),
         model=replace(
             model,
             config=fix("model.config", config) if isinstance(config, str) else config,

@@ -13,6 +13,7 @@ from typing import Any
 
 from zerotools.jobs.checkpointspec import CheckpointSpec
 from zerotools.jobs.dataspec import DataSpec, EvalSpec
+from zerotools.jobs.deepspeedspec import DeepSpeedSpec
 from zerotools.jobs.loraspec import LoraSpec
 from zerotools.jobs.offloadspec import OffloadSpec
 from zerotools.jobs.schema import key
@@ -186,8 +187,8 @@ class JobSpec:
         "A label for people; default: the job file's name without its ending.", default=None
     )
     engine: str = key(
-        'What trains: `"torch"`, or `"script"`, a program of your own; `"deepspeed"` is not '
-        "supported yet.",
+        'What trains: `"torch"`, `"deepspeed"` by a configuration of its own, or `"script"`, a '
+        "program of your own.",
         default="torch",
         allowed=ENGINES,
     )
@@ -243,6 +244,7 @@ class JobSpec:
     eval: EvalSpec = key("What it is measured by on the way.", factory=EvalSpec)
     offload: OffloadSpec = key("What does not stay on the GPU.", factory=OffloadSpec)
     checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)
+    deepspeed: DeepSpeedSpec = key("DeepSpeed's own configuration.", factory=DeepSpeedSpec)
     metrics: MetricsSpec = key("What is written down at every step.", factory=MetricsSpec)
 
     @property

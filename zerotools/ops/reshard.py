@@ -9,6 +9,7 @@ from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.settings import AS_IS, Settings
 from zerotools.ops.convert import Conversion, Unchanged, drawn
+from zerotools.ops.jobfiles import as_job
 from zerotools.ops.plan import prove_source
 from zerotools.ops.ranks import check_world_size
 
@@ -83,7 +84,10 @@ def _lay_out(
     if checkpoint.origin.format == "deepspeed":
         from zerotools.formats.deepspeed.lay_out import lay_out as lay_out_deepspeed
 
-        return lay_out_deepspeed(checkpoint, destination, world_size=world_size, settings=settings)
+        target = lay_out_deepspeed(
+            checkpoint, destination, world_size=world_size, settings=settings
+        )
+        return as_job(checkpoint, target, world_size)
     raise Unsupported(_of_no_ranks(checkpoint, world_size))
 
 

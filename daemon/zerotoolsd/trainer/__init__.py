@@ -13,6 +13,7 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     building, initial, weights    what the shards begin with: the seed, or safetensors
     enginetype, engines           what the loop drives, and which one a job names
     torchengine, step             engine `torch`: one optimizer step, its part of a checkpoint
+    deepspeed_*                   engine `deepspeed`: engine, model, files, record, and its place
     objective, collating          the loss, and tensors for it
     evaluating                    the loss on what is not trained on
     lora                          adapters by peft

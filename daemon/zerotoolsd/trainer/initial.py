@@ -47,7 +47,7 @@ def initialise(
         Unsupported: the model's own rule leaves a tensor without a value.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for prefix, module in _units(blueprint):
+        for prefix, module in units(blueprint):
             names = (name for name, _ in module.named_parameters(prefix))
             wanted = not parameters.keys().isdisjoint(names)
             if wanted or next(module.buffers(), None) is not None:
@@ -63,18 +63,29 @@ def _fill(
     prefix: str,
 ) -> None:
     """One unit; its memory is gone when this returns."""
-    unit = _with_memory(blueprint, prefix, host)
-    _run_rule(blueprint.model, prefix, unit, seed)
+    unit = with_values(blueprint, prefix, seed, host)
     for name, value in unit.named_parameters(prefix):
-        _check(name, value)
         if name in parameters:
             _keep(parameters[name], value)
     for name, value in unit.named_buffers(prefix):
-        _check(name, value)
         buffers[name].copy_(value)
 
 
-def _units(blueprint: Blueprint) -> Iterator[tuple[str, nn.Module]]:
+def with_values(blueprint: Blueprint, prefix: str, seed: int, host: Place) -> nn.Module:
+    """The unit `prefix` with memory and its initial values. The caller keeps the random numbers,
+    and the gradients, of the process apart.
+
+    Raises:
+        Unsupported: the model's own rule leaves a tensor without a value.
+    """
+    unit = with_memory(blueprint, prefix, host)
+    _run_rule(blueprint.model, prefix, unit, seed)
+    for name, value in [*unit.named_parameters(prefix), *unit.named_buffers(prefix)]:
+        _check(name, value)
+    return unit
+
+
+def units(blueprint: Blueprint) -> Iterator[tuple[str, nn.Module]]:
     """(name, module): each block whole, each other module that has tensors of its own."""
     inside: str | None = None
     for name, module in blueprint.model.named_modules():
@@ -96,7 +107,8 @@ def _alone(module: nn.Module) -> nn.Module:
     return alone
 
 
-def _with_memory(blueprint: Blueprint, prefix: str, host: Place) -> nn.Module:
+def with_memory(blueprint: Blueprint, prefix: str, host: Place) -> nn.Module:
+    """The unit `prefix` with memory, and any values."""
     module = blueprint.model.get_submodule(prefix)
     if prefix not in blueprint.blocks:
         alone = _alone(module)
@@ -143,6 +155,8 @@ def _check(name: str, value: torch.Tensor) -> None:
 
 
 def _keep(parameter: torch.Tensor, value: torch.Tensor) -> None:
-    assert isinstance(parameter, DTensor)
+    if not isinstance(parameter, DTensor):
+        parameter.copy_(value)
+        return
     local, box = local_part(parameter)
     local.copy_(value[box])

@@ -47,7 +47,7 @@ def read_spec(run_dir: Path) -> JobSpec:
     """
     path = run_dir / SPEC
     spec = job_from_dict(json.loads(path.read_text("utf-8")), source=str(path))
-    if spec.engine != "torch":
+    if spec.engine == "script":
         raise BadRequest(f"{path}: engine {spec.engine} does not run")
     if spec.output_dir is None:
         raise BadRequest(f"{path} has no output_dir")

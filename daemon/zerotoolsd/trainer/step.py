@@ -62,7 +62,7 @@ def train_step(
     skip = not is_finite and (may_skip or loss_scale is not None)
     rate = learning_rate(train, step - skipped)
     if not skip:
-        _check_finite(step, mean, grad_norm)
+        check_finite(step, mean, grad_norm)
         live.optimizer.step(
             rate, norm=grad_norm, largest=train.max_grad_norm, loss_scale=loss_scale or 1.0
         )
@@ -71,7 +71,8 @@ def train_step(
     return Outcome(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
 
 
-def _check_finite(step: int, loss: float, grad_norm: float) -> None:
+def check_finite(step: int, loss: float, grad_norm: float) -> None:
+    """Raise Diverged if step `step`, counted from 0, came to no number."""
     for name, value in (("loss", loss), ("gradient norm", grad_norm)):
         if not math.isfinite(value):
             raise Diverged(

@@ -369,8 +369,9 @@ class TestNotSupported:
         imported = ds_text(json.dumps(config), job)
         assert {"passed through"} <= set(outcomes(imported).values())
         told = [*imported.findings.unsupported, *imported.findings.wrong]
-        assert all("ds.json" not in each for each in told)
-        assert imported.deepspeed == config
+        assert told == []
+        assert imported.deepspeed is not None
+        assert imported.deepspeed.items() >= config.items()
 
     def test_parameters_of_another_optimizer_are_no_typos(self) -> None:
         config = {"optimizer": {"type": "Lamb", "params": {"coeff_beta": 0.9}}}

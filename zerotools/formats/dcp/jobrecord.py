@@ -110,7 +110,9 @@ class JobRecord:
     every rank holds in full, `aliases` maps a tied name to the canonical one that is stored. `rng`
     is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else `reseed`.
     `loss_scale` is that of fp16 training. `measured` has `loss`, the mean of the steps since the
-    checkpoint before, and `eval_loss` where this point was evaluated.
+    checkpoint before, and `eval_loss` where this point was evaluated. `engine` wrote the tensors,
+    in its own layout; `weights_only` says that nothing else of the run is there, so that it cannot
+    go on from here.
     """
 
     step: int
@@ -133,6 +135,8 @@ class JobRecord:
     loss_scale: LossScaleRecord | None = None
     lora: LoraRecord | None = None
     measured: Mapping[str, float] = field(default_factory=dict)
+    engine: str = "torch"
+    weights_only: bool = False
     torch_version: str | None = None
     zerotools_version: str | None = None
 
@@ -150,6 +154,9 @@ def record_to_json(record: JobRecord) -> str:
                 del group[name]
     if record.lora is None:
         del tree["lora"]
+    for name, default in (("engine", "torch"), ("weights_only", False)):
+        if tree[name] == default:
+            del tree[name]
     if record.loss_scale is None:
         del tree["loss_scale"]
         if not record.skipped_steps:
@@ -221,6 +228,8 @@ def _record(read: _Reader) -> JobRecord:
         loss_scale=_loss_scale(read.inner("loss_scale")) if "loss_scale" in read.tree else None,
         measured=read.number_map("measured") if "measured" in read.tree else {},
         lora=_lora(read.inner("lora")) if "lora" in read.tree else None,
+        engine=read.text("engine") if "engine" in read.tree else "torch",
+        weights_only=read.flag("weights_only") if "weights_only" in read.tree else False,
         torch_version=read.optional_text("torch_version"),
         zerotools_version=read.optional_text("zerotools_version"),
     )

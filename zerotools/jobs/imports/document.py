@@ -22,7 +22,7 @@ class Document:
     """The tree of a file, and the line of each key in it.
 
     `titles` has the name that the user wrote where a tree was made of another file's keys;
-    `accepted` what `--lenient` let pass.
+    `accepted` what `--lenient` let pass, `text` the whole file as it was written.
     """
 
     source: str
@@ -30,6 +30,7 @@ class Document:
     lines: Mapping[Trail, int]
     accepted: tuple[str, ...] = ()
     titles: Mapping[Trail, str] | None = None
+    text: str | None = None
 
     def title(self, trail: Trail) -> str:
         """The key as the user wrote it, dotted."""

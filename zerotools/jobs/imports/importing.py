@@ -14,9 +14,12 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.convert import show
+from zerotools.jobs.deepspeedconfig import completed
+from zerotools.jobs.deepspeedspec import DeepSpeedSpec
 from zerotools.jobs.imports.accelerate import Launched, read_accelerate
 from zerotools.jobs.imports.claims import Claim, Claims
 from zerotools.jobs.imports.deepspeed import read_deepspeed
+from zerotools.jobs.imports.difference import difference
 from zerotools.jobs.imports.document import Document
 from zerotools.jobs.imports.hidden import hidden_size
 from zerotools.jobs.imports.jobkeys import (
@@ -33,6 +36,7 @@ from zerotools.jobs.imports.report import Findings, Outcome, Row
 from zerotools.jobs.parse import job_from_tree, job_to_dict
 from zerotools.jobs.spec import JobSpec
 
+CONFIG = "deepspeed.config"
 OFF = ("none", 0, False)
 """Values that a job file without such a key has already."""
 
@@ -53,6 +57,7 @@ class Imported:
     `tree` is the job, its paths absolute if `spec` is there; `origins` says where the keys are
     from that the job file did not have. `spec` is None, and `missing` names keys, where no job
     file was given. `problem` is why it cannot be run; `tree` is then as far as it went.
+    `deepspeed` is what DeepSpeed would be given, and `changes` the diff to it from the file.
     """
 
     tree: Tree
@@ -62,6 +67,7 @@ class Imported:
     findings: Findings
     deepspeed: Tree | None
     problem: ZerotoolsError | None
+    changes: tuple[str, ...] = ()
 
 
 Load = Callable[[str], Document]
@@ -84,6 +90,7 @@ def import_configs(
     source = "the job file" if job is None else job.source
     base_dir = Path.cwd() if job is None else job.base_dir
     claims, findings = claims_of_job(tree, source), Findings()
+    deepspeed = _configured(tree, source, deepspeed, findings)
     if accelerate is not None:
         launched = read_accelerate(accelerate, claims, findings)
         deepspeed = _chosen(deepspeed, launched, load, findings)
@@ -91,6 +98,8 @@ def import_configs(
     if deepspeed is not None:
         hidden = hidden_size(tree, base_dir)
         for_deepspeed = read_deepspeed(deepspeed, claims, findings, hidden_size=hidden)
+        if look_up(tree, "engine") == "deepspeed":
+            put(tree, CONFIG, for_deepspeed)
     findings.wrong += claims.contradictions()
     origins = _write(tree, claims, findings)
     findings.rows[:] = [_as_written(row, tree) for row in findings.rows]
@@ -103,10 +112,33 @@ def import_configs(
         elif refusal is not None:
             findings.wrong.append(str(refusal))
     problem = _problem(findings)
+    if spec is not None and spec.engine == "deepspeed":
+        for_deepspeed = completed(spec)
+        spec = replace(spec, deepspeed=DeepSpeedSpec(config=for_deepspeed))
+        put(tree, CONFIG, for_deepspeed)
+    changes: tuple[str, ...] = ()
+    if deepspeed is not None and for_deepspeed is not None and look_up(tree, CONFIG) is not None:
+        changes = tuple(difference(deepspeed, for_deepspeed))
     if spec is not None and job is not None:
         tree = known_only(job_to_dict(spec), tree)
     spec = None if missing or problem else spec
-    return Imported(in_order(tree), origins, spec, missing, findings, for_deepspeed, problem)
+    return Imported(
+        in_order(tree), origins, spec, missing, findings, for_deepspeed, problem, changes
+    )
+
+
+def _configured(
+    tree: Tree, source: str, given: Document | None, findings: Findings
+) -> Document | None:
+    """DeepSpeed's configuration that was given, or is a table of the job file."""
+    config = look_up(tree, CONFIG)
+    if config is None:
+        return given
+    place = f"{source} {CONFIG}"
+    if given is not None:
+        findings.wrong.append(f"{place}: has no place beside {given.source}; remove one of them")
+        return given
+    return Document(place, config, {}) if isinstance(config, Mapping) else None
 
 
 def _chosen(
@@ -134,6 +166,8 @@ def _write(tree: Tree, claims: Claims, findings: Findings) -> dict[str, str]:
         claim = claims.of(key)
         if claim is None or look_up(tree, key) is not None:
             continue
+        if engine == "deepspeed" and key.startswith("offload."):
+            continue  # its own configuration says it
         if takes(key, claim.value):
             put(tree, key, claim.value)
             origins[key] = claim.place

@@ -28,7 +28,7 @@ def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
     accepted = [(at, "a trailing comma") for at in parser.commas]
     accepted += [(at, "a comment") for at in parser.scanner.comments]
     notes = tuple(f"{source}:{parser.places.number(at)}: {what}" for at, what in sorted(accepted))
-    return Document(source, tree, parser.lines, notes)
+    return Document(source, tree, parser.lines, notes, text=text)
 
 
 class _Parser:

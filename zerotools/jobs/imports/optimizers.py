@@ -105,7 +105,9 @@ def _warmup(reading: Reading) -> None:
     name = f"{_PARAMS}.warmup_num_steps"
     shape = reading.take(f"{_PARAMS}.warmup_type")
     curve = "log" if shape is None or shape.value != "linear" else "linear"
-    differs = "" if curve == "linear" else "a straight line here; DeepSpeed's curve is a logarithm"
+    differs = "a straight line here; DeepSpeed's curve is a logarithm"
+    if curve == "linear" or reading.engine == "deepspeed":
+        differs = ""
     if shape is not None:
         reading.row(Outcome.IGNORED, shape, None, differs or "as the job file has it")
     if reading.peek(name) is None:

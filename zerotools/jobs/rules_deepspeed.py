@@ -1,0 +1,76 @@
+"""What `engine = "deepspeed"` and `[deepspeed]` demand of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerotools.jobs.deepspeedconfig import at, contradictions, device_of, stage_of, unresolved
+from zerotools.jobs.offloadspec import OffloadSpec
+from zerotools.jobs.spec import JobSpec
+
+_OWN_WRITERS = ("nebula", "datastates_ckpt", "checkpoint.writer")
+
+
+def check_deepspeed(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with the engine's keys."""
+    config = spec.deepspeed.config
+    if spec.engine != "deepspeed":
+        if config is not None:
+            yield (
+                f'deepspeed.config: has no place in an engine = "{spec.engine}" job; set '
+                'engine = "deepspeed", or leave [deepspeed] out'
+            )
+        return
+    if config is None:
+        yield 'engine = "deepspeed": needs deepspeed.config, DeepSpeed\'s JSON (or a table)'
+    yield from _check_torch_only(spec)
+    if spec.train.stop_after_nan > 1:
+        yield (
+            f"train.stop_after_nan = {spec.train.stop_after_nan}: DeepSpeed updates the weights "
+            "before its gradients are known to be finite, so its jobs end at the first; leave it "
+            "out"
+        )
+    if not spec.deepspeed.tree or spec.train.batch_size % spec.world_size:
+        return
+    autos = list(unresolved(spec.deepspeed.tree))
+    for name in autos:
+        yield f'deepspeed.config {name} = "auto": zerotools submit resolves it; give a value'
+    if autos:
+        return
+    yield from contradictions(spec)
+    yield from _check_writers(spec)
+    if device_of(spec.deepspeed.tree, "optimizer") == "nvme" and stage_of(spec.deepspeed.tree) < 3:
+        yield (
+            'deepspeed.config zero_optimization.offload_optimizer.device = "nvme": DeepSpeed '
+            'does it at stage 3 alone, and keeps the optimizer in host memory below; use "cpu"'
+        )
+
+
+def _check_torch_only(spec: JobSpec) -> Iterator[str]:
+    own = {
+        "offload": spec.offload != OffloadSpec(),
+        "zero.shard_size": spec.zero.shard_size is not None,
+        "train.compile": spec.train.compile,
+    }
+    for key, is_set in own.items():
+        if is_set:
+            yield (
+                f'{key}: is of engine "torch"; what DeepSpeed does of the kind, deepspeed.config '
+                "says: leave it out"
+            )
+
+
+def _check_writers(spec: JobSpec) -> Iterator[str]:
+    config = spec.deepspeed.tree
+    for name in _OWN_WRITERS:
+        section = at(config, name)
+        if section and at(config, f"{name}.enabled", True) is not False:
+            yield (
+                f"deepspeed.config {name}: writes checkpoints in the background, after the commit "
+                "that makes them whole; remove it"
+            )
+    if at(config, "checkpoint.load_universal") is True:
+        yield (
+            "deepspeed.config checkpoint.load_universal = true: a job goes on from its own "
+            "checkpoints, at another number of ranks by zerotools reshard; remove it"
+        )
