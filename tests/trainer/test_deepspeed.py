@@ -6,6 +6,7 @@ Tolerance: 2e-6 relative per loss in fp32, the order of summation; with DeepSpee
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import zerotools
-from tests.trainer.launching import TINY_GPT2
+from tests.trainer.launching import TINY_GPT2, job, run, start
 from tests.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.formats.dcp import jobcheckpoint as layout
@@ -22,6 +23,7 @@ from zerotools.jobs.rules import FP16_ON_CPU
 from zerotools.ops import consolidate, reshard
 from zerotools.ops.convert import Conversion, perform
 from zerotools.ops.tiles import Budget
+from zerotoolsd.trainer.failures import EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
 STAGES = (0, 1, 2, 3)
@@ -220,3 +222,17 @@ def test_weights_alone_are_what_the_checkpoint_holds(runs: Runs, tmp_path: Path,
     held = load_file(weights(runs.checkpoint(name, 3), tmp_path / "model") / "model.safetensors")
     assert held.keys() - alone.keys() <= {"lm_head.weight"}
     assert all(numpy.array_equal(held[key], alone[key]) for key in alone)
+
+
+def test_a_stop_saves_and_other_ranks_are_refused(tmp_path: Path, text: Path) -> None:
+    """Asked by a SIGTERM at one rank; another number of ranks is told what to type."""
+    job_of = partial(job, text, **of(3, train={"steps": 100_000}))
+    attempt = start(tmp_path / "first", job_of(ranks=2))
+    attempt.mailbox.wait_for("step")
+    attempt.processes[1].terminate()
+    assert attempt.finish() == [EXIT_STOPPED] * 2, attempt.log()
+    saved = layout.choose(tmp_path / "first" / "out")
+    assert saved.record is not None
+    assert f"stopped at step {saved.record.step} as asked" in attempt.log()
+    one = run(tmp_path / "one", job_of(ranks=1, resume_from=str(saved.path)), expect=EXIT_BAD_JOB)
+    assert f"zerotools reshard {saved.path} {saved.path}-1-ranks --world-size 1" in one.log()
