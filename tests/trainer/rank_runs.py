@@ -22,10 +22,12 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
+from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
+from zerotoolsd.trainer.engine_torch.gradients import local  # noqa: E402
+from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
 from zerotoolsd.trainer.enginetype import Engine, Outcome  # noqa: E402
 from zerotoolsd.trainer.evaluating import Evaluated  # noqa: E402
 from zerotoolsd.trainer.failures import Diverged  # noqa: E402
-from zerotoolsd.trainer.gradients import local  # noqa: E402
 from zerotoolsd.trainer.group import Group, join  # noqa: E402
 from zerotoolsd.trainer.loop import Run  # noqa: E402
 from zerotoolsd.trainer.notify import Notifier  # noqa: E402
@@ -33,8 +35,6 @@ from zerotoolsd.trainer.phases import Phases  # noqa: E402
 from zerotoolsd.trainer.reporting import Reporter  # noqa: E402
 from zerotoolsd.trainer.session import prepare  # noqa: E402
 from zerotoolsd.trainer.settings import rank_from, read_spec  # noqa: E402
-from zerotoolsd.trainer.state import Live  # noqa: E402
-from zerotoolsd.trainer.torchengine import TorchEngine  # noqa: E402
 
 
 class Recorder(Reporter):

@@ -75,7 +75,7 @@ def test_activations_are_not_kept() -> None:
     import torch
     from transformers import LlamaConfig
 
-    from zerotoolsd.trainer.blueprint import checkpoint_activations, draw
+    from zerotoolsd.trainer.model.blueprint import checkpoint_activations, draw
 
     def kept(model: Any) -> int:
         """Bytes that the forward pass keeps for the backward pass."""

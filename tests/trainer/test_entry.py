@@ -18,11 +18,11 @@ STDLIB_ONLY = (
     "zerotools.formats.dcp.jobcheckpoint",
     "zerotools.formats.dcp.metadata",
     "zerotools.io.manifest",
-    "zerotoolsd.trainer.batches",
-    "zerotoolsd.trainer.corpus",
+    "zerotoolsd.trainer.data.batches",
+    "zerotoolsd.trainer.data.corpus",
     "zerotoolsd.trainer.process",
     "zerotoolsd.trainer.schedule",
-    "zerotoolsd.trainer.tokenizing",
+    "zerotoolsd.trainer.data.tokenizing",
 )
 
 

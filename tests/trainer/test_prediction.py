@@ -37,7 +37,7 @@ def jobs(directory: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_every_stage_and_place(ranks: int, text: Path, tmp_path: Path) -> None:
-    from zerotoolsd.trainer.blueprint import draw, read_config
+    from zerotoolsd.trainer.model.blueprint import draw, read_config
     from zerotoolsd.trainer.prediction import parameters_of, setup_of
 
     trees = jobs(tmp_path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.resumable import not_resumable
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.blueprint import Blueprint
-from zerotoolsd.trainer.building import build
+from zerotoolsd.trainer.checkpoints.resuming import Start
+from zerotoolsd.trainer.engine_torch.engine import TorchEngine
 from zerotoolsd.trainer.enginetype import Engine
 from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.model.blueprint import Blueprint
+from zerotoolsd.trainer.model.building import build
 from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.resuming import Start
-from zerotoolsd.trainer.torchengine import TorchEngine
 
 
 def make_engine(
@@ -27,7 +27,7 @@ def make_engine(
         for sentence in not_resumable(spec, start.record, start.path):
             raise BadRequest(sentence)
     if spec.engine == "deepspeed":
-        from zerotoolsd.trainer.deepspeed_engine import make_deepspeed_engine
+        from zerotoolsd.trainer.engine_deepspeed.engine import make_deepspeed_engine
 
         return make_deepspeed_engine(spec, blueprint, group, reporter, start)
     live = build(spec, blueprint, group, reporter, resumes=start is not None)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotoolsd.trainer.data.sequences import Example, Share
 from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.sequences import Example, Share
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.data.sequences import Example, Pool
 from zerotoolsd.trainer.enginetype import Engine
 from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.sequences import Example, Pool
 
 LARGEST_EXPONENT = 700.0
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.batches import Batches
-from zerotoolsd.trainer.checkpointing import Checkpointing
+from zerotoolsd.trainer.checkpoints.checkpointing import Checkpointing
+from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.enginetype import Engine, Outcome
 from zerotoolsd.trainer.evaluating import Evaluation
 from zerotoolsd.trainer.failures import EXIT_DONE, EXIT_STOPPED

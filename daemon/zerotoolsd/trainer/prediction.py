@@ -16,7 +16,7 @@ from zerotools.ops.estimate import (
     kept,
     textbook,
 )
-from zerotoolsd.trainer.blueprint import Blueprint
+from zerotoolsd.trainer.model.blueprint import Blueprint
 
 MIB = 1 << 20
 

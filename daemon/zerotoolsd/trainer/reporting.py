@@ -11,11 +11,11 @@ import torch
 from zerotools.core.pace import Pace
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.io.metrics import Metrics
+from zerotoolsd.trainer.checkpoints.saving import Saved
 from zerotoolsd.trainer.enginetype import Outcome
 from zerotoolsd.trainer.evaluating import Evaluated
 from zerotoolsd.trainer.notify import Notifier, resident_bytes
 from zerotoolsd.trainer.prediction import Prediction
-from zerotoolsd.trainer.saving import Saved
 from zerotoolsd.trainer.settings import Rank
 from zerotoolsd.trainer.utilization import Utilization
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from zerotools.core.errors import BadFile
-from zerotoolsd.trainer.initial import seed_from
+from zerotoolsd.trainer.model.initial import seed_from
 
 
 def seed_rank(seed: int, step: int, rank: int) -> None:

@@ -12,27 +12,27 @@ import torch.distributed as dist
 from zerotools.io.metrics import Metrics
 from zerotools.jobs.rules_data import BYTES, fixed_length, tokenizer_of
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.blueprint import Blueprint, check_fit, draw, read_config
-from zerotoolsd.trainer.checkpointing import make_checkpointing
-from zerotoolsd.trainer.committing import nothing
+from zerotoolsd.trainer.checkpoints.checkpointing import make_checkpointing
+from zerotoolsd.trainer.checkpoints.committing import nothing
+from zerotoolsd.trainer.checkpoints.output import claim
+from zerotoolsd.trainer.checkpoints.resuming import choose_start
+from zerotoolsd.trainer.data.epochs import with_steps
+from zerotoolsd.trainer.data.packing import check_packing
+from zerotoolsd.trainer.data.reading import open_data
+from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
 from zerotoolsd.trainer.engines import make_engine
-from zerotoolsd.trainer.epochs import with_steps
 from zerotoolsd.trainer.evaluating import make_evaluation
 from zerotoolsd.trainer.group import Group, join
 from zerotoolsd.trainer.loop import Run
+from zerotoolsd.trainer.model.blueprint import Blueprint, check_fit, draw, read_config
 from zerotoolsd.trainer.notify import Notifier
 from zerotoolsd.trainer.outofmemory import explained
-from zerotoolsd.trainer.output import claim
-from zerotoolsd.trainer.packing import check_packing
 from zerotoolsd.trainer.phases import Phases
 from zerotoolsd.trainer.prediction import predict
-from zerotoolsd.trainer.reading import open_data
 from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.resuming import choose_start
 from zerotoolsd.trainer.settings import Rank, read_spec
 from zerotoolsd.trainer.starting import begin, describe_run, warn_of_changes
 from zerotoolsd.trainer.stopping import Stop
-from zerotoolsd.trainer.tokenizing import copy_tokenizer
 from zerotoolsd.trainer.utilization import measure_by
 
 BeforeCommit = Callable[[Path], None]

@@ -18,12 +18,12 @@ from zerotools.formats.dcp.jobrecord import (
 from zerotools.jobs.rules_data import kind_of, longest_sequence
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer import rng
-from zerotoolsd.trainer.blueprint import Blueprint
+from zerotoolsd.trainer.checkpoints.resuming import Start
 from zerotoolsd.trainer.enginetype import Engine
 from zerotoolsd.trainer.failures import BadCheckpoint
 from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.model.blueprint import Blueprint
 from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.resuming import Start
 from zerotoolsd.trainer.schedule import decay_steps
 
 

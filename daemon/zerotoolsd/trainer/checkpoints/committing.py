@@ -1,0 +1,119 @@
+"""What rank 0 does with a staging directory: give it its name, and clear what has to go."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.io.manifest import write_manifest
+from zerotoolsd.trainer.checkpoints.keeping import Keeping
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A checkpoint under its name: its size in bytes, and what went wrong beside it: a hint, or the
+    deletion of an old checkpoint."""
+
+    path: Path
+    size_bytes: int
+    note: str | None = None
+
+
+def nothing(path: Path) -> None:
+    """What happens between a complete staging directory and its commit: nothing."""
+
+
+@dataclass(frozen=True)
+class Committer:
+    """Commits checkpoints to `output_dir`. Rank 0 alone calls it.
+
+    `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called
+    when all but the manifest is written.
+    """
+
+    output_dir: Path
+    keeping: Keeping
+    add_files: Callable[[Path], None]
+    before_commit: Callable[[Path], None] = nothing
+
+    def make_staging(self, step: int) -> Path:
+        """A directory for the checkpoint of `step` that nobody takes for one. Raises OSError."""
+        name = f"{layout.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
+        staging = self.output_dir / name
+        staging.mkdir(parents=True)
+        return staging
+
+    def commit(self, staging: Path, record: JobRecord) -> Committed:
+        """Complete `staging`, into which all ranks have written, and rename it. Raises OSError."""
+        layout.write_record(staging, record)
+        self.add_files(staging)
+        self.before_commit(staging)
+        for file in _files(staging):
+            sync_file(file)
+        write_manifest(staging)
+        for directory in (*_directories(staging), staging):
+            layout.sync_directory(directory)
+        size = sum(file.stat().st_size for file in _files(staging))
+        path = self.output_dir / layout.directory_name(record.step)
+        if path.exists():  # only one that did not verify: a whole one would have been resumed from
+            _discard(path)
+        staging.rename(path)
+        layout.sync_directory(self.output_dir)
+        return Committed(path, size, self._tidy(path))
+
+    def _tidy(self, newest: Path) -> str | None:
+        """The hints and the old checkpoints; what went wrong. `newest` is whole either way."""
+        try:
+            layout.write_latest(self.output_dir, newest.name)
+            self._point_at_best(newest)
+            for path in self.keeping.superfluous(self.output_dir, newest):
+                _discard(path)
+        except OSError as error:
+            return f"{error.filename or self.output_dir}: {error.strerror}"
+        return None
+
+    def _point_at_best(self, newest: Path) -> None:
+        best = self.keeping.best_of(self.output_dir, newest)
+        if best is not None and best != layout.hinted(self.output_dir, layout.BEST):
+            layout.write_hint(self.output_dir, layout.BEST, best.name)
+
+
+def clear_leftovers(output_dir: Path) -> None:
+    """Delete what attempts that died left half-made or half-deleted."""
+    if not output_dir.is_dir():
+        return
+    for path in list(output_dir.iterdir()):
+        if path.name.startswith((layout.STAGING_PREFIX, layout.TRASH_PREFIX)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(path: Path) -> None:
+    trash = path.with_name(f"{layout.TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
+    path.rename(trash)
+    shutil.rmtree(trash)
+
+
+def _directories(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_dir())
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())

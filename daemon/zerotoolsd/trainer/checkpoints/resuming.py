@@ -1,0 +1,85 @@
+"""Where the run goes on: the choice of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
+from zerotoolsd.trainer.failures import BadCheckpoint
+from zerotoolsd.trainer.group import Group
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint to go on from, and those that were passed over."""
+
+    path: Path
+    record: JobRecord
+    skipped: tuple[layout.Skipped, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`start` is None for a run that begins at step 0."""
+
+    start: Start | None
+    skipped: tuple[layout.Skipped, ...] = ()
+
+
+def choose_start(spec: JobSpec, group: Group) -> Decision:
+    """Where the run goes on, decided and verified by rank 0.
+
+    An attempt that was started again goes on from the newest whole checkpoint of its own; the first
+    one from `resume_from`. Of the two, the one that is ahead wins.
+
+    Raises:
+        BadRequest: `resume_from` is no checkpoint.
+        BadCheckpoint: it is damaged, or all of the run's own are.
+    """
+    return group.decided_by_rank_zero(lambda: _decide(spec))
+
+
+def _decide(spec: JobSpec) -> Decision:
+    output_dir = Path(spec.output_dir or "")
+    clear_leftovers(output_dir)
+    own = layout.choose(output_dir)
+    if spec.resume_from is not None:
+        above = own.record.step if own.record is not None else -1
+        given = _given(layout.meant(Path(spec.resume_from)), above)
+        if given is not None:
+            return Decision(given, (*own.skipped, *given.skipped))
+    if own.path is not None and own.record is not None:
+        return Decision(Start(own.path, own.record), own.skipped)
+    if own.skipped:
+        raise BadCheckpoint(
+            f"no checkpoint in {output_dir} is whole ({own.skipped[0].why}): "
+            "move them away to begin at step 0"
+        )
+    return Decision(None)
+
+
+def _given(path: Path, above: int) -> Start | None:
+    if above >= 0 and not _is_ahead(path, above):
+        return None
+    try:
+        choice = layout.resolve(path)
+    except BadFile as error:
+        raise BadCheckpoint(str(error)) from None
+    assert choice.path is not None
+    assert choice.record is not None
+    return Start(choice.path, choice.record, choice.skipped)
+
+
+def _is_ahead(path: Path, above: int) -> bool:
+    try:
+        if (path / layout.RECORD).exists():
+            return layout.read_record(path).step > above
+    except BadFile:
+        return False
+    steps = [layout.step_of(directory.name) or 0 for directory in layout.listing(path)]
+    return any(step > above for step in steps) and layout.choose(path, above=above).path is not None

@@ -1,0 +1,101 @@
+"""Checkpoints that are there whole or not at all.
+
+1. rank 0 makes a staging directory and names it to the others;
+2. every rank writes its shards and its random number state into it, fsynced;
+3. rank 0 adds the record, the config and last the manifest, and fsyncs the directories;
+4. one rename gives it its final name; the hints `latest` and `best` follow;
+5. checkpoints that need not be kept go, by a rename and then file by file.
+
+A process that dies on the way leaves the older checkpoints as they were, and a staging directory
+that the next attempt clears. All waiting is in the control group of `Saver.group`, whose time limit
+allows for it; a saver that works beside training has one of its own, as two threads that talk to
+the other ranks in one group would take each other's messages.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotoolsd.trainer.checkpoints.committing import Committed, Committer, sync_file
+from zerotoolsd.trainer.failures import Diverged
+from zerotoolsd.trainer.group import Group
+
+Value = TypeVar("Value")
+
+
+class SaveFailed(RuntimeError):
+    """A checkpoint could not be written; older ones are as they were."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A committed checkpoint, and the seconds that it took."""
+
+    step: int
+    committed: Committed
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Saver:
+    """Writes checkpoints of one run, together with the savers of the other ranks."""
+
+    committer: Committer
+    group: Group
+
+    def save(self, record: JobRecord, write: Callable[[Path], None], random: str) -> Saved:
+        """Commit the checkpoint of `record.step`; all ranks call it together.
+
+        `write` puts this rank's part into a directory, `random` is its random number state.
+
+        Raises:
+            SaveFailed: a rank could not write; on every rank. Nothing was committed, and what was
+                staged is deleted.
+            Diverged: the state is not fit to go on from. As above.
+        """
+        started = time.monotonic()
+        staging = self._by_rank_zero(lambda: self.committer.make_staging(record.step))
+        try:
+            self._by_all(lambda: self._write_part(staging, write, random))
+            committed = self._by_rank_zero(lambda: self.committer.commit(staging, record))
+        except (SaveFailed, Diverged):
+            if self.group.rank.leads:
+                shutil.rmtree(staging, ignore_errors=True)
+            raise
+        return Saved(record.step, committed, time.monotonic() - started)
+
+    def _by_rank_zero(self, act: Callable[[], Value]) -> Value:
+        def attempt() -> tuple[Value | None, str | None]:
+            try:
+                return act(), None
+            except OSError as error:
+                return None, str(error)
+
+        value, problem = self.group.decided_by_rank_zero(attempt)
+        if problem is not None:
+            raise SaveFailed(problem)
+        return cast(Value, value)
+
+    def _by_all(self, act: Callable[[], None]) -> None:
+        problem = None
+        try:
+            act()
+        except (OSError, SaveFailed, Diverged) as error:
+            problem = (isinstance(error, Diverged), str(error))
+        problems = [one for one in self.group.gathered(problem) if one is not None]
+        if problems:
+            has_diverged, why = max(problems)
+            raise Diverged(why) if has_diverged else SaveFailed(why)
+
+    def _write_part(self, staging: Path, write: Callable[[Path], None], random: str) -> None:
+        write(staging)
+        path = staging / layout.rng_name(self.group.rank.number)
+        path.write_text(random, "utf-8")
+        sync_file(path)

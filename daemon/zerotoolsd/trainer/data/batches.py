@@ -1,0 +1,48 @@
+"""Which examples step s trains on: the same at every number of ranks.
+
+Position p of the run, counted over all epochs, is example `shuffle(epoch)[p % n]` of the pool's n
+in epoch `p // n`. A step takes the next `batch_size` positions; a rank takes its even share.
+"""
+
+from __future__ import annotations
+
+from zerotoolsd.trainer.data.sequences import Example, Pool, Share
+from zerotoolsd.trainer.data.shuffle import Shuffle
+
+
+class Batches:
+    """The global order of the examples of a pool."""
+
+    def __init__(self, pool: Pool, *, seed: int) -> None:
+        self.pool = pool
+        self._seed = seed
+        self._shuffle = Shuffle(len(pool), seed=seed, epoch=0)
+        self._epoch = 0
+
+    def number(self, position: int) -> int:
+        """The number of the example at a position of the run."""
+        epoch, index = divmod(position, len(self.pool))
+        if epoch != self._epoch:
+            self._shuffle = Shuffle(len(self.pool), seed=self._seed, epoch=epoch)
+            self._epoch = epoch
+        return self._shuffle[index]
+
+    def examples(self, first: int, count: int) -> list[Example]:
+        """`count` examples from position `first` on."""
+        return [self.pool.example(self.number(first + offset)) for offset in range(count)]
+
+    def share(self, first: int, batch_size: int, rank: int, world_size: int) -> Share:
+        """What `rank` does of the batch that begins at position `first`."""
+        numbers = [self.number(first + offset) for offset in range(batch_size)]
+        begin, count = rank_share(0, batch_size, rank, world_size)
+        return Share(
+            [self.pool.example(number) for number in numbers[begin : begin + count]],
+            sum(self.pool.predicted(number) for number in numbers),
+            sum(self.pool.size(number) for number in numbers),
+        )
+
+
+def rank_share(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
+    """(first position, count) of a rank's part of the batch that begins at position `first`."""
+    count = batch_size // world_size
+    return first + rank * count, count

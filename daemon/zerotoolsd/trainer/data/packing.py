@@ -1,0 +1,113 @@
+"""Several examples in one sequence: which ones, the same at every number of ranks.
+
+The examples are taken in a shuffled order and put one after the other into a sequence as long as
+they fit. The plan is made once, so that an epoch is a shuffle of whole sequences.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import Unsupported
+from zerotoolsd.trainer.data.examplestore import PLACE_TYPE, mapped
+from zerotoolsd.trainer.data.sequences import Example, Pool
+from zerotoolsd.trainer.data.shuffle import Shuffle
+from zerotoolsd.trainer.enginetype import Engine
+
+EXPERTS_TOLERANCE = 1e-3
+"""Where experts take the tokens that are theirs, rounding depends on how many these are."""
+_NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def plan_packs(pool: Pool, length: int, seed: int, path: Path) -> None:
+    """Write to `path` where in the shuffled order each sequence of `length` begins, and the end.
+
+    An example that is longer than `length` has a sequence of its own.
+    """
+    with path.open("wb") as file:
+        for start in _starts(pool, length, seed):
+            array.array(PLACE_TYPE, [start]).tofile(file)
+
+
+def _order(pool: Pool, seed: int) -> Shuffle:
+    # No epoch of the training has this number: they count from 0.
+    return Shuffle(len(pool), seed=seed, epoch=-2)
+
+
+def _starts(pool: Pool, length: int, seed: int) -> Iterator[int]:
+    order, filled = _order(pool, seed), length
+    for position in range(len(pool)):
+        size = pool.size(order[position])
+        if filled + size > length:
+            yield position
+            filled = 0
+        filled += size
+    yield len(pool)
+
+
+class Packs:
+    """The sequences that `plan_packs` planned."""
+
+    def __init__(self, pool: Pool, path: Path, seed: int) -> None:
+        self._pool = pool
+        self._starts = mapped(path, PLACE_TYPE)
+        self._order = _order(pool, seed)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def _numbers(self, number: int) -> list[int]:
+        return [self._order[at] for at in range(self._starts[number], self._starts[number + 1])]
+
+    def example(self, number: int) -> Example:
+        """The examples of a sequence, one after the other."""
+        parts = [self._pool.example(inner) for inner in self._numbers(number)]
+        return join(parts)
+
+    def predicted(self, number: int) -> int:
+        """Of all its examples."""
+        return sum(self._pool.predicted(inner) for inner in self._numbers(number))
+
+    def size(self, number: int) -> int:
+        """Of all its examples."""
+        return sum(self._pool.size(inner) for inner in self._numbers(number))
+
+
+def join(parts: list[Example]) -> Example:
+    """`parts` one after the other, as one sequence of as many segments."""
+    return Example(
+        list(itertools.chain.from_iterable(part.inputs for part in parts)),
+        list(itertools.chain.from_iterable(part.targets for part in parts)),
+        tuple(len(part.inputs) for part in parts),
+    )
+
+
+def check_packing(engine: Engine, packs: Pool, config: Any) -> None:
+    """Refuse a model that sees from one segment of a packed sequence into the next.
+
+    An example has to cost the same whatever stands before it. All ranks call it together.
+
+    Raises:
+        Unsupported: it costs something else.
+    """
+    text = config.get_text_config()
+    first = _first_segment(packs.example(0))
+    other = replace(first, inputs=[(token + 1) % text.vocab_size for token in first.inputs])
+    costs = [engine.evaluate([join([before.silent(), first])]).loss for before in (first, other)]
+    has_experts = any(hasattr(text, name) for name in _NUMBERS_OF_EXPERTS)
+    if not math.isclose(*costs, rel_tol=EXPERTS_TOLERANCE if has_experts else 0.0, abs_tol=0.0):
+        raise Unsupported(
+            "data.packing: this model sees from one packed example into the next (the same example "
+            f"costs {costs[0]:.6g} after one and {costs[1]:.6g} after another): leave packing out"
+        )
+
+
+def _first_segment(example: Example) -> Example:
+    length = example.segments[0]
+    return Example(example.inputs[:length], example.targets[:length])

@@ -1,0 +1,165 @@
+"""From `[data]` and `[eval]` to batches: rank 0 reads the files once, the others take its word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.formats.dcp.jobrecord import DataRecord
+from zerotools.jobs.rules_data import BYTES, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.tokenfiles import TokenArray, read_token_header
+from zerotoolsd.trainer.data.batches import Batches
+from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens, find_files, measure
+from zerotoolsd.trainer.data.examplestore import Examples
+from zerotoolsd.trainer.data.packing import Packs, plan_packs
+from zerotoolsd.trainer.data.preparing import Reader, Survey, prepare_examples
+from zerotoolsd.trainer.data.sequences import Pool, Windows, hold_out
+from zerotoolsd.trainer.data.tokenizing import TokenFile, load_tokenizer, tokenize
+from zerotoolsd.trainer.data.tokenstream import TokenStream, largest_id
+from zerotoolsd.trainer.group import Group
+
+TOKEN_FILE = "tokens.u32"
+EVAL_FILE = "eval.u32"
+PACKS_FILE = "packs.u64"
+
+
+@dataclass(frozen=True)
+class Data:
+    """The global order of what is trained on, and what is evaluated on, if anything is.
+
+    Every token id is below `vocabulary`. `notes` are lines for people.
+    """
+
+    batches: Batches
+    held_out: Pool | None
+    vocabulary: int
+    record: DataRecord
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Some files of the job's data: the key that names them, and where their ids may be written."""
+
+    spec: JobSpec
+    group: Group
+    reader: Reader
+    key: str
+    patterns: tuple[str, ...]
+    ids: Path
+
+    def found(self) -> list[Path]:
+        return find_files(self.patterns, self.key)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    pool: Pool
+    vocabulary: int
+    record: DataRecord
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Text:
+    paths: list[Path]
+    sizes: list[int]
+    vocabulary: int
+
+
+def open_data(spec: JobSpec, run_dir: Path, group: Group, config: Any) -> Data:
+    """The data of the job for a model of the Hugging Face `config`, the same on every rank.
+
+    Raises:
+        ZerotoolsError: no file matches, one cannot be read as what it should be, there is too
+            little in it, or the tokenizer does not load; on every rank.
+    """
+    kind = kind_of(spec.data)
+    reader = _reader(config)
+    if reader.encoder_decoder and (kind != "examples" or spec.data.packing):
+        what = "data.packing" if kind == "examples" else f"data.{kind}"
+        raise BadRequest(
+            f"{what}: model_type {config.model_type!r} has an encoder and a decoder, which are "
+            "trained on data.examples, each in a sequence of its own"
+        )
+    opener = {"text": _open_text, "tokens": _open_tokens, "examples": _open_examples}[kind]
+    key, patterns = f"data.{kind}", patterns_of(spec.data)
+    opened = opener(_Files(spec, group, reader, key, patterns, run_dir / TOKEN_FILE))
+    train, held_out, vocabulary = opened.pool, None, opened.vocabulary
+    if spec.eval.files:
+        files = _Files(spec, group, reader, "eval.files", spec.eval.files, run_dir / EVAL_FILE)
+        other = opener(files)
+        held_out, vocabulary = other.pool, max(vocabulary, other.vocabulary)
+    elif spec.eval.fraction:
+        train, held_out = hold_out(train, spec.eval.fraction, spec.seed)
+    if spec.data.packing:
+        train = _packed(train, spec, run_dir / PACKS_FILE, group)
+    batches = Batches(train, seed=spec.seed)
+    return Data(batches, held_out, vocabulary, opened.record, opened.notes)
+
+
+def _reader(config: Any) -> Reader:
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    limited = isinstance(positions, int) and positions > 0
+    return Reader(bool(config.is_encoder_decoder), positions if limited else None)
+
+
+def _open_text(files: _Files) -> _Opened:
+    directory = tokenizer_of(files.spec)
+
+    def survey() -> _Text:
+        paths = files.found()
+        if directory is None or directory == BYTES:
+            return _Text(paths, measure(paths), ByteTokens.vocabulary)
+        tokenizer = load_tokenizer(Path(directory))
+        tokenize(paths, tokenizer, files.ids)
+        return _Text(paths, [], len(tokenizer))
+
+    found = files.group.decided_by_rank_zero(survey)
+    tokens: Tokens
+    if directory == BYTES:
+        tokens = ByteTokens(found.paths, found.sizes)
+    else:
+        tokens = TokenFile(files.ids, found.vocabulary)
+    return _windows(files, tokens, len(found.paths))
+
+
+def _open_tokens(files: _Files) -> _Opened:
+    def survey() -> tuple[list[TokenArray], int]:
+        arrays = [read_token_header(path, files.spec.data.token_type) for path in files.found()]
+        return arrays, largest_id(arrays)
+
+    arrays, largest = files.group.decided_by_rank_zero(survey)
+    return _windows(files, TokenStream(arrays, largest + 1), len(arrays))
+
+
+def _windows(files: _Files, tokens: Tokens, count: int) -> _Opened:
+    pool = Windows(tokens, files.spec.data.sequence_length, files.key)
+    return _Opened(pool, tokens.vocabulary, DataRecord(files=count, tokens=len(tokens)))
+
+
+def _open_examples(files: _Files) -> _Opened:
+    spec = files.spec
+
+    def survey() -> tuple[int, int, Survey]:
+        paths = files.found()
+        tokenizer = load_tokenizer(Path(tokenizer_of(spec) or ""))
+        found = prepare_examples(paths, tokenizer, spec.data, files.reader, files.ids)
+        return len(paths), len(tokenizer), found
+
+    count, vocabulary, found = files.group.decided_by_rank_zero(survey)
+    pool = Examples(files.ids, encoder_decoder=files.reader.encoder_decoder)
+    note = f"{files.key}: {found.count} examples of {found.tokens} tokens"
+    if found.empty:
+        note += f"; {found.empty} more without a prompt or a response are left out"
+    record = DataRecord(files=count, tokens=found.tokens)
+    return _Opened(pool, vocabulary, record, (note,))
+
+
+def _packed(pool: Pool, spec: JobSpec, path: Path, group: Group) -> Pool:
+    length = spec.data.sequence_length
+    group.decided_by_rank_zero(lambda: plan_packs(pool, length, spec.seed, path))
+    return Packs(pool, path, spec.seed)

@@ -1,0 +1,103 @@
+"""Text through a Hugging Face tokenizer, once, into a file of token ids."""
+
+from __future__ import annotations
+
+import array
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotoolsd.trainer.data.corpus import text_pieces
+
+ID_TYPE = "I"
+ID_BYTES = array.array(ID_TYPE).itemsize
+TOKENIZER_FILES = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+
+
+class TokenFile:
+    """Token ids in a file, 32 bits each."""
+
+    def __init__(self, path: Path, vocabulary: int) -> None:
+        self.path = path
+        self.vocabulary = vocabulary
+        self._length = path.stat().st_size // ID_BYTES
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, start: int, stop: int) -> Sequence[int]:
+        """Tokens [start, stop).
+
+        Raises:
+            BadFile: the file has become shorter.
+        """
+        with self.path.open("rb") as file:
+            data = os.pread(file.fileno(), (stop - start) * ID_BYTES, start * ID_BYTES)
+        if len(data) != (stop - start) * ID_BYTES:
+            raise BadFile(f"{self.path} ends before token {stop}")
+        return array.array(ID_TYPE, data)
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """The tokenizer in `directory`; code that comes with it is not run.
+
+    Raises:
+        BadRequest: there is none, or transformers cannot load it.
+    """
+    from transformers import AutoTokenizer  # only jobs with a tokenizer of their own pay for it
+
+    if not directory.is_dir():
+        raise BadRequest(f"data.tokenizer: {directory} is not a directory")
+    try:
+        return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+    except Exception as error:  # whatever a tokenizer of any kind raises over its files
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BadRequest(f"data.tokenizer: {directory} cannot be loaded: {line}") from None
+
+
+def tokenize(paths: Sequence[Path], tokenizer: Any, destination: Path) -> None:
+    """Write the ids of all files to `destination`, each file followed by the end-of-text id.
+
+    Text goes through in pieces of whole lines of about 1 MiB, so memory does not grow with it.
+    """
+    draft = destination.with_name(destination.name + ".draft")
+    with draft.open("wb") as file:
+        for path in paths:
+            for text in _whole_lines(text_pieces(path)):
+                ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+                array.array(ID_TYPE, ids).tofile(file)
+            if tokenizer.eos_token_id is not None:
+                array.array(ID_TYPE, [tokenizer.eos_token_id]).tofile(file)
+    draft.replace(destination)
+
+
+def copy_tokenizer(source: Path, destination: Path) -> None:
+    """Put the tokenizer's files beside a checkpoint's config."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, destination / name)
+
+
+def _whole_lines(pieces: Iterator[str]) -> Iterator[str]:
+    rest = ""
+    for piece in pieces:
+        head, newline, tail = (rest + piece).rpartition("\n")
+        if newline:
+            yield head + newline
+        rest = tail
+    if rest:
+        yield rest

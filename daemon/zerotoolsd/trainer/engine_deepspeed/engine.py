@@ -1,0 +1,205 @@
+"""Engine `deepspeed`: DeepSpeed by a configuration of its own, in our loop and our checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.jobs.deepspeedconfig import at, completed, on_nvme, optimizer_of, stage_of
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.checkpoints.resuming import Start
+from zerotoolsd.trainer.data.sequences import Example, Share
+from zerotoolsd.trainer.engine_deepspeed.files import Files
+from zerotoolsd.trainer.engine_deepspeed.model import make_model, weight_groups
+from zerotoolsd.trainer.engine_deepspeed.place import (
+    adam_to_be_built,
+    import_deepspeed,
+    with_torch_adam,
+)
+from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
+from zerotoolsd.trainer.engine_torch.step import check_finite
+from zerotoolsd.trainer.enginetype import Outcome, Summed
+from zerotoolsd.trainer.failures import Diverged
+from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.model.blueprint import Blueprint, checkpoint_activations
+from zerotoolsd.trainer.model.objective import summed_loss, token_loss
+from zerotoolsd.trainer.reporting import Reporter
+from zerotoolsd.trainer.schedule import learning_rate
+
+MOST_IN_A_ROW = 20
+"""Skipped steps in a row that a fixed loss scale may cause."""
+
+
+class _Called:
+    """The model to whoever looks at it; a call goes through DeepSpeed."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __call__(self, **arguments: Any) -> Any:
+        return self._engine(**arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine.module, name)
+
+
+@dataclass
+class DeepSpeedEngine:
+    """`engine` is DeepSpeed's; it counts the steps, keeps the loss scale, and clips. `groups` are
+    the names of the parameters in each of its optimizer's groups."""
+
+    spec: JobSpec
+    config: Mapping[str, Any]
+    group: Group
+    engine: Any
+    files: Files
+    groups: tuple[tuple[str, ...], ...]
+    _in_a_row: int = field(default=0, init=False)
+    _model: _Called = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._model = _Called(self.engine)
+
+    def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+        """As `Engine.step`."""
+        engine, group = self.engine, self.group
+        scale = float(engine.optimizer.cur_scale) if self._scales else None
+        rate = self._rate(step)
+        micro = engine.train_micro_batch_size_per_gpu()
+        examples = share.examples
+        pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
+        # DeepSpeed averages over ranks and pieces; tokens count alike, wherever they are.
+        weight = group.rank.world_size * len(pieces) / max(1, share.predicted)
+        loss, before = 0.0, engine.skipped_steps
+        for number, piece in enumerate(pieces):
+            part = token_loss(self._model, piece, group.device) * weight
+            engine.backward(part)
+            loss += float(part.detach()) / len(pieces)
+            if number < len(pieces) - 1:
+                engine.step()
+        total, stops = group.total([loss, float(stop_asked())])
+        mean = total / group.rank.world_size
+        norm = self._norm_of_whole_gradients()
+        if not self._scales:
+            check_finite(step, mean, norm or 0.0)
+        self._update()
+        if norm is None:
+            norm = float(engine.get_global_grad_norm() or 0.0)
+            norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for what is no number
+        skip = engine.skipped_steps > before
+        if not skip:
+            check_finite(step, mean, norm)
+        self._count(skip, scale)
+        return Outcome(mean, norm, rate, stops > 0, scale, skip, engine.skipped_steps)
+
+    @property
+    def _scales(self) -> bool:
+        return bool(self.engine.fp16_enabled())
+
+    def _rate(self, step: int) -> float:
+        """The learning rate of this step; by the job's schedule where DeepSpeed has none."""
+        if self.engine.lr_scheduler is not None:
+            return float(self.engine.get_lr()[0])
+        rate = learning_rate(self.spec.train, step - self.engine.skipped_steps)
+        for each in self.engine.optimizer.param_groups:
+            each["lr"] = rate
+        return rate
+
+    def _norm_of_whole_gradients(self) -> float | None:
+        """DeepSpeed tells none of fp32 training that shards nothing."""
+        if stage_of(self.config) or self.engine.fp16_enabled() or self.engine.bfloat16_enabled():
+            return None
+        gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients))
+
+    def _update(self) -> None:
+        try:
+            self.engine.step()
+        except Exception as error:
+            if "loss scale already at minimum" not in str(error):
+                raise
+            smallest = self.engine.optimizer.cur_scale
+            raise Diverged(
+                f"gradients overflow at the smallest loss scale, {smallest:g}: training has "
+                "diverged; lower the learning rate, or train in bf16, and resume from a checkpoint"
+            ) from None
+
+    def _count(self, skip: bool, scale: float | None) -> None:
+        self._in_a_row = self._in_a_row + 1 if skip else 0
+        if self._in_a_row >= MOST_IN_A_ROW and at(self.config, "fp16.loss_scale", 0):
+            raise Diverged(
+                f"gradients overflowed in {MOST_IN_A_ROW} steps in a row at fp16.loss_scale = "
+                f"{scale:g}: lower it, or leave it out, and resume from a checkpoint"
+            )
+
+    def evaluate(self, examples: Sequence[Example]) -> Summed:
+        """As `Engine.evaluate`."""
+        self.engine.eval()
+        try:
+            return summed_loss(self._model, examples, self.group.device)
+        finally:
+            self.engine.train()
+
+    def write(self, staging: Path) -> None:
+        """As `Engine.write`: in DeepSpeed's own layout, or weights alone where that cannot be
+        resumed from."""
+        if on_nvme(self.config):
+            self.files.write_weights(staging)
+        else:
+            self.files.write(staging)
+
+    def describe(self, record: JobRecord) -> JobRecord:
+        """As `Engine.describe`."""
+        name = optimizer_of(self.config) or self.spec.train.optimizer
+        return dataclasses.replace(
+            record,
+            engine="deepspeed",
+            weights_only=on_nvme(self.config),
+            optimizer=groups_of(name, self.engine.optimizer.param_groups, self.groups),
+            skipped_steps=self.engine.skipped_steps,
+            loss_scale=loss_scale_of(self.engine) if self._scales else None,
+        )
+
+    def load(self, directory: Path, record: JobRecord) -> None:
+        """As `Engine.load`: at the stage and number of ranks that saved."""
+        self.files.load(directory, record.step)
+
+
+def make_deepspeed_engine(
+    spec: JobSpec, blueprint: Blueprint, group: Group, reporter: Reporter, start: Start | None
+) -> DeepSpeedEngine:
+    """DeepSpeed's engine of `spec`.
+
+    Raises:
+        ZerotoolsError: there is no DeepSpeed here, it refuses the configuration, or the model
+            cannot be initialised.
+    """
+    deepspeed = import_deepspeed(spec)
+    config = completed(spec)
+    missing = adam_to_be_built(deepspeed, config)
+    if missing is not None:
+        with_torch_adam(config)
+        reporter.say(
+            f"note: {missing} cannot be built here (it needs g++ and ninja, and on GPUs nvcc): "
+            "torch_adam is set to true in the optimizer's params"
+        )
+    if spec.train.activation_checkpointing:
+        checkpoint_activations(blueprint.model)
+    model, unused = make_model(
+        deepspeed, spec, config, blueprint, group.device, to_be_loaded=start is not None
+    )
+    if unused:
+        reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
+    model.train()
+    decay = at(config, "optimizer.params.weight_decay")
+    groups = weight_groups(model, blueprint, decay)
+    names = tuple(tuple(each.pop("names")) for each in groups)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
+    return DeepSpeedEngine(spec, config, group, engine, Files(deepspeed, engine, group), names)

@@ -1,0 +1,104 @@
+"""DeepSpeed's part of a checkpoint: its own layout inside a staging directory of ours.
+
+    global_stepN/*.pt   what DeepSpeed writes, tag and names as it has them
+    latest              the tag: written when all ranks are done, which DeepSpeed does not wait for
+    zero_to_fp32.py     its own script, beside
+
+Where DeepSpeed keeps state on a disk of its own (NVMe), what it saves cannot be resumed from: its
+load skips the optimizer in silence. Such a checkpoint is the weights alone, as safetensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from zerotools.core.errors import ZerotoolsError
+from zerotoolsd.trainer.checkpoints.saving import SaveFailed
+from zerotoolsd.trainer.engine_deepspeed.model import whole_parameters
+from zerotoolsd.trainer.failures import BadCheckpoint
+from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.model.weights import SINGLE
+
+LATEST = "latest"
+
+
+class _Careful:
+    """DeepSpeed's writer, whose errors wait: between two barriers they would leave others stuck."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self.problem: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def save(self, state_dict: Any, path: str) -> None:
+        """Write `path`; keep what went wrong."""
+        try:
+            self._writer.save(state_dict, path)
+        except (OSError, RuntimeError) as error:  # torch's own zip writer raises the latter
+            self.problem = self.problem or f"{path}: {str(error).splitlines()[0]}"
+
+
+class Files:
+    """Writes and reads the checkpoints of DeepSpeed's `engine`."""
+
+    def __init__(self, deepspeed: Any, engine: Any, group: Group) -> None:
+        self._deepspeed = deepspeed
+        self._engine = engine
+        self._group = group
+        self._writer = engine.checkpoint_engine = _Careful(engine.checkpoint_engine)
+        self._copy_scripts: Callable[[str], None] = engine._copy_recovery_script
+        engine._copy_recovery_script = lambda directory: None  # below, where it may fail
+
+    def write(self, staging: Path) -> None:
+        """Write this rank's part. Raises OSError, SaveFailed."""
+        engine = self._engine
+        tag = f"global_step{engine.global_steps}"
+        self._writer.problem = None
+        engine.save_checkpoint(str(staging), tag=tag, save_latest=False)
+        if self._writer.problem is not None:
+            raise SaveFailed(self._writer.problem)
+        if self._group.rank.leads:
+            if engine.zero_optimization():
+                self._copy_scripts(str(staging))
+            (staging / LATEST).write_text(tag, "utf-8")
+
+    def write_weights(self, staging: Path) -> None:
+        """Have rank 0 write the weights, as they are in memory. Raises OSError, SaveFailed."""
+        kept: dict[str, torch.Tensor] = {}
+        for name, tensor in whole_parameters(self._deepspeed, self._engine.module):
+            if self._group.rank.leads:
+                kept[name] = tensor.to("cpu", copy=True).contiguous()
+        if not self._group.rank.leads:
+            return
+        try:
+            save_file(kept, staging / SINGLE, metadata={"format": "pt"})
+        except Exception as error:  # safetensors has one of its own, for a full disk too
+            raise SaveFailed(f"{staging / SINGLE}: {error}") from None
+
+    def load(self, directory: Path, step: int) -> None:
+        """Go on from `directory`, of step `step`.
+
+        Raises:
+            BadCheckpoint: DeepSpeed cannot load it.
+        """
+        try:
+            found, _ = self._engine.load_checkpoint(str(directory))
+        except ZerotoolsError:
+            raise
+        except Exception as error:  # whatever DeepSpeed raises over what it reads
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise BadCheckpoint(f"{directory}: DeepSpeed cannot load it: {first}") from error
+        if found is None:
+            raise BadCheckpoint(f"{directory} has no {LATEST} that names a checkpoint")
+        if self._engine.global_steps != step:
+            raise BadCheckpoint(
+                f"{directory}: DeepSpeed loaded step {self._engine.global_steps}, and its record "
+                f"is of step {step}"
+            )

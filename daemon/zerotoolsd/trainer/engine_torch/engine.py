@@ -1,0 +1,120 @@
+"""Engine `torch`: FSDP2 over the ranks, torch's optimizers, checkpoints by DCP."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch.distributed.fsdp import FSDPModule
+
+from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.formats.dcp.jobrecord import JobRecord, LossScaleRecord
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.checkpoints.hostcopy import HostCopy
+from zerotoolsd.trainer.checkpoints.replicas import own_part
+from zerotoolsd.trainer.data.sequences import Example, Share
+from zerotoolsd.trainer.engine_torch.loading import load_shards
+from zerotoolsd.trainer.engine_torch.state import Live
+from zerotoolsd.trainer.engine_torch.step import train_step
+from zerotoolsd.trainer.engine_torch.writing import write_tensors
+from zerotoolsd.trainer.enginetype import Outcome, Summed
+from zerotoolsd.trainer.failures import Diverged
+from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.lossscale import after, initial, resumed
+from zerotoolsd.trainer.model.objective import summed_loss
+
+MOST_IN_A_ROW = 20
+"""Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down
+from 2 to the power of 16 before."""
+
+
+@dataclass
+class TorchEngine:
+    """`skipped` steps of the run were without an update; `loss_scale` is that of the next one (fp16
+    alone has one)."""
+
+    spec: JobSpec
+    live: Live
+    group: Group
+    skipped: int = 0
+    loss_scale: LossScaleRecord | None = None
+    _in_a_row: int = 0
+    _host: HostCopy = field(default_factory=HostCopy)
+
+    def __post_init__(self) -> None:
+        if self.spec.train.precision == "fp16":
+            self.loss_scale = initial(self.spec.fp16)
+
+    def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+        """As `Engine.step`; an overflow of fp16 gradients skips the step and lowers the scale."""
+        scale = self.loss_scale
+        try:
+            outcome = train_step(
+                self.live,
+                share,
+                step,
+                self.spec.train,
+                self.group,
+                stop_asked=stop_asked,
+                skipped=self.skipped,
+                loss_scale=None if scale is None else scale.cur_scale,
+                may_skip=self._in_a_row + 1 < self.spec.train.stop_after_nan,
+            )
+        except Diverged as error:
+            before = f"{self._in_a_row} skipped in a row, and " if self._in_a_row else ""
+            raise Diverged(f"{before}{error}") from None
+        self.skipped = outcome.skipped
+        self._in_a_row = self._in_a_row + 1 if outcome.is_skipped else 0
+        if scale is not None:
+            self._rescale(scale, overflow=outcome.is_skipped)
+        return outcome
+
+    def _rescale(self, scale: LossScaleRecord, *, overflow: bool) -> None:
+        self.loss_scale = after(scale, overflow=overflow)
+        if not scale.dynamic and self._in_a_row >= MOST_IN_A_ROW:
+            raise Diverged(
+                f"gradients overflowed in {MOST_IN_A_ROW} steps in a row at fp16.loss_scale = "
+                f"{scale.cur_scale:g}: lower it, or leave it out, and resume from a checkpoint"
+            )
+
+    def evaluate(self, examples: Sequence[Example]) -> Summed:
+        """As `Engine.evaluate`."""
+        model = self.live.model
+        model.eval()
+        try:
+            return summed_loss(model, examples, self.group.device)
+        finally:
+            # Without a backward pass nothing else lets go of what the forward pass gathered.
+            for module in model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+            model.train()
+
+    def write(self, staging: Path) -> None:
+        """As `Engine.write`: tensors by torch's DCP, each replica once."""
+        tree = own_part(self.live.tree(), self.group.rank)
+        write_tensors(tree, staging / layout.DCP, self.group)
+
+    def copy(self) -> Callable[[Path, Group], None]:
+        """As `CopyingEngine.copy`."""
+        tree = self._host.take(own_part(self.live.tree(), self.group.rank))
+        return lambda staging, group: write_tensors(tree, staging / layout.DCP, group)
+
+    def describe(self, record: JobRecord) -> JobRecord:
+        """As `Engine.describe`."""
+        return dataclasses.replace(
+            record,
+            optimizer=self.live.optimizer.describe(),
+            replicated=self.live.replicated(),
+            skipped_steps=self.skipped,
+            loss_scale=self.loss_scale,
+        )
+
+    def load(self, directory: Path, record: JobRecord) -> None:
+        """As `Engine.load`: at any number of ranks, of any stage."""
+        load_shards(self.live, directory / layout.DCP, self.group)
+        self.skipped = record.skipped_steps
+        if self.spec.train.precision == "fp16":
+            self.loss_scale = resumed(self.spec.fp16, record.loss_scale)

@@ -1,0 +1,188 @@
+"""From the gradients that the backward pass leaves to those that the optimizer takes.
+
+The norm is over all ranks: squares of this rank's part in fp32, tensor by tensor, summed in fp64.
+It is that of the scaled gradients of fp16 training; scaling and clipping are one factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from zerotoolsd.trainer.engine_torch.partition import Partition
+from zerotoolsd.trainer.engine_torch.sharding import cutting_groups
+
+ROUNDING = 1e-6
+"""What torch's clip_grad_norm_ adds to the norm."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Sums over the ranks among which tensors are cut; `device` is what their groups take."""
+
+    groups: Sequence[Any]
+    device: torch.device
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """`values` of all of these ranks, added up; where there is one rank, `values`."""
+        if not self.groups:
+            return values
+        total = values.to(self.device)
+        for group in self.groups:
+            dist.all_reduce(total, group=group)
+        return total.to(values.device)
+
+
+class Way(Protocol):
+    """How gradients come to the optimizer's `weights`, and updates back to the model.
+
+    Between two backward passes: `norm`, then either `discard`, or `fetch` and `store` of each of
+    `windows` in order and then `finish`. All ranks call each together.
+    """
+
+    @property
+    def weights(self) -> Mapping[str, nn.Parameter]:
+        """What the optimizer updates, by name."""
+
+    @property
+    def reduction(self) -> Reduction:
+        """Sums over the ranks among which the weights are cut."""
+
+    def windows(self) -> list[list[str]]:
+        """Names of weights that are updated at a time; all of them, once."""
+
+    def norm(self) -> float:
+        """The global norm of the gradients; not finite if any of them is not."""
+
+    def fetch(self, names: Iterable[str], factor: float) -> None:
+        """Give these weights their gradients, times `factor`."""
+
+    def store(self, names: Iterable[str]) -> None:
+        """Let go of these gradients, and bring the updated weights on their way."""
+
+    def finish(self) -> None:
+        """Every rank's model has what all of them updated."""
+
+    def discard(self) -> None:
+        """Let go of all gradients."""
+
+
+class InPlace:
+    """The optimizer updates the model's own parameters."""
+
+    def __init__(self, weights: Mapping[str, nn.Parameter], device: torch.device) -> None:
+        self.weights = weights
+        self.reduction = reduction_of(weights, device)
+
+    def windows(self) -> list[list[str]]:
+        """As `Way.windows`: one."""
+        return [list(self.weights)]
+
+    def norm(self) -> float:
+        """As `Way.norm`."""
+        return total_norm(_gradients(self.weights.values()), self.reduction)
+
+    def fetch(self, names: Iterable[str], factor: float) -> None:
+        """As `Way.fetch`: they have them."""
+        _multiply(_gradients(self.weights[name] for name in names), factor)
+
+    def store(self, names: Iterable[str]) -> None:
+        """As `Way.store`."""
+        for name in names:
+            self.weights[name].grad = None
+
+    def finish(self) -> None:
+        """As `Way.finish`: they are."""
+
+    def discard(self) -> None:
+        """As `Way.discard`."""
+        self.store(self.weights)
+
+
+class ByRows:
+    """ZeRO-1 in fp32: the optimizer updates its rows of parameters that every rank has whole."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], partition: Partition) -> None:
+        self._parameters = parameters
+        self._partition = partition
+        self.weights = partition.rows
+        device = next(iter(parameters.values())).device
+        self.reduction = reduction_of(self.weights, device)
+
+    def windows(self) -> list[list[str]]:
+        """As `Way.windows`: one."""
+        return [list(self.weights)]
+
+    def norm(self) -> float:
+        """As `Way.norm`, of the rows, so that it is bit for bit that of stages 2 and 3."""
+        rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
+        return total_norm(rows, self.reduction)
+
+    def fetch(self, names: Iterable[str], factor: float) -> None:
+        """As `Way.fetch`."""
+        self._partition.take_gradients()
+        _multiply(_gradients(self.weights[name] for name in names), factor)
+
+    def store(self, names: Iterable[str]) -> None:
+        """As `Way.store`."""
+        for name in names:
+            self.weights[name].grad = self._parameters[name].grad = None
+
+    def finish(self) -> None:
+        """As `Way.finish`."""
+        self._partition.share()
+
+    def discard(self) -> None:
+        """As `Way.discard`."""
+        self.store(self.weights)
+
+
+def reduction_of(weights: Mapping[str, torch.Tensor], device: torch.device) -> Reduction:
+    """The sums over the ranks among which `weights` are cut, all of them alike."""
+    first = next(iter(weights.values()), None)
+    return Reduction([] if first is None else cutting_groups(first), device)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of `tensor`."""
+    part: torch.Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return part
+
+
+def local_norm(gradient: torch.Tensor) -> torch.Tensor:
+    """The norm of this rank's part of a gradient, a scalar on its device."""
+    return torch.linalg.vector_norm(local(gradient).detach(), dtype=torch.float32)
+
+
+def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> float:
+    """The global norm of `gradients`."""
+    return joined_norm([local_norm(gradient) for gradient in gradients], reduction)
+
+
+def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> float:
+    """The global norm of tensors from this rank's `norms` of them."""
+    squares = torch.zeros((), dtype=torch.float64)
+    if norms:
+        squares = torch.stack(list(norms)).double().square().sum()
+    return math.sqrt(float(reduction.sum(squares)))
+
+
+def clipping(norm: float, largest: float) -> float:
+    """What gradients of `norm` are multiplied by; `largest` 0 leaves them."""
+    return min(1.0, largest / (norm + ROUNDING)) if largest else 1.0
+
+
+def _gradients(weights: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+    return [weight.grad for weight in weights if weight.grad is not None]
+
+
+def _multiply(gradients: Sequence[torch.Tensor], factor: float) -> None:
+    if factor != 1.0 and gradients:
+        torch._foreach_mul_([local(gradient) for gradient in gradients], factor)

@@ -1,0 +1,169 @@
+"""fp32 masters apart from the weights that the model computes with: ZeRO-Offload, and stage 1.
+
+The model's weights are 16-bit (fp32 in fp32 training) and on the device. Of each, a rank keeps the
+fp32 master of the rows that it updates, wherever the optimizer's state is. In the backward pass,
+as soon as a block's gradients are reduced over the ranks, this rank's rows of them are copied to a
+buffer beside the masters, and the device's copy is freed. When all are there and their global norm
+is known, the optimizer goes over the masters a window at a time, and while it works on one the
+weights of the window before travel up, through the same buffers.
+
+Every parameter has a master, frozen ones too: it is what checkpoints hold, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+from zerotoolsd.trainer.engine_torch.courier import Courier, Direct, make_courier
+from zerotoolsd.trainer.engine_torch.gradients import joined_norm, local, local_norm, reduction_of
+from zerotoolsd.trainer.engine_torch.memory import GRADIENTS, MASTERS, SCRATCH, Memory
+from zerotoolsd.trainer.engine_torch.partition import Partition
+from zerotoolsd.trainer.engine_torch.sharding import REPLICATE, wrap
+
+WINDOW_BYTES = 64 << 20
+"""fp32 bytes of masters that are updated at a time, over all ranks that share them."""
+
+
+class Masters:
+    """The masters of a model's parameters, and the way of gradients and updates (`Way`)."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        memory: Memory,
+        stage: int,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        """`parameters` are all of the model's. The masters are not initialised."""
+        self._parameters = parameters
+        self._memory = memory
+        self._window_bytes = window_bytes
+        trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
+        self._cut = _partition(trained) if stage == 1 and trained else None
+        self._cut_frozen = _partition(frozen) if stage == 1 and frozen else None
+        self.tensors = {name: self._master(name) for name in parameters}
+        self.weights = {name: nn.Parameter(self.tensors[name]) for name in trained}
+        self.reduction = reduction_of(self.weights, memory.device.device)
+        self._buffers = {name: self._buffer(name) for name in trained}
+        self._scratch: torch.Tensor | None = None
+        self._norms: dict[str, torch.Tensor] = {}
+        offloaded = memory.state is not memory.device
+        self._courier: Courier = make_courier(memory.device.device) if offloaded else Direct()
+        for name, parameter in trained.items():
+            parameter.register_post_accumulate_grad_hook(partial(self._take, name))
+
+    def publish(self) -> None:
+        """Give the model the values of all masters; all ranks call it together."""
+        with torch.no_grad():
+            for name, master in self.tensors.items():
+                self._rows(name).copy_(local(master))
+            for cut in (self._cut, self._cut_frozen):
+                if cut is not None:
+                    cut.share()
+
+    def windows(self) -> list[list[str]]:
+        """As `Way.windows`; the same on every rank, whatever rows it has."""
+        found: list[list[str]] = []
+        room = 0
+        for name, weight in self.weights.items():
+            size = weight.numel() * weight.itemsize
+            if not found or size > room:
+                found.append([])
+                room = self._window_bytes
+            found[-1].append(name)
+            room -= size
+        return found
+
+    def norm(self) -> float:
+        """As `Way.norm`: the device took it, block by block, before it let go of the gradients."""
+        return joined_norm(list(self._norms.values()), self.reduction)
+
+    def fetch(self, names: Iterable[str], factor: float) -> None:
+        """As `Way.fetch`."""
+        self._courier.arrived()
+        free = 0
+        for name in names:
+            if name not in self._norms:
+                continue
+            gradient = self._buffers[name]
+            if gradient.dtype != torch.float32:
+                room = self._room()[free : free + gradient.numel()]
+                free += gradient.numel()
+                gradient = room.view(gradient.shape).copy_(gradient)
+            if factor != 1.0:
+                gradient.mul_(factor)
+            self.weights[name].grad = _like(self.tensors[name], gradient)
+
+    def store(self, names: Iterable[str]) -> None:
+        """As `Way.store`."""
+        for name in names:
+            if self.weights[name].grad is not None:
+                self.weights[name].grad = None
+                buffer = self._buffers[name]
+                buffer.copy_(local(self.tensors[name]))
+                self._courier.up(buffer, self._rows(name))
+
+    def finish(self) -> None:
+        """As `Way.finish`."""
+        self._courier.delivered()
+        if self._cut is not None:
+            self._cut.share()
+        self._norms.clear()
+
+    def discard(self) -> None:
+        """As `Way.discard`."""
+        self._norms.clear()
+
+    def _take(self, name: str, weight: nn.Parameter) -> None:
+        # FSDP calls it where the gradient is reduced: on CUDA, in the stream that does it.
+        gradient = weight.grad
+        assert isinstance(gradient, DTensor)
+        rows = local(gradient if self._cut is None else self._cut.rows_of(gradient))
+        self._norms[name] = local_norm(rows)
+        self._courier.down(rows, self._buffers[name])
+        weight.grad = None
+
+    def _rows(self, name: str) -> torch.Tensor:
+        """The model's memory of what this rank updates; FSDP may replace it in the first step."""
+        for cut in (self._cut, self._cut_frozen):
+            if cut is not None and name in cut.rows:
+                return local(cut.rows[name]).detach()
+        return local(self._parameters[name]).detach()
+
+    def _master(self, name: str) -> DTensor:
+        parameter = self._parameters[name]
+        assert isinstance(parameter, DTensor)
+        memory = self._memory.state.empty(self._rows(name).shape, torch.float32, MASTERS)
+        mesh, placements = parameter.device_mesh, parameter.placements
+        if self._cut is not None or self._cut_frozen is not None:
+            mesh, placements = mesh[REPLICATE], (Shard(0),)
+        return wrap(memory, mesh, placements, parameter.shape)
+
+    def _buffer(self, name: str) -> torch.Tensor:
+        rows = self._rows(name)
+        return self._memory.transfer.empty(rows.shape, rows.dtype, GRADIENTS)
+
+    def _room(self) -> torch.Tensor:
+        if self._scratch is None:
+            sizes = {name: buffer.numel() for name, buffer in self._buffers.items()}
+            most = max(sum(sizes[name] for name in names) for names in self.windows())
+            place = self._memory.device
+            if self._memory.state is not place:
+                place = self._memory.host
+            self._scratch = place.empty((most,), torch.float32, SCRATCH)
+        return self._scratch
+
+
+def _partition(parameters: Mapping[str, nn.Parameter]) -> Partition:
+    mesh = next(iter(parameters.values())).device_mesh[REPLICATE]
+    return Partition(parameters, mesh)
+
+
+def _like(master: DTensor, memory: torch.Tensor) -> DTensor:
+    return wrap(memory, master.device_mesh, master.placements, master.shape)

@@ -1,0 +1,143 @@
+"""The optimizer over the shards, its state primed so that it exists before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from zerotools.formats.dcp.jobrecord import OptimizerGroup, OptimizerRecord
+from zerotools.jobs.spec import TrainSpec
+from zerotoolsd.trainer.engine_torch import adafactor
+from zerotoolsd.trainer.engine_torch.gradients import Reduction, Way, clipping, local
+from zerotoolsd.trainer.engine_torch.memory import MOMENTS, Place
+from zerotoolsd.trainer.engine_torch.sharding import wrap
+
+OPTIONS = ("betas", "eps", "momentum")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Weights that are updated at once, and torch's optimizer of them."""
+
+    names: tuple[str, ...]
+    torch: torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """torch's optimizers over the weights that `way` brings gradients to."""
+
+    way: Way
+    windows: tuple[Window, ...]
+    kind: str
+
+    def norm(self) -> float:
+        """The global norm of the gradients as they are, scaled by the loss scale."""
+        return self.way.norm()
+
+    def step(self, rate: float, *, norm: float, largest: float, loss_scale: float = 1.0) -> None:
+        """Update the weights at learning rate `rate`, by gradients of `norm` that are clipped to
+        `largest` (0: not), both without the loss scale; all ranks call it together."""
+        factor = clipping(norm, largest) / loss_scale
+        for window in self.windows:
+            for group in window.torch.param_groups:
+                group["lr"] = rate
+            self.way.fetch(window.names, factor)
+            window.torch.step()
+            self.way.store(window.names)
+        self.way.finish()
+
+    def discard(self) -> None:
+        """Let go of the gradients; the weights stay as they are."""
+        self.way.discard()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Its tensors as `<parameter name>.<state>`; they are live, not copies."""
+        return {
+            f"{name}.{role}": tensor
+            for window in self.windows
+            for name in window.names
+            for role, tensor in window.torch.state[self.way.weights[name]].items()
+        }
+
+    def describe(self) -> OptimizerRecord:
+        """The groups by parameter name, for the checkpoint's record."""
+        names = {weight: name for name, weight in self.way.weights.items()}
+        found: dict[bool, tuple[dict[str, Any], list[str]]] = {}
+        for window in self.windows:
+            for group in window.torch.param_groups:
+                _, params = found.setdefault(_decays(group["params"][0]), (group, []))
+                params += [names[weight] for weight in group["params"]]
+        groups = (
+            OptimizerGroup(
+                lr=float(group["lr"]),
+                weight_decay=float(group["weight_decay"]),
+                params=tuple(params),
+                **{name: group[name] for name in OPTIONS if name in group},
+            )
+            for _, (group, params) in sorted(found.items(), reverse=True)
+        )
+        return OptimizerRecord(self.kind, tuple(groups))
+
+
+def make_optimizer(way: Way, train: TrainSpec, place: Place) -> Optimizer:
+    """What `train.optimizer` names, its state at `place`; tensors of two or more dimensions decay,
+    the others do not."""
+    windows = [_window(way, tuple(names), train, place) for names in way.windows() if names]
+    return Optimizer(way, tuple(windows), train.optimizer)
+
+
+def _window(way: Way, names: tuple[str, ...], train: TrainSpec, place: Place) -> Window:
+    weights = [way.weights[name] for name in names]
+    groups = [
+        {"params": [p for p in weights if _decays(p)], "weight_decay": train.weight_decay},
+        {"params": [p for p in weights if not _decays(p)], "weight_decay": 0.0},
+    ]
+    optimizer = _optimizer([group for group in groups if group["params"]], train, way.reduction)
+    # torch makes the state in the first step; asking for it earlier takes a step with zero
+    # gradients, which counts. Tensors that exist can be loaded into, and saved at step 0.
+    for weight in weights:
+        optimizer.state[weight] = _first_state(weight, train, place)
+    return Window(names, optimizer)
+
+
+def _decays(weight: torch.Tensor) -> bool:
+    return len(weight.shape) >= 2
+
+
+def _optimizer(
+    groups: list[dict[str, Any]], train: TrainSpec, reduction: Reduction
+) -> torch.optim.Optimizer:
+    if train.optimizer == "adafactor":
+        return adafactor.Adafactor(groups, reduction, lr=train.learning_rate)
+    if train.optimizer == "sgd":
+        # The fused one knows no DTensor.
+        return torch.optim.SGD(
+            groups, lr=train.learning_rate, momentum=train.momentum, foreach=True
+        )
+    betas = (train.betas[0], train.betas[1])
+    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.eps, fused=True)
+
+
+def _first_state(weight: nn.Parameter, train: TrainSpec, place: Place) -> dict[str, torch.Tensor]:
+    if train.optimizer == "adafactor":
+        return adafactor.first_state(weight, place)
+    if train.optimizer == "sgd":
+        # Of no momentum torch makes a tensor, too, only to ignore it.
+        return {"momentum_buffer": _zeros(weight, place)} if train.momentum else {}
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=weight.device),
+        "exp_avg": _zeros(weight, place),
+        "exp_avg_sq": _zeros(weight, place),
+    }
+
+
+def _zeros(weight: nn.Parameter, place: Place) -> torch.Tensor:
+    memory = place.zeros(local(weight).shape, weight.dtype, MOMENTS)
+    if not isinstance(weight, DTensor):
+        return memory
+    return wrap(memory, weight.device_mesh, weight.placements, weight.shape)

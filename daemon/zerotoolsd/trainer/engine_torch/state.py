@@ -1,0 +1,61 @@
+"""The tensors of a run under the names that a checkpoint gives them, at every stage alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zerotoolsd.trainer.engine_torch.masters import Masters
+from zerotoolsd.trainer.engine_torch.memory import Memory
+from zerotoolsd.trainer.engine_torch.optimizer import Optimizer
+from zerotoolsd.trainer.engine_torch.sharding import is_whole
+from zerotoolsd.trainer.model.weights import persistent_buffers
+
+
+@dataclass(frozen=True)
+class Live:
+    """The model and optimizer that train. Their tensors are loaded into in place.
+
+    Where there are `masters`, the model's own weights are copies of them: see `publish`.
+    """
+
+    model: Any
+    optimizer: Optimizer
+    memory: Memory
+    masters: Masters | None = None
+
+    @property
+    def parameters(self) -> Mapping[str, torch.Tensor]:
+        """The tensor with the exact value of each parameter, by name."""
+        if self.masters is not None:
+            return self.masters.tensors
+        return dict(self.model.named_parameters())
+
+    def publish(self) -> None:
+        """Have the model compute with the values of `parameters`, after they were set from
+        outside; all ranks call it together."""
+        if self.masters is not None:
+            self.masters.publish()
+
+    def tree(self) -> dict[str, dict[str, torch.Tensor]]:
+        """`model.<name>` and `optim.<name>.<state>`; canonical names only."""
+        model = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        return {
+            "model": {**model, **persistent_buffers(self.model)},
+            "optim": self.optimizer.state(),
+        }
+
+    def flat(self) -> dict[str, torch.Tensor]:
+        """The same, by dotted name."""
+        return {
+            f"{top}.{name}": tensor
+            for top, branch in self.tree().items()
+            for name, tensor in branch.items()
+        }
+
+    def replicated(self) -> tuple[str, ...]:
+        """Names of the tensors that every rank holds in full, however many ranks there are."""
+        return tuple(name for name, tensor in self.flat().items() if is_whole(tensor))

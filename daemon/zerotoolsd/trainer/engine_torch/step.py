@@ -1,0 +1,81 @@
+"""One optimizer step: forward and backward over the rank's share, clip, agree, update or skip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from zerotools.jobs.spec import TrainSpec
+from zerotoolsd.trainer.data.sequences import Share
+from zerotoolsd.trainer.engine_torch.state import Live
+from zerotoolsd.trainer.enginetype import Outcome
+from zerotoolsd.trainer.failures import Diverged
+from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.model.objective import token_loss
+from zerotoolsd.trainer.schedule import learning_rate
+
+
+def train_step(
+    live: Live,
+    share: Share,
+    step: int,
+    train: TrainSpec,
+    group: Group,
+    *,
+    stop_asked: Callable[[], bool],
+    skipped: int = 0,
+    loss_scale: float | None = None,
+    may_skip: bool = False,
+) -> Outcome:
+    """Optimizer step `step`, counted from 0, on this rank's `share`.
+
+    The schedule counts the steps that were not `skipped`. With a `loss_scale`, or where it
+    `may_skip`, a step whose loss or gradients are not finite on any rank is skipped on all.
+
+    The loss is the mean over the tokens of the global batch: each piece counts by its tokens, and
+    by the number of ranks too, as the sharding averages gradients over these.
+
+    Raises:
+        Diverged: loss or gradient is not finite; the weights are as they were.
+    """
+    examples = share.examples
+    micro = train.micro_batch_size or len(examples)
+    pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
+    weight = group.rank.world_size / max(1, share.predicted)
+    loss = torch.zeros((), dtype=torch.float32, device=group.device)
+    for number, piece in enumerate(pieces):
+        live.model.set_requires_gradient_sync(number == len(pieces) - 1)
+        part = token_loss(live.model, piece, group.device) * weight
+        (part if loss_scale is None else part * loss_scale).backward()
+        loss += part.detach()
+    # That of the scaled gradients, which is not finite if any of them is not.
+    norm = live.optimizer.norm()
+    grad_norm = norm if loss_scale is None else norm / loss_scale
+    # The stop request travels with the loss, so that all ranks stop after the same step.
+    asked = stop_asked()
+    overflow = not math.isfinite(grad_norm)
+    total, stops, overflows = group.total([float(loss), float(asked), float(overflow)])
+    mean = total / group.rank.world_size
+    is_finite = overflows == 0 and math.isfinite(mean)
+    skip = not is_finite and (may_skip or loss_scale is not None)
+    rate = learning_rate(train, step - skipped)
+    if not skip:
+        check_finite(step, mean, grad_norm)
+        live.optimizer.step(
+            rate, norm=grad_norm, largest=train.max_grad_norm, loss_scale=loss_scale or 1.0
+        )
+    else:
+        live.optimizer.discard()
+    return Outcome(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
+
+
+def check_finite(step: int, loss: float, grad_norm: float) -> None:
+    """Raise Diverged if step `step`, counted from 0, came to no number."""
+    for name, value in (("loss", loss), ("gradient norm", grad_norm)):
+        if not math.isfinite(value):
+            raise Diverged(
+                f"the {name} of step {step + 1} is {value}: training has diverged; lower "
+                "train.learning_rate or lengthen train.warmup_steps, and resume from a checkpoint"
+            )

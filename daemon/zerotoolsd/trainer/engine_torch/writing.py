@@ -1,0 +1,38 @@
+"""A rank's tensors into a DCP directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+
+from zerotoolsd.trainer.checkpoints.replicas import Tree
+from zerotoolsd.trainer.checkpoints.saving import SaveFailed
+from zerotoolsd.trainer.engine_torch.finite import first_not_finite
+from zerotoolsd.trainer.failures import Diverged
+from zerotoolsd.trainer.group import Group
+
+
+def write_tensors(tree: Tree, directory: Path, group: Group) -> None:
+    """Write `tree`, this rank's part of the state, fsynced; all ranks call it together.
+
+    Raises:
+        SaveFailed: a rank could not write.
+        Diverged: a value is not finite, on any rank: nothing is written.
+    """
+    bad = [name for name in group.gathered(first_not_finite(tree)) if name is not None]
+    if bad:
+        raise Diverged(
+            f"{bad[0]} has values that are not finite, and is not saved: training has diverged; "
+            "lower train.learning_rate or lengthen train.warmup_steps, and resume from a checkpoint"
+        )
+    writer = dcp.FileSystemWriter(directory, single_file_per_rank=True, sync_files=True)
+    try:
+        dcp.save(tree, storage_writer=writer, process_group=group.control)
+    except CheckpointException as error:  # a BaseException: it must not pass as an interruption
+        raise SaveFailed(_causes(error)) from error
+
+
+def _causes(error: CheckpointException) -> str:
+    return "; ".join(f"rank {rank}: {pair[0]}" for rank, pair in sorted(error.failures.items()))

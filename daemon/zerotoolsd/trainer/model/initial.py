@@ -1,0 +1,162 @@
+"""Initial weights that depend on the seed and the parameter's name, not on the ranks.
+
+Every rank walks over the blueprint, one block (or one module outside the blocks) at a time: gives
+it memory on the CPU, runs the model's own initialisation on each of its modules, with random
+numbers seeded by (seed, name of the module), keeps its own shard, and lets go of the rest. No rank
+ever holds more than a block beside its shards. Buffers, which no checkpoint need hold, come from
+the same rule.
+
+Memory is filled with NaN first, so that what the model's rule leaves out is noticed.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from zerotools.core.errors import Unsupported
+from zerotoolsd.trainer.engine_torch.memory import START, Place
+from zerotoolsd.trainer.engine_torch.sharding import local_part
+from zerotoolsd.trainer.model.blueprint import Blueprint
+from zerotoolsd.trainer.model.lora import base_module, is_adapter, start_adapter
+
+
+def seed_from(*parts: object) -> int:
+    """A 63-bit seed that follows from `parts`, the same in every process."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def initialise(
+    parameters: Mapping[str, torch.Tensor],
+    buffers: Mapping[str, torch.Tensor],
+    blueprint: Blueprint,
+    seed: int,
+    host: Place,
+) -> None:
+    """Fill `parameters` and `buffers` of the blueprint's model, by name, with memory of `host` to
+    make them in. Parameters that are not given are not initialised: they will be loaded.
+
+    Raises:
+        Unsupported: the model's own rule leaves a tensor without a value.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for prefix, module in units(blueprint):
+            names = (name for name, _ in module.named_parameters(prefix))
+            wanted = not parameters.keys().isdisjoint(names)
+            if wanted or next(module.buffers(), None) is not None:
+                _fill(parameters, buffers, blueprint, seed, host, prefix)
+
+
+def _fill(
+    parameters: Mapping[str, torch.Tensor],
+    buffers: Mapping[str, torch.Tensor],
+    blueprint: Blueprint,
+    seed: int,
+    host: Place,
+    prefix: str,
+) -> None:
+    """One unit; its memory is gone when this returns."""
+    unit = with_values(blueprint, prefix, seed, host)
+    for name, value in unit.named_parameters(prefix):
+        if name in parameters:
+            _keep(parameters[name], value)
+    for name, value in unit.named_buffers(prefix):
+        buffers[name].copy_(value)
+
+
+def with_values(blueprint: Blueprint, prefix: str, seed: int, host: Place) -> nn.Module:
+    """The unit `prefix` with memory and its initial values. The caller keeps the random numbers,
+    and the gradients, of the process apart.
+
+    Raises:
+        Unsupported: the model's own rule leaves a tensor without a value.
+    """
+    unit = with_memory(blueprint, prefix, host)
+    _run_rule(blueprint.model, prefix, unit, seed)
+    for name, value in [*unit.named_parameters(prefix), *unit.named_buffers(prefix)]:
+        _check(name, value)
+    return unit
+
+
+def units(blueprint: Blueprint) -> Iterator[tuple[str, nn.Module]]:
+    """(name, module): each block whole, each other module that has tensors of its own."""
+    inside: str | None = None
+    for name, module in blueprint.model.named_modules():
+        if inside is not None and name.startswith(inside):
+            continue
+        if name in blueprint.blocks:
+            inside = f"{name}."
+            yield name, module
+        elif _own_names(name, module) - set(blueprint.aliases):
+            yield name, _alone(module)
+
+
+def _alone(module: nn.Module) -> nn.Module:
+    """A copy of `module` without its children, with the same tensors."""
+    alone = copy.copy(module)
+    alone._parameters = dict(module._parameters)
+    alone._buffers = dict(module._buffers)
+    alone._modules = {}
+    return alone
+
+
+def with_memory(blueprint: Blueprint, prefix: str, host: Place) -> nn.Module:
+    """The unit `prefix` with memory, and any values."""
+    module = blueprint.model.get_submodule(prefix)
+    if prefix not in blueprint.blocks:
+        alone = _alone(module)
+        _give_memory(alone, host)
+        return alone
+    block = copy.deepcopy(module)
+    for part in block.modules():
+        _give_memory(part, host)
+    return block
+
+
+def _own_names(prefix: str, module: nn.Module) -> set[str]:
+    names = {name for name, _ in module.named_parameters(prefix, recurse=False)}
+    return names | {name for name, _ in module.named_buffers(prefix, recurse=False)}
+
+
+def _give_memory(module: nn.Module, host: Place) -> None:
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            memory = host.empty(parameter.shape, parameter.dtype, START).fill_(torch.nan)
+            module._parameters[name] = nn.Parameter(memory, parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            empty = torch.nan if buffer.is_floating_point() else 0
+            module._buffers[name] = host.empty(buffer.shape, buffer.dtype, START).fill_(empty)
+
+
+def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
+    """Children before parents, as `PreTrainedModel.initialize_weights` does."""
+    for name, module in reversed(list(unit.named_modules(prefix=prefix))):
+        torch.default_generator.manual_seed(seed_from("weights", seed, base_module(name)))
+        if is_adapter(f"{name}."):
+            start_adapter(f"{name}.", module)
+        else:
+            model._init_weights(module)
+
+
+def _check(name: str, value: torch.Tensor) -> None:
+    if value.is_floating_point() and bool(torch.isnan(value).any()):
+        raise Unsupported(
+            f"the model's initialisation gives {name} no value when it is built without memory: "
+            "train from a directory with weights (model.path)"
+        )
+
+
+def _keep(parameter: torch.Tensor, value: torch.Tensor) -> None:
+    if not isinstance(parameter, DTensor):
+        parameter.copy_(value)
+        return
+    local, box = local_part(parameter)
+    local.copy_(value[box])

@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotoolsd.trainer.data.corpus import PIECE_BYTES, ByteTokens, find_files, measure, text_pieces
+
+
+def test_files_come_sorted_by_pattern_and_once(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "deep/c.txt", "other.md"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    found = find_files([f"{tmp_path}/other.md", f"{tmp_path}/**/*.txt", f"{tmp_path}/*.txt"])
+    assert [path.name for path in found] == ["other.md", "a.txt", "b.txt", "c.txt"]
+
+
+def test_a_pattern_without_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadRequest, match=r"no file matches .*/folder"):
+        find_files([f"{tmp_path}/folder"])
+
+
+@pytest.mark.parametrize("before", [0, 5, PIECE_BYTES - 1, PIECE_BYTES + 7])
+def test_the_first_byte_that_is_not_utf8_is_named(tmp_path: Path, before: int) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"\n" + b"a" * before + b"\n\xe9 is Latin-1")
+    with pytest.raises(BadFile, match=rf"latin\.txt, line 3: .* byte {before + 2} .* 0xe9"):
+        measure([path])
+
+
+def test_a_character_cut_off_at_the_end_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cut.txt"
+    path.write_bytes(b"abc" + "é".encode()[:1])
+    with pytest.raises(BadFile, match=r"line 1: .* byte 3 of the file is 0xc3"):
+        measure([path])
+
+
+def test_a_character_across_two_pieces_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    text = "a" * (PIECE_BYTES - 1) + "€" + "b" * 10
+    path.write_text(text, "utf-8")
+    assert "".join(text_pieces(path)) == text
+    assert measure([path]) == [PIECE_BYTES + 12]
+
+
+@given(parts=st.lists(st.binary(max_size=9), min_size=1, max_size=6), data=st.data())
+def test_a_slice_is_that_of_the_files_joined(
+    parts: list[bytes], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("parts")
+    paths = [folder / str(number) for number in range(len(parts))]
+    for path, part in zip(paths, parts, strict=True):
+        path.write_bytes(part)
+    joined = b"".join(parts)
+    tokens = ByteTokens(paths, [len(part) for part in parts])
+    start = data.draw(st.integers(0, len(joined)))
+    stop = data.draw(st.integers(start, len(joined)))
+    assert len(tokens) == len(joined)
+    assert tokens.read(start, stop) == joined[start:stop]
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"0123456789")
+    tokens = ByteTokens([path], measure([path]))
+    path.write_bytes(b"01234")
+    with pytest.raises(BadFile, match=r"log\.txt had 10 bytes when the job began"):
+        tokens.read(2, 8)
