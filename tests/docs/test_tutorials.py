@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,16 @@ def done(name: str, directory: Path) -> str:
     with daemon_in(directory / "state", program=REAL) as daemon:
         daemon.start()
         return follow(TUTORIALS / name, work, daemon.state / "api.sock")
+
+
+@pytest.mark.deepspeed
+def test_fine_tune_on_two_cards(tmp_path: Path) -> None:
+    said = done("fine-tune-on-two-cards.md", tmp_path)
+    apart = re.search(r"^at most ([\d.]+)% apart$", said, re.M)
+    assert apart is not None
+    assert float(apart[1]) < 0.5
+    assert "wrote merged-deepspeed" in said
+    assert "wrote merged-torch" in said
 
 
 def test_a_model_that_does_not_fit(tmp_path: Path) -> None:

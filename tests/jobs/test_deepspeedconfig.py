@@ -54,6 +54,7 @@ def test_what_is_missing_comes_from_the_job_where_deepspeeds_default_is_another(
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-6}},
         "train_micro_batch_size_per_gpu": 6,
         "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0,
     }
 
 

@@ -55,6 +55,8 @@ def test_commands_in_documents_exist(path: Path) -> None:
 def test_job_files_in_documents_are_valid(path: Path) -> None:
     for block in blocks(path, "toml"):
         if "[model" in block:
+            if 'engine = "deepspeed"' in block and "[deepspeed]" not in block:
+                block += "[deepspeed.config]\n"  # which `submit --deepspeed` puts in
             parse_job(block, source=named(path), base_dir=ROOT)
 
 

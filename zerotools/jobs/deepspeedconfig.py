@@ -70,8 +70,8 @@ def completed(spec: JobSpec) -> Tree:
     micro = train.micro_batch_size or per_rank
     config.setdefault(BATCH[1], micro)
     config.setdefault(BATCH[2], per_rank // int(config[BATCH[1]]))
-    if train.max_grad_norm:
-        config.setdefault("gradient_clipping", train.max_grad_norm)
+    # 0 too: what DeepSpeed does without this key depends on its version.
+    config.setdefault("gradient_clipping", train.max_grad_norm)
     if spec.zero.stage and not isinstance(config.get("zero_optimization"), bool):
         config.setdefault("zero_optimization", {}).setdefault("stage", spec.zero.stage)
     if train.precision != "fp32" and precision_of(config) == "fp32":

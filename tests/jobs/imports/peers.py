@@ -2,6 +2,7 @@
 
 `trainer`: the fixture zero3_auto.json after Hugging Face's Trainer has resolved it.
 `fields`: every key of DeepSpeed's configuration models, with its default.
+`clipping`: to what DeepSpeed clips where its configuration does not say.
 `accepts FILE...`: whether DeepSpeed takes each configuration, on one rank; else what it says.
 """
 
@@ -67,6 +68,12 @@ def fields() -> dict[str, Any]:
     }
 
 
+def clipping() -> Any:
+    from deepspeed.runtime.constants import GRADIENT_CLIPPING_DEFAULT
+
+    return GRADIENT_CLIPPING_DEFAULT
+
+
 def _plain(value: Any) -> Any:
     value = value.value if isinstance(value, Enum) else value
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
@@ -91,6 +98,8 @@ if __name__ == "__main__":
             told: Any = trainer()
         case ["fields"]:
             told = fields()
+        case ["clipping"]:
+            told = clipping()
         case ["accepts", *files]:
             told = accepts(files)
     sys.stdout.write("\n" + json.dumps(told))

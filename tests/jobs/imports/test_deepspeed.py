@@ -82,7 +82,7 @@ class TestMapping:
     def test_silence_means_what_deepspeed_does_then(self) -> None:
         imported = ds_text('{"train_batch_size": 8}', a_job())
         assert imported.tree["train"]["precision"] == "fp32"
-        assert imported.tree["train"]["max_grad_norm"] == 0.0
+        assert imported.tree["train"]["max_grad_norm"] == 1.0
         assert imported.tree["zero"]["stage"] == 0
 
     def test_what_the_job_says_beats_silence(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.imports.jobs import JOB, a_job, ds
+from zerotools.jobs.imports.deepspeed import CLIPPING
 from zerotools.jobs.imports.deepspeed_keys import KEYS, SECTIONS
 
 pytestmark = pytest.mark.deepspeed
@@ -44,6 +45,10 @@ def test_the_table_has_every_field_of_deepspeed_with_its_default() -> None:
         if KEYS[name].default != default
     }
     assert differing == {}
+
+
+def test_deepspeed_clips_without_being_told() -> None:
+    assert ask("clipping") == CLIPPING
 
 
 # With the number of ranks on which DeepSpeed's own check of the batch sizes holds.

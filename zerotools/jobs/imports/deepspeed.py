@@ -27,6 +27,11 @@ _BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
 """As transformers/integrations/deepspeed.py fills them in."""
 
 
+CLIPPING = 1.0
+"""To what DeepSpeed clips where its JSON does not say; before pull request 8068 (June 2026) it did
+not clip then."""
+
+
 def read_deepspeed(
     document: Document, claims: Claims, findings: Findings, *, hidden_size: int | None
 ) -> Tree:
@@ -65,7 +70,7 @@ def _read_clipping(reading: Reading) -> None:
     name, key = "gradient_clipping", "train.max_grad_norm"
     if reading.peek(name) is None:
         reading.take(name)
-        reading.default(name, key, 0.0)
+        reading.default(name, key, CLIPPING)
         return
     if reading.peek(name) == AUTO:
         known = reading.known(key)
