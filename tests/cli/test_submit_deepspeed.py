@@ -46,6 +46,20 @@ def test_an_option_and_a_key_that_names_the_file_queue_the_same(
     assert "deepspeed.config = ds.json: has no place beside --deepspeed" in twice.err
 
 
+def test_blog_syntax_is_let_pass_in_a_file_that_the_job_names(
+    zerotools: Command, service: FakeService, tmp_path: Path
+) -> None:
+    job, config = written(tmp_path, f'{ENGINE}{PRECISION}[deepspeed]\nconfig = "ds.json"\n')
+    Path(config).write_text(f"// from a blog\n{CONFIG}")
+    assert "or give --lenient" in zerotools("submit", job).err
+    done = zerotools("submit", job, "--lenient")
+    assert done.status == 0, done.err
+    assert "ds.json:1: a comment" in done.err
+    assert queued(service, 1)["zero_optimization"] == {"stage": 2}
+    job, _ = written(tmp_path, ENGINE)
+    assert "--lenient is for a config in a file" in zerotools("submit", job, "--lenient").err
+
+
 def test_without_a_configuration_it_is_refused(zerotools: Command, tmp_path: Path) -> None:
     job, _ = written(tmp_path, ENGINE)
     done = zerotools("submit", job)

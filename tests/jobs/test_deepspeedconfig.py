@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.deepspeedconfig import completed, device_of, on_nvme, precision_of, stage_of
+from zerotools.jobs.deepspeedconfig import (
+    completed,
+    device_of,
+    offloaded_to,
+    on_nvme,
+    precision_of,
+    stage_of,
+)
 from zerotools.jobs.parse import job_from_dict
 from zerotools.jobs.spec import JobSpec
 
@@ -97,6 +104,42 @@ def test_what_cannot_be_committed_or_resolved_is_refused() -> None:
     assert "zerotools reshard; remove it" in refusal(universal)
     found = refusal({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})
     assert 'optimizer.params.lr = "auto": zerotools submit resolves it' in found
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"sequence_parallel_size": 2}, "sequence_parallel_size = 2: makes ranks share"),
+        ({"tensor_parallel": {"autotp_size": 2}}, "autotp_size = 2: makes ranks share"),
+        ({"autotuning": {"enabled": True}}, "autotuning.enabled = true: tries settings out"),
+        ({"data_efficiency": {"enabled": True}}, "enabled = true: works in DeepSpeed's data"),
+    ],
+)
+def test_what_needs_another_loop_is_refused(config: dict[str, Any], said: str) -> None:
+    assert said in refusal(config)
+
+
+def test_what_is_switched_off_may_be_there() -> None:
+    off = {"sequence_parallel_size": 1, "autotuning": {"enabled": False}}
+    job({**off, "tensor_parallel": {"autotp_size": 0}})
+
+
+def test_a_micro_batch_that_does_not_divide_is_refused() -> None:
+    found = refusal({"train_micro_batch_size_per_gpu": 4})
+    assert "train_micro_batch_size_per_gpu = 4: must divide the 6 sequences of a rank" in found
+
+
+def test_null_is_as_if_it_were_not_there() -> None:
+    nothing = {"zero_optimization": None, "optimizer": None, "bf16": None, "scheduler": None}
+    train = {"precision": "bf16"}
+    assert completed(job(nothing, train=train)) == completed(job({"moe": None}, train=train))
+
+
+def test_where_state_is_by_the_job_files_names() -> None:
+    cpu, nvme = {"device": "cpu"}, {"device": "nvme", "nvme_path": "/n"}
+    both = {"stage": 3, "offload_optimizer": nvme, "offload_param": cpu}
+    assert offloaded_to(job({"zero_optimization": both})) == ("disk", "cpu")
+    assert offloaded_to(job({"zero_optimization": {"stage": 1}})) == ("none", "none")
 
 
 def test_the_engine_and_its_table_belong_together() -> None:

@@ -36,3 +36,19 @@ def test_where_state_is_most_of_it_a_smaller_batch_comes_later() -> None:
     assert settings_to_try(offloaded, mostly_state=True, most=1) == [
         'zero.stage = 3 with offload.params = "cpu"'
     ]
+
+
+def test_what_deepspeeds_json_says_is_proposed_in_its_words() -> None:
+    offload = {"offload_optimizer": {"device": "cpu"}}
+    section: dict[str, object] = {"stage": 2, **offload}
+    tree = {"engine": "deepspeed", "zero": {"stage": 2}}
+    spec = parsed(**tree, deepspeed={"config": {"zero_optimization": section}})
+    assert settings_to_try(spec, mostly_state=True) == [
+        "deepspeed.config zero_optimization.stage = 3 (it is 2 now)",
+        "deepspeed.config zero_optimization.stage = 3 with "
+        'zero_optimization.offload_param.device = "cpu"',
+    ]
+    del section["offload_optimizer"]
+    spec = parsed(**tree, deepspeed={"config": {"zero_optimization": section}})
+    wanted = 'deepspeed.config zero_optimization.offload_optimizer.device = "cpu"'
+    assert settings_to_try(spec, mostly_state=True)[1] == wanted

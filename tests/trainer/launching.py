@@ -148,7 +148,8 @@ class Attempt:
 
 
 def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> Attempt:
-    """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where."""
+    """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where, and
+    the ranks have its `env`."""
     run_dir.mkdir(parents=True, exist_ok=True)
     spec = {"output_dir": str(run_dir / "out"), **tree}
     (run_dir / "spec.json").write_text(json.dumps(spec), "utf-8")
@@ -156,7 +157,7 @@ def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> At
     port = _free_port()
     processes = []
     for rank in range(tree["ranks"]):
-        environment = _environment(rank, tree["ranks"], port, run_dir)
+        environment = _environment(rank, tree["ranks"], port, run_dir) | tree.get("env", {})
         with (run_dir / f"rank-{rank}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", str(script), "--run-dir", str(run_dir)],

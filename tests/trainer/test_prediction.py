@@ -57,3 +57,17 @@ def test_every_stage_and_place(ranks: int, text: Path, tmp_path: Path) -> None:
                 DEVICE if tree.get("offload", {}).get("params") is None else HOST, GRADIENTS
             ]
         assert {key: size for key, size in most.items() if size} == predicted, name
+
+
+def test_what_deepspeed_offloads_is_predicted_on_the_host(text: Path) -> None:
+    from zerotoolsd.trainer.model.blueprint import draw, read_config
+    from zerotoolsd.trainer.prediction import predict
+
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    tree = {"engine": "deepspeed", "zero": {"stage": 2}, "train": {"precision": "bf16"}}
+    config = {"zero_optimization": zero, "bf16": {"enabled": True}}
+    spec = job_from_dict(job(text, **tree, deepspeed={"config": config}), source="job")
+    blueprint = draw(read_config(spec.model))
+    trained, _ = blueprint.parameter_count()
+    found = predict(spec, blueprint)
+    assert (found.device, found.host) == (2 * trained, 14 * trained)

@@ -102,10 +102,7 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
     def collected(
         *, deepspeed: Path | None, accelerate: Path | None, lenient: bool, **given: Any
     ) -> int:
-        configs = Configs(deepspeed, accelerate, lenient)
-        if lenient and not configs.any:
-            raise BadRequest("--lenient is for a config; give --deepspeed or --accelerate")
-        return command(**given, configs=configs)
+        return command(**given, configs=Configs(deepspeed, accelerate, lenient))
 
     options = (
         click.option(

@@ -35,6 +35,8 @@ def command(job_file: str | None, configs: Configs, output: Path | None, as_json
     What became of every key of the config is told on standard error: mapped to a key of the job
     file, passed through to DeepSpeed, or ignored, and why.
     """
+    if configs.lenient and not configs.any:
+        raise BadRequest("--lenient is for a config; give --deepspeed or --accelerate")
     if not configs.any:
         raise BadRequest("there is no config to import; give --deepspeed or --accelerate")
     imported = configs.imported(None if job_file is None else read_job_file(job_file))

@@ -80,7 +80,12 @@ def read_job(name: str, configs: Configs) -> JobSpec:
         BadRequest, Unsupported: naming the file and the key.
     """
     job = read_job_file(name)
-    if not configs.any and look_up(job.tree, CONFIG) is None:
+    config = look_up(job.tree, CONFIG)
+    if configs.lenient and not configs.any and not isinstance(config, str):
+        raise BadRequest(
+            f"{name}: --lenient is for a config in a file; give --deepspeed or --accelerate"
+        )
+    if not configs.any and config is None:
         return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
     imported = configs.imported(job)
     if imported.problem is not None:

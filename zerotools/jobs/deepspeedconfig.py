@@ -1,7 +1,7 @@
 """DeepSpeed's configuration against the job that it belongs to: what it says, and what it lacks.
 
-A key that the configuration has is never changed. One that it lacks is added only where DeepSpeed's
-default is not what the job says.
+A key that the configuration has is never changed. One that it lacks, or has as null, is added only
+where DeepSpeed's default is not what the job says.
 """
 
 from __future__ import annotations
@@ -50,6 +50,14 @@ def device_of(config: Mapping[str, Any], what: str) -> str:
     return str(device).lower()
 
 
+def offloaded_to(spec: JobSpec) -> tuple[str, str]:
+    """Where optimizer and parameters are, by the job file's names: its own, or DeepSpeed's."""
+    if spec.engine != "deepspeed":
+        return spec.offload.optimizer, spec.offload.params
+    optimizer, params = (device_of(spec.deepspeed.tree, what) for what in ("optimizer", "param"))
+    return "disk" if optimizer == "nvme" else optimizer, "cpu" if params != "none" else params
+
+
 def on_nvme(config: Mapping[str, Any]) -> bool:
     """Whether DeepSpeed keeps state on a disk, which it saves so that it cannot be resumed."""
     return "nvme" in (device_of(config, "optimizer"), device_of(config, "param"))
@@ -64,7 +72,7 @@ def optimizer_of(config: Mapping[str, Any]) -> str:
 
 def completed(spec: JobSpec) -> Tree:
     """`deepspeed.config` of `spec` with what it lacks of the job."""
-    config: Tree = copy.deepcopy(dict(spec.deepspeed.tree))
+    config = copy.deepcopy({n: v for n, v in spec.deepspeed.tree.items() if v is not None})
     train = spec.train
     per_rank = train.batch_size // spec.world_size
     micro = train.micro_batch_size or per_rank
@@ -151,6 +159,11 @@ def contradictions(spec: JobSpec) -> Iterator[str]:
         said = at(config, name)
         if said is not None and said != value:
             yield f"deepspeed.config {name} = {said}: {key} is {value}; make them agree"
+    if per_rank % micro:
+        yield (
+            f"deepspeed.config {BATCH[1]} = {micro}: must divide the {per_rank} sequences of a "
+            f"rank (train.batch_size {train.batch_size} over {spec.world_size} ranks)"
+        )
     said = precision_of(config)
     if said not in ("fp32", train.precision):
         yield (

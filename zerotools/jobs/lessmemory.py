@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerotools.jobs.deepspeedconfig import offloaded_to
 from zerotools.jobs.spec import JobSpec
+
+_OWN = ("zero.stage", "offload.optimizer", "offload.params")
+_DEEPSPEED = (
+    "deepspeed.config zero_optimization.stage",
+    "deepspeed.config zero_optimization.offload_optimizer.device",
+    "zero_optimization.offload_param.device",
+)
+"""The stage, and where optimizer and parameters are, in the words of either engine."""
 
 
 def settings_to_try(spec: JobSpec, *, mostly_state: bool = False, most: int = 2) -> list[str]:
@@ -37,9 +46,10 @@ def _less_state(spec: JobSpec) -> Iterator[str]:
     """Fewer bytes per parameter."""
     if spec.train.precision == "fp32":
         yield 'train.precision = "bf16"'
+    stage, optimizer, params = _DEEPSPEED if spec.engine == "deepspeed" else _OWN
     if spec.world_size > 1 and spec.zero.stage < 3:
-        yield f"zero.stage = {spec.zero.stage + 1} (it is {spec.zero.stage} now)"
-    if spec.offload.params == "none" and spec.offload.optimizer == "none":
-        yield 'offload.optimizer = "cpu"'
-    if spec.offload.params == "none":
-        yield 'zero.stage = 3 with offload.params = "cpu"'
+        yield f"{stage} = {spec.zero.stage + 1} (it is {spec.zero.stage} now)"
+    if offloaded_to(spec) == ("none", "none"):
+        yield f'{optimizer} = "cpu"'
+    if offloaded_to(spec)[1] == "none":
+        yield f'{stage} = 3 with {params} = "cpu"'

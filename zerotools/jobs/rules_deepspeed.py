@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerotools.jobs.convert import show
 from zerotools.jobs.deepspeedconfig import at, contradictions, device_of, stage_of, unresolved
 from zerotools.jobs.offloadspec import OffloadSpec
 from zerotools.jobs.spec import JobSpec
 
 _OWN_WRITERS = ("nebula", "datastates_ckpt", "checkpoint.writer")
+_SHARED = "makes ranks share their sequences, and a job gives each rank its own"
+_OWN_LOOPS = {
+    "tensor_parallel.autotp_size": _SHARED,
+    "tensor_parallel.tp.tp_size": _SHARED,
+    "tensor_parallel.tensor_parallel.tp_size": _SHARED,
+    "sequence_parallel_size": _SHARED,
+    "autotuning.enabled": "tries settings out and exits, and a job trains",
+    "data_efficiency.enabled": "works in DeepSpeed's data loader, and a job reads its data itself",
+}
+"""What cannot be in our loop, and why; 0, 1 and false switch it off."""
 
 
 def check_deepspeed(spec: JobSpec) -> Iterator[str]:
@@ -39,6 +50,10 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
         return
     yield from contradictions(spec)
     yield from _check_writers(spec)
+    for name, why in _OWN_LOOPS.items():
+        value = at(spec.deepspeed.tree, name)
+        if value is True or value not in (None, 0, 1):
+            yield f"deepspeed.config {name} = {show(value)}: {why}; remove it"
     if device_of(spec.deepspeed.tree, "optimizer") == "nvme" and stage_of(spec.deepspeed.tree) < 3:
         yield (
             'deepspeed.config zero_optimization.offload_optimizer.device = "nvme": DeepSpeed '

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zerotools.jobs.deepspeedconfig import offloaded_to
 from zerotools.jobs.spec import JobSpec
 from zerotools.ops.estimate import (
     DEVICE,
@@ -31,15 +32,16 @@ def parameters_of(blueprint: Blueprint) -> list[Parameter]:
 
 
 def setup_of(spec: JobSpec) -> Setup:
-    """The job file's words for how a run is laid out."""
+    """How a run is laid out, in the job file's words; what DeepSpeed offloads, its config says."""
+    optimizer, params = offloaded_to(spec)
     return Setup(
         stage=spec.zero.stage,
         ranks=spec.world_size,
         precision=spec.train.precision,
         optimizer=spec.train.optimizer,
         has_momentum=spec.train.momentum > 0,
-        offload_optimizer=spec.offload.optimizer,
-        offload_params=spec.offload.params,
+        offload_optimizer=optimizer,
+        offload_params=params,
         shard_size=spec.zero.shard_size,
     )
 

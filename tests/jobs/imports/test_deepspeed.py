@@ -358,7 +358,7 @@ class TestNotSupported:
     @pytest.mark.parametrize(
         "config",
         [
-            {"data_efficiency": {"enabled": True}, "steps_per_print": 1},
+            {"hybrid_engine": {"enabled": True}, "steps_per_print": 1},
             {"optimizer": {"type": "Lamb", "params": {"lr": 1e-3, "coeff_beta": 0.9}}},
             {"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4}}},
             {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},

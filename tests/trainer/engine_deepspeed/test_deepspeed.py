@@ -6,6 +6,7 @@ Tolerance: 2e-6 relative per loss in fp32, the order of summation; with DeepSpee
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import zerotools
-from tests.trainer.launching import TINY_GPT2, job, run, start
+from tests.trainer.launching import ROOT, TINY_GPT2, job, run, start
 from tests.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.formats.dcp import jobcheckpoint as layout
@@ -27,6 +28,7 @@ from zerotoolsd.trainer.failures import EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
 STAGES = (0, 1, 2, 3)
+REFUSALS = ROOT / "tests/trainer/rank_refusals.py"
 TOLERANCE, CPU_ADAM = 2e-6, 1e-5
 CPU = {"device": "cpu"}
 TIED = {"config": {**TINY_GPT2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}}
@@ -66,7 +68,10 @@ def jobs(runs: Path) -> dict[str, dict[str, Any]]:
     for stage in STAGES:
         found[f"z{stage}"] = of(stage)
         found[f"resumed-z{stage}"] = of(stage, resume_from=str(step(runs, f"z{stage}")))
-    found["z3-gpt2"] = of(3, model=TIED, train={"micro_batch_size": 3})
+    batch = {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 3}
+    found["z3-gpt2"] = of(3, config(3, **batch), model=TIED, train={"micro_batch_size": 3})
+    unmanaged = config(2, managed_gradient_accumulation=False)
+    found["z2-unmanaged"] = of(2, unmanaged, train={"micro_batch_size": 2})
     found["z3-cpu"] = of(3, config(3, offload=("optimizer", "param")))
     built = config(2, offload=("optimizer",))
     del built["optimizer"]["params"]["torch_adam"]
@@ -129,7 +134,10 @@ def weights(source: Path, out: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("name", [*(f"z{stage}" for stage in STAGES), "z3-cpu"])
+AS_TORCH = [*(f"z{stage}" for stage in STAGES), "z3-cpu", "z2-unmanaged"]
+
+
+@pytest.mark.parametrize("name", AS_TORCH)
 def test_losses_are_those_of_engine_torch(runs: Runs, name: str) -> None:
     assert runs.losses(name) == pytest.approx(runs.losses("torch"), rel=TOLERANCE)
     wanted = pytest.approx(runs.of("torch", "grad_norm"), rel=1e-4)
@@ -222,6 +230,31 @@ def test_weights_alone_are_what_the_checkpoint_holds(runs: Runs, tmp_path: Path,
     held = load_file(weights(runs.checkpoint(name, 3), tmp_path / "model") / "model.safetensors")
     assert held.keys() - alone.keys() <= {"lm_head.weight"}
     assert all(numpy.array_equal(held[key], alone[key]) for key in alone)
+
+
+def test_without_a_compiler_torchs_adam_serves(tmp_path: Path, text: Path) -> None:
+    """Nothing was built before, and DeepSpeed's all-reduce on CPUs cannot be either."""
+    tree = config(2, offload=("optimizer",))
+    del tree["optimizer"]["params"]["torch_adam"]
+    env = {"PATH": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path / "built")}
+    attempt = run(tmp_path / "run", job(text, **of(2, tree, train={"steps": 1}, env=env, ranks=2)))
+    assert "torch_adam is set to true in the optimizer's params" in attempt.log()
+    assert not (tmp_path / "built").exists()
+
+
+def test_what_deepspeed_does_not_take_is_the_jobs_fault(tmp_path: Path, text: Path) -> None:
+    """Else the job would be started again, to end the same way."""
+    bad = {"optimizer": of(1, config(1, optimizer={"type": "Nonesuch"}))}
+    bad["zero.Init"] = of(3, {"zero_optimization": {"stage": 3, "stage3_max_live_parameters": -1}})
+    (tmp_path / "out").mkdir()
+    full = {name: job(text, ranks=2, **tree) for name, tree in bad.items()}
+    (tmp_path / "out/runs.json").write_text(json.dumps(full))
+    attempt = start(tmp_path, job(text, ranks=2), script=REFUSALS)
+    assert attempt.finish() == [0, 0], attempt.log()
+    told = json.loads(attempt.log().splitlines()[-1])
+    start_of = "BadRequest: deepspeed.config: DeepSpeed does not take it: "
+    assert [each[: len(start_of)] for name in bad for each in told[name]] == [start_of] * 4
+    assert "Nonesuch is not a supported DeepSpeed Optimizer" in told["optimizer"][0]
 
 
 def test_a_stop_saves_and_other_ranks_are_refused(tmp_path: Path, text: Path) -> None:

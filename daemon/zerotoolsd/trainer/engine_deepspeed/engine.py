@@ -19,9 +19,9 @@ from zerotoolsd.trainer.data.sequences import Example, Share
 from zerotoolsd.trainer.engine_deepspeed.files import Files
 from zerotoolsd.trainer.engine_deepspeed.model import make_model, weight_groups
 from zerotoolsd.trainer.engine_deepspeed.place import (
-    adam_to_be_built,
     import_deepspeed,
-    with_torch_adam,
+    make_adam_ready,
+    refused_by_deepspeed,
 )
 from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
 from zerotoolsd.trainer.engine_torch.step import check_finite
@@ -82,7 +82,7 @@ class DeepSpeedEngine:
             part = token_loss(self._model, piece, group.device) * weight
             engine.backward(part)
             loss += float(part.detach()) / len(pieces)
-            if number < len(pieces) - 1:
+            if number < len(pieces) - 1 and self._counts_pieces:
                 engine.step()
         total, stops = group.total([loss, float(stop_asked())])
         mean = total / group.rank.world_size
@@ -98,6 +98,11 @@ class DeepSpeedEngine:
             check_finite(step, mean, norm)
         self._count(skip, scale)
         return Outcome(mean, norm, rate, stops > 0, scale, skip, engine.skipped_steps)
+
+    @property
+    def _counts_pieces(self) -> bool:
+        """Whether DeepSpeed knows which piece is the last; else each `step` of its is an update."""
+        return at(self.config, "managed_gradient_accumulation", True) is not False
 
     @property
     def _scales(self) -> bool:
@@ -183,23 +188,20 @@ def make_deepspeed_engine(
     """
     deepspeed = import_deepspeed(spec)
     config = completed(spec)
-    missing = adam_to_be_built(deepspeed, config)
-    if missing is not None:
-        with_torch_adam(config)
-        reporter.say(
-            f"note: {missing} cannot be built here (it needs g++ and ninja, and on GPUs nvcc): "
-            "torch_adam is set to true in the optimizer's params"
-        )
+    make_adam_ready(deepspeed, config, reporter.say)
     if spec.train.activation_checkpointing:
         checkpoint_activations(blueprint.model)
-    model, unused = make_model(
-        deepspeed, spec, config, blueprint, group.device, to_be_loaded=start is not None
-    )
+    deepspeed.init_distributed()  # `zero.Init` reads batch sizes as of one rank before this
+    with refused_by_deepspeed():
+        model, unused = make_model(
+            deepspeed, spec, config, blueprint, group.device, to_be_loaded=start is not None
+        )
     if unused:
         reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
     model.train()
     decay = at(config, "optimizer.params.weight_decay")
     groups = weight_groups(model, blueprint, decay)
     names = tuple(tuple(each.pop("names")) for each in groups)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
+    with refused_by_deepspeed():
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
     return DeepSpeedEngine(spec, config, group, engine, Files(deepspeed, engine, group), names)

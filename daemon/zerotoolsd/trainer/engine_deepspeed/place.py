@@ -10,16 +10,17 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.deepspeedconfig import ADAMS, at, device_of
 from zerotools.jobs.rules import FP16_ON_CPU
 from zerotools.jobs.spec import JobSpec
 
-BUILT = "torch_extensions"
+BUILDS, BUILT = "TORCH_EXTENSIONS_DIR", "torch_extensions"
 
 
 def import_deepspeed(spec: JobSpec) -> Any:
@@ -34,7 +35,7 @@ def import_deepspeed(spec: JobSpec) -> Any:
     if (programs / "ninja").exists():
         os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     if os.access(sys.prefix, os.W_OK):
-        os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / BUILT))
+        os.environ.setdefault(BUILDS, str(Path(sys.prefix) / BUILT))
     try:
         import deepspeed
     except ModuleNotFoundError as error:
@@ -50,7 +51,28 @@ def import_deepspeed(spec: JobSpec) -> Any:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     if spec.device == "cpu" and spec.env.get(FP16_ON_CPU) == "1":
         _allow_fp16_on_cpu(deepspeed)
+    if spec.device == "cpu" and not _can_compile():
+        _without_operators_of_the_group(deepspeed)
     return deepspeed
+
+
+@contextmanager
+def refused_by_deepspeed() -> Iterator[None]:
+    """What DeepSpeed says against a configuration is the job's own fault: no restart would help.
+
+    Raises:
+        BadRequest: an assertion or a check of DeepSpeed's failed.
+    """
+    try:
+        yield
+    except (ZerotoolsError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
+            raise  # of the machine: memory, other ranks, compilers
+        text = " ".join(str(error).split())
+        what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise BadRequest(f"deepspeed.config: DeepSpeed does not take it: {what}") from error
 
 
 def _allow_fp16_on_cpu(deepspeed: Any) -> None:
@@ -59,23 +81,41 @@ def _allow_fp16_on_cpu(deepspeed: Any) -> None:
     deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
 
 
-def adam_to_be_built(deepspeed: Any, config: Mapping[str, Any]) -> str | None:
-    """The Adam of DeepSpeed's that `config` needs and that cannot be built here; None where there
-    is nothing to build, or to miss."""
+def _can_compile() -> bool:
+    return all(shutil.which(program) for program in (os.environ.get("CXX", "g++"), "ninja"))
+
+
+def _without_operators_of_the_group(deepspeed: Any) -> None:
+    """On CPUs DeepSpeed compiles an all-reduce through shared memory as soon as ranks meet, and
+    ends where it cannot; without it, gloo's serves."""
+    builder = deepspeed.accelerator.get_accelerator().create_op_builder("ShareMemCommBuilder")
+    if builder is not None:
+        deepspeed.ops.__compatible_ops__[builder.name] = False
+
+
+def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Where `config` needs an Adam of DeepSpeed's that cannot be built here, have torch's do its
+    work, and say so; say too where it is going to be built."""
     if str(at(config, "optimizer.type", "")).lower() not in ADAMS:
-        return None
+        return
     if at(config, "optimizer.params.torch_adam") is True:
-        return None
+        return
     offloaded = device_of(config, "optimizer") != "none"
-    name = "CPUAdamBuilder" if offloaded else "FusedAdamBuilder"
+    adam = "DeepSpeedCPUAdam" if offloaded else "FusedAdam"
     accelerator = deepspeed.accelerator.get_accelerator()
-    builder = accelerator.create_op_builder(name)
+    builder = accelerator.create_op_builder("CPUAdamBuilder" if offloaded else "FusedAdamBuilder")
     if builder is not None and deepspeed.git_version_info.installed_ops.get(builder.name):
-        return None
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if builder is not None and compiler and shutil.which("ninja") and builder.is_compatible(False):
-        return None
-    return "DeepSpeedCPUAdam" if offloaded else "FusedAdam"
+        return
+    if builder is None or not _can_compile() or not builder.is_compatible(False):
+        with_torch_adam(config)
+        say(
+            f"note: {adam} cannot be built here (it needs g++ and ninja, and on GPUs nvcc): "
+            "torch_adam is set to true in the optimizer's params"
+        )
+        return
+    directory = os.environ.get(BUILDS)
+    if directory and not (Path(directory) / builder.name / f"{builder.name}.so").exists():
+        say(f"{adam} is compiled into {directory}, once: this takes minutes")
 
 
 def with_torch_adam(config: dict[str, Any]) -> None:
