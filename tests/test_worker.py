@@ -174,3 +174,11 @@ _IMPORTED = (
     "zerotools.io.metricslog",
     "zerotools.worker",
 )
+
+
+def test_a_path_that_is_no_utf_8_is_told(receiver: socket.socket, tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.pt")
+    with in_job(tmp_path) as one:
+        one.checkpoint_written(path, 3)
+    (only,) = received(receiver)
+    assert only["path"] == path

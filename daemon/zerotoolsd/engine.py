@@ -276,7 +276,7 @@ class Engine:
             cause=str(record.get("cause")),
             saved_step=_saved_step(record),
             max_restarts=spec.max_restarts if spec else 0,
-            time_limit=timelimit.that_ended(spec, record),
+            time_limit=timelimit.that_ended(spec, record, asked=attempt.token in self._expired),
             note=_what_failed_after(record),
         )
         after, kind = self._advance(job, end), lifecycle.name_of(job.standing, end)

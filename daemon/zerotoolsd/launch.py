@@ -46,7 +46,9 @@ def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
     """What follows a finished run, in the daemon's own interpreter; nothing if the job wants
     nothing."""
     dtype = spec.checkpoint.export_on_finish
-    return () if dtype is None else (sys.executable, "-P", str(EXPORTING), output_dir, dtype)
+    # Not by a PYTHONPATH of the job's, which is for its own interpreter.
+    command = (sys.executable, "-E", "-P", str(EXPORTING), output_dir)
+    return () if dtype is None else (*command, dtype)
 
 
 def base_environment(spec: JobSpec) -> dict[str, str]:

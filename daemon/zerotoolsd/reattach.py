@@ -13,6 +13,8 @@ from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import EXIT, LOCK, RUN
 from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
 
+MOST_LOOKS = 20
+
 
 @dataclass(frozen=True)
 class Over:
@@ -152,10 +154,19 @@ def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
 
 
 def kill_strays(token: str) -> list[Process]:
-    """SIGKILL every process whose environment has `token`: those of a vanished supervisor."""
+    """SIGKILL every process whose environment has `token`: those of a vanished supervisor.
+
+    Looks again until there is none that it has not seen, since they may fork meanwhile.
+    """
     needle = f"ZEROTOOLS_TOKEN={token}".encode()
-    strays = [p for p in processes().values() if needle in _environment(p.pid)]
-    return [process for process in strays if kill_process(process)]
+    killed: dict[tuple[int, int], Process] = {}
+    for _ in range(MOST_LOOKS):
+        new = {(p.pid, p.start_ticks): p for p in processes().values()}
+        strays = {k: p for k, p in new.items() if k not in killed and needle in _environment(p.pid)}
+        killed |= {key: process for key, process in strays.items() if kill_process(process)}
+        if not strays:
+            break
+    return list(killed.values())
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -145,3 +145,32 @@ def test_an_evaluation_is_one_line() -> None:
     assert event_text(record) == "evaluated step 40: loss 1.5000  perplexity 4.4817"
     assert event_text({**record, "perplexity": None}) == "evaluated step 40: loss 1.5000"
     assert event_text({**record, "loss": None}) == "evaluated step 40: loss nan  perplexity 4.4817"
+
+
+def test_what_a_program_of_the_user_s_does_not_tell_is_left_out() -> None:
+    assert step_text({"step": 5, "loss": 2}).startswith("step 5  loss 2.0000")
+    told = {"event": "checkpoint", "step": 5, "path": "/o/5.pt"}
+    assert event_text(told) == "saved step 5: /o/5.pt"
+    assert event_text(told | {"found": True}) == "found a checkpoint of step 5: /o/5.pt"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (2, "2.0000"),
+        (3.2e12, "3.200e+12"),
+        (-(10**400), "-1.798e+308"),
+        ("low", "-"),
+        (None, "nan"),
+    ],
+)
+def test_a_loss_of_any_kind_takes_a_few_columns(value: Any, shown: str) -> None:
+    assert loss({"loss": value}) == shown
+
+
+def test_a_job_at_its_time_limit_is_gone_on_with_by_one_command(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add(state="stopped", reason="its time limit of 1 h is over", attempts=(an_attempt(1),))
+    with pytest.raises(JobFailed, match=r"over; go on with it: zerotools resume 1$"):
+        follow(client, iter(()))

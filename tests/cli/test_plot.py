@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,16 @@ def test_a_later_attempt_takes_the_place_of_the_steps_from_its_first_on() -> Non
     curves.take([{"event": "resumed", "step": 3}, step(4, loss=0.5)])
     assert list(curves.loss) == [1, 2, 3, 4]
     assert curves.loss[4] == 0.5
+
+
+def test_a_long_run_that_was_started_again_is_drawn_at_once() -> None:
+    curves = Curves()
+    many = [step(n) for n in range(1, 20_000)]
+    curves.take(many)
+    began = time.process_time()
+    curves.take(many[10_000:])
+    assert time.process_time() - began < 2
+    assert len(curves.loss) == len(many)
 
 
 def test_what_is_no_number_is_left_out() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import STEP, FakeService, an_attempt
+from zerotools.cli.show import page
+from zerotools.jobs.client import DaemonClient
 
 
 def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeService) -> None:
@@ -43,3 +45,19 @@ def test_show_of_what_is_no_number(zerotools: Command, word: str) -> None:
     done = zerotools("show", "--", word)
     sentence = f"zerotools: {word} is no job: give its number, which `zerotools queue` lists\n"
     assert (done.status, done.err) == (2, sentence)
+
+
+def test_at_80_columns_why_attempts_ended_stands_whole_below_them(
+    service: FakeService, client: DaemonClient
+) -> None:
+    cause = "rank 1 exited with 1: " + "a sentence of some length, " * 5
+    service.add(
+        state="failed",
+        attempts=(an_attempt(1, state="ended", ended=1_700_000_180.0, signal=9, cause=cause),),
+        latest_checkpoint={"step": 10, "path": "/o/step-10"},
+    )
+    lines = page(client.job(1), 80)
+    attempts = lines[lines.index("") : lines.index("job file")]
+    assert max(map(len, attempts)) <= 80
+    assert cause.split()[-1] in "\n".join(lines)
+    assert "  go on       zerotools resume 1" in lines

@@ -47,6 +47,13 @@ def test_spans_of_time(span: int | str, seconds: int, words: str) -> None:
     assert in_words(seconds) == words
 
 
+@pytest.mark.parametrize("span", ["3651d", "9" * 400 + "d", 2**62, "999999999d999999999d"])
+def test_no_job_runs_for_ten_years(span: int | str) -> None:
+    """The daemon reckons with it in floating point."""
+    with pytest.raises(ValueError, match=r"days at most|must be seconds"):
+        seconds_of(span)
+
+
 @pytest.mark.parametrize("span", [0, -5, "", "0h", "two hours", "5m2h", "1.5h", "2"])
 def test_what_is_no_span_of_time(span: int | str) -> None:
     with pytest.raises(ValueError, match="days, hours"):
@@ -64,6 +71,10 @@ def test_attempts_are_added_up_and_waiting_is_not_counted() -> None:
     asked = {"stop_reason": timelimit.REASON}
     assert timelimit.that_ended(job, asked) == "1 min"
     assert timelimit.that_ended(job, {"stop_reason": "cancel"}) is None
+    unwritten = {"stop_reason": "SIGTERM"}
+    assert timelimit.that_ended(job, unwritten) is None
+    assert timelimit.that_ended(job, unwritten, asked=True) == "1 min"
+    assert timelimit.that_ended(job, {"stop_reason": None}, asked=True) is None
 
 
 def test_a_job_at_its_limit_saves_and_is_stopped_and_goes_on_by_one_request(

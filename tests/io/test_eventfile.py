@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import resource
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,7 @@ def test_an_attempt_voids_what_another_wrote_of_its_steps(tmp_path: Path) -> Non
 
 def test_scalars_are_the_numbers() -> None:
     fields = {"loss": math.nan, "ok": True, "n": 3, "mood": "x", "time": 1.0, "big": 1e300}
+    fields["bigger"] = 10**400
     found = scalars_of(fields)
     assert math.isnan(found.pop("loss"))
     assert found == {"n": 3.0}
@@ -69,3 +73,32 @@ def test_a_failure_is_said_once_and_training_goes_on(tmp_path: Path) -> None:
     assert metrics.append(2, {}) is None
     metrics.sync()
     metrics.close()
+
+
+@contextmanager
+def room_in_files(size: int) -> Iterator[None]:
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+
+
+def test_a_full_disk_leaves_whole_records_and_nothing_open(tmp_path: Path) -> None:
+    """Every step tries again: a file left open by each would end the training."""
+    metrics = Metrics(tmp_path, jsonl=False, tensorboard="on")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with room_in_files(30):
+        said = [metrics.append(step, {"loss": 1.0}) for step in range(1, 5)]
+    assert said[0] is not None
+    assert said[1:] == [None] * 3
+    assert list((tmp_path / "tensorboard").iterdir()) == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert metrics.append(5, {"loss": 1.0}) is None
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    with room_in_files(path.stat().st_size + 10):
+        metrics.append(6, {"loss": 1.0})
+    metrics.append(7, {"loss": 1.0})
+    metrics.close()
+    assert [event[9:11] for event in events(path)][1:] == [b"\x10\x05", b"\x10\x05", b"\x10\x07"]

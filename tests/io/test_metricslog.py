@@ -66,6 +66,15 @@ def test_a_torn_end_is_cut_away(tmp_path: Path, torn: str) -> None:
     assert steps(path) == [1, 2, 3]
 
 
+def test_lines_that_somebody_else_wrote_are_never_cut_away(tmp_path: Path) -> None:
+    """A program may have a metrics.jsonl of its own in the same directory."""
+    path = tmp_path / METRICS
+    own = '{"step": 9}\n{"epoch": 1, "accuracy": 0.5}\n'
+    path.write_text(own + '{"step": 4}\n')
+    MetricsLog(path).append(1, {})
+    assert path.read_text() == own + '{"step": 1}\n'
+
+
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / METRICS)
     log.append(1, {})

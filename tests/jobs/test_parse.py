@@ -322,3 +322,21 @@ def test_no_value_makes_the_parser_crash(key: str, value: Any) -> None:
     except ZerotoolsError:
         return
     json.dumps(job_to_dict(spec))
+
+
+def test_a_job_that_the_first_version_queued_is_still_read() -> None:
+    """As it lay in the store before there were other engines than torch."""
+    tree = json.loads(
+        '{"checkpoint": {"every": 2, "keep_last": 2}, "data": {"sequence_length": 256, "text": '
+        '["/a.txt"], "tokenizer": "bytes"}, "device": "cpu", "engine": "torch", "env": {}, "fp16": '
+        '{"consecutive_hysteresis": false, "hysteresis": 2, "initial_scale_power": 16, '
+        '"loss_scale": 0.0, "loss_scale_window": 1000, "min_loss_scale": 1.0}, "max_restarts": 3, '
+        '"model": {"config": {}}, "name": "j", "output_dir": "/out", "ranks": 2, "seed": 0, '
+        '"train": {"activation_checkpointing": false, "batch_size": 4, "betas": [0.9, 0.95], '
+        '"eps": 1e-08, "learning_rate": 0.0003, "max_grad_norm": 1.0, "min_learning_rate": 0.0, '
+        '"momentum": 0.9, "optimizer": "sgd", "precision": "bf16", "schedule": "cosine", "steps": '
+        '5, "warmup_steps": 0, "weight_decay": 0.1}, "zero": {"stage": 3}}'
+    )
+    spec = job_from_dict(tree, source="job 1")
+    assert (spec.data.tokenizer, spec.checkpoint.keep_last, spec.train.steps) == ("bytes", 2, 5)
+    assert spec.train.optimizer == "sgd"

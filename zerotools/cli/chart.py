@@ -14,9 +14,16 @@ Form = Callable[[float], str]
 
 
 def chart(
-    title: str, points: Mapping[int, float], form: Form, *, columns: int, braille: bool
+    title: str,
+    points: Mapping[int, float],
+    form: Form,
+    *,
+    columns: int,
+    braille: bool,
+    least: float | None = None,
 ) -> list[str]:
     """Lines of a chart of `points` by step, at most `columns` wide; `form` writes a value.
+    The lower edge is `least`, or the least value.
 
     Where a column stands for several steps it shows all that lies between the least and the
     greatest of their values.
@@ -24,6 +31,7 @@ def chart(
     if not points:
         return [f"{title}: nothing was reported"]
     low, high = min(points.values()), max(points.values())
+    low = low if least is None else min(low, least)
     labels = [form(high), form(low)]
     margin = max(map(len, labels)) + 2
     width = max(NARROWEST, columns - margin - 1)

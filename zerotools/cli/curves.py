@@ -28,9 +28,10 @@ class Curves:
         """Add what one attempt reported; it takes the place of what was there from its first step
         on."""
         steps = [each for each in records if each.get("event") in ("step", "eval")]
-        known = [step for each in steps if (step := _step(each)) is not None]
+        known = (step for each in steps if (step := _step(each)) is not None)
+        first = min(known, default=None)
         for points in (self.loss, self.eval_loss, self.host_bytes, self.gpu_bytes):
-            for step in [step for step in points if known and step >= min(known)]:
+            for step in [step for step in points if first is not None and step >= first]:
                 del points[step]
         for each in steps:
             self._add(each)

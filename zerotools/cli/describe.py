@@ -53,9 +53,14 @@ def steps(job: Job) -> str:
     progress = job["progress"] or {}
     step = progress.get("step")
     total = job["spec"].get("train", {}).get("steps") or progress.get("steps")
-    if not isinstance(step, int):
+    if not _is_count(step):
         return render.UNKNOWN
-    return f"{step}/{total}" if isinstance(total, int) else str(step)
+    return f"{step}/{total}" if _is_count(total) else str(step)
+
+
+def _is_count(value: object) -> bool:
+    """What comes from a job may be of any type, and of thousands of digits."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 def loss(progress: Mapping[str, Any] | None) -> str:
@@ -63,7 +68,9 @@ def loss(progress: Mapping[str, Any] | None) -> str:
     if not progress or "loss" not in progress:
         return render.UNKNOWN
     value = progress["loss"]
-    return f"{value:.4f}" if isinstance(value, float) else "nan"
+    if isinstance(value, bool | str | list | dict):
+        return render.UNKNOWN
+    return "nan" if value is None else render.loss(value)
 
 
 def age(job: Job, now: float | None = None) -> str:

@@ -11,7 +11,7 @@ from zerotools.cli.polling import Poller
 from zerotools.cli.progress import ProgressLine
 from zerotools.core.errors import JobFailed
 from zerotools.jobs.client import DaemonClient
-from zerotools.jobs.states import SUCCEEDED
+from zerotools.jobs.states import HALTED, SUCCEEDED
 
 
 class Follower:
@@ -34,7 +34,7 @@ class Follower:
         finally:
             self._line.finish()
         if job["state"] != SUCCEEDED:
-            raise JobFailed(f"{title(job)} {outcome(job)}; its log: zerotools logs {self._id}")
+            raise JobFailed(f"{title(job)} {outcome(job)}; {_what_now(job)}")
         return job
 
     def _watch(self) -> Job:
@@ -81,3 +81,9 @@ class Follower:
 
     def _progress(self) -> Mapping[str, Any]:
         return self._client.progress(self._id, attempt=self._attempt, since=self._offset)
+
+
+def _what_now(job: Job) -> str:
+    if job["state"] == HALTED:
+        return f"go on with it: zerotools resume {job['id']}"
+    return f"its log: zerotools logs {job['id']}"

@@ -84,18 +84,18 @@ def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
     The host memory is the peak of all ranks where that is known, else what rank 0 holds.
     """
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
-    parts = [f"step {step:>{len(str(total))}}/{total}"]
-    if total:
-        parts.append(f"{100 * step // total:3d}%")
+    parts = [f"step {step}"]
+    if total > 0:
+        parts = [f"step {step:>{len(str(total))}}/{total}", f"{100 * step // total:3d}%"]
     for name, form in (
-        ("loss", "loss {:.4f}"),
+        ("loss", "loss {}"),
         ("lr", "lr {:.1e}"),
         ("loss_scale", "scale {:g}"),
         ("tokens_per_second", "{:,.0f} tokens/s"),
         ("mfu", "MFU {:.1%}"),
     ):
         if (value := _number(record, name)) is not None:
-            parts.append(form.format(value))
+            parts.append(form.format(render.loss(value) if name == "loss" else value))
         elif name == "loss" and "loss" in record:
             parts.append("loss nan")  # JSON has no NaN: the API says null
     if skipped := _number(record, "skipped_steps"):
@@ -144,8 +144,8 @@ def event_text(record: Record) -> str:
     step, path = int(_number(record, "step") or 0), render.clean(str(record.get("path", "")))
     match record.get("event"):
         case "checkpoint":
-            size = render.size(_number(record, "bytes"))
-            return f"saved step {step}: {path} ({size} in {_number(record, 'seconds') or 0:.1f} s)"
+            how = "found a checkpoint of" if record.get("found") else "saved"
+            return f"{how} step {step}: {path}{_cost(record)}"
         case "eval":
             return _evaluated(step, record)
         case "resumed":
@@ -158,10 +158,16 @@ def event_text(record: Record) -> str:
     return ""
 
 
+def _cost(record: Record) -> str:
+    """Bytes and seconds of a checkpoint, which those of users' programs do not tell."""
+    size, seconds = _number(record, "bytes"), _number(record, "seconds")
+    return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"
+
+
 def _evaluated(step: int, record: Record) -> str:
     loss, perplexity = _number(record, "loss"), _number(record, "perplexity")
-    shown = "nan" if loss is None else f"{loss:.4f}"
-    also = "" if perplexity is None else f"  perplexity {perplexity:.4f}"
+    shown = "nan" if loss is None else render.loss(loss)
+    also = "" if perplexity is None else f"  perplexity {render.loss(perplexity)}"
     return f"evaluated step {step}: loss {shown}{also}"
 
 

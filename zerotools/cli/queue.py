@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ PAGE = 1000
 HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "age", "why")
 RIGHT = ("id", "stage", "ranks", "step", "loss", "age")
 LONGEST_NAME = 40
-INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 @click.command("queue")
@@ -70,15 +68,7 @@ def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:
 def table(jobs: Sequence[Job], columns: int | None) -> list[str]:
     """Lines of the listing. Reasons that do not fit beside their jobs stand below them, whole."""
     rows = [_row(job) for job in jobs]
-    lines = render.table(HEADERS, rows, right=RIGHT)
-    if columns is None or all(render.width(line) <= columns for line in lines):
-        return lines
-    header, *short = render.table(HEADERS[:-1], [row[:-1] for row in rows], right=RIGHT)
-    lines = [header]
-    for line, row in zip(short, rows, strict=True):
-        lines.append(line)
-        lines += textwrap.wrap(render.clean(row[-1]), columns - 1, **INDENT)
-    return lines
+    return render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns)
 
 
 def _row(job: Job) -> tuple[str, ...]:

@@ -10,12 +10,14 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 import time
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 UNKNOWN = "-"
+_REMARK: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # C0, DEL, C1, and the marks that reorder text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -67,6 +69,12 @@ def number(value: float | None, digits: int = 4) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}g}"
 
 
+def loss(value: float) -> str:
+    """A loss with four decimals; of one that has run away, its magnitude."""
+    most = sys.float_info.max  # a whole number in JSON may be larger
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{max(-most, min(value, most)):.3e}"
+
+
 def width(text: str) -> int:
     """Columns that a terminal gives to `text`."""
     return sum(
@@ -113,6 +121,26 @@ def table(
             for name, cell, w in zip(headers, row, widths, strict=True)
         ]
         lines.append((" " * indent + "  ".join(padded)).rstrip())
+    return lines
+
+
+def table_and_remarks(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    columns: int | None = None,
+) -> list[str]:
+    """Lines of a table whose last column is sentences: below their rows, whole, if they make it
+    wider than `columns`."""
+    lines = table(headers, rows, right=right)
+    if columns is None or all(width(line) <= columns for line in lines):
+        return lines
+    header, *short = table(headers[:-1], [row[:-1] for row in rows], right=right)
+    lines = [header]
+    for line, row in zip(short, rows, strict=True):
+        lines.append(line)
+        lines += textwrap.wrap(clean(row[-1]), columns - 1, **_REMARK)
     return lines
 
 

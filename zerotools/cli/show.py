@@ -18,6 +18,7 @@ from zerotools.cli.options import job_argument, json_option, socket_option
 from zerotools.cli.progress import speed, time_left
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.states import SUCCEEDED
 
 PIPED_COLUMNS = 80
 ATTEMPT_HEADERS = (
@@ -91,15 +92,16 @@ def _has_braille(stream: TextIO) -> bool:
 def charts(curves: Curves, columns: int, *, braille: bool) -> list[str]:
     """Lines that show all curves there are, and the loss in any case."""
     drawn = [
-        ("loss", curves.loss, "{:.4f}".format),
-        ("loss of evaluations", curves.eval_loss, "{:.4f}".format),
-        ("host memory of rank 0", curves.host_bytes, render.size),
-        ("GPU memory, most so far", curves.gpu_bytes, render.size),
+        ("loss", curves.loss, render.loss, None),
+        ("loss of evaluations", curves.eval_loss, render.loss, None),
+        ("host memory of rank 0", curves.host_bytes, render.size, 0.0),
+        ("GPU memory, most so far", curves.gpu_bytes, render.size, 0.0),
     ]
     lines: list[str] = []
-    for name, points, form in drawn:
+    for name, points, form, least in drawn:
         if points or name == "loss":
-            lines += ["", *chart(name, points, form, columns=columns, braille=braille)]
+            drawing = chart(name, points, form, columns=columns, braille=braille, least=least)
+            lines += ["", *drawing]
     return lines[1:]
 
 
@@ -110,7 +112,10 @@ def page(job: Job, columns: int | None) -> list[str]:
     if job["attempts"]:
         rows = [_attempt_row(attempt) for attempt in job["attempts"]]
         right = ("attempt", "lasted", "steps", "peak host", "peak GPU")
-        lines += ["", *render.table(ATTEMPT_HEADERS, rows, right=right, columns=columns)]
+        lines += [
+            "",
+            *render.table_and_remarks(ATTEMPT_HEADERS, rows, right=right, columns=columns),
+        ]
     lines += ["", "job file"]
     return lines + render.fields(flatten(job["spec"]), indent=2)
 
@@ -130,8 +135,17 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         yield "ended", render.moment(job["ended"])
     yield "output", str(job["output_dir"])
     yield "checkpoint", checkpoint_path(job) or "none yet"
+    if job["state"] == SUCCEEDED and _exported(job):
+        yield "model", f"{job['output_dir']}/export"
     yield "user", f"uid {job['uid']}"
+    if is_over(job) and job["state"] != SUCCEEDED and job["latest_checkpoint"]:
+        yield "go on", f"zerotools resume {job['id']}"
     yield "log", f"zerotools logs {'' if is_over(job) else '-f '}{job['id']}"
+
+
+def _exported(job: Job) -> bool:
+    """Whether it was to leave a model, and did: else its reason says why not."""
+    return bool(job["spec"].get("checkpoint", {}).get("export_on_finish")) and not job["reason"]
 
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:
@@ -141,7 +155,7 @@ def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         str(attempt["number"]),
         str(attempt["state"]),
-        render.moment(attempt["started"]),
+        _without_year(attempt["started"]),
         render.duration(lasted),
         str(attempt["steps_done"]),
         render.size(attempt["peak_host_bytes"]),
@@ -149,6 +163,11 @@ def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:
         _exit(attempt),
         attempt["cause"] or "",
     )
+
+
+def _without_year(unix_seconds: float | None) -> str:
+    """The row has to fit into 80 columns, and the facts above it have the year."""
+    return render.UNKNOWN if unix_seconds is None else render.moment(unix_seconds)[5:]
 
 
 def _exit(attempt: Mapping[str, Any]) -> str:

@@ -53,13 +53,18 @@ def resident_bytes() -> int:
 
 def encode(tree: dict[str, Any]) -> bytes:
     """The bytes of a datagram; sentences that make it too long are cut."""
-    data = json.dumps(tree, ensure_ascii=False).encode()
+    data = _bytes(json.dumps(tree, ensure_ascii=False))
     for key in ("message", "why"):
         if len(data) > LARGEST_DATAGRAM and isinstance(tree.get(key), str):
-            short = tree[key].encode()[: LARGEST_DATAGRAM // 4].decode(errors="ignore")
+            short = _bytes(tree[key])[: LARGEST_DATAGRAM // 4].decode(errors="ignore")
             tree = {**tree, key: short + "…"}
-            data = json.dumps(tree, ensure_ascii=False).encode()
+            data = _bytes(json.dumps(tree, ensure_ascii=False))
     return data
+
+
+def _bytes(text: str) -> bytes:
+    """UTF-8, also of file names that are not; json.loads reads it."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _connect(address: Path) -> socket.socket | None:

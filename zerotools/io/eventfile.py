@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerotools.io.wholewrite import write_whole
+
 _VERSION = "brain.Event:2"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = 1, 2, 3, 5, 7
@@ -29,10 +31,16 @@ class EventFile:
         now = time.time()
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}"
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(directory / name, flags, 0o644)
-        self._write(_field(_FILE_VERSION, _BYTES, _VERSION.encode()), now)
+        path = directory / name
+        self._file = os.open(path, flags, 0o644)
         start = _field(_STEP, _VARINT, first_step) + _field(_SESSION_LOG, _BYTES, _START)
-        self._write(start, now)
+        try:
+            self._write(_field(_FILE_VERSION, _BYTES, _VERSION.encode()), now)
+            self._write(start, now)
+        except OSError:
+            os.close(self._file)  # the next step tries again
+            path.unlink()
+            raise
 
     def append(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write what `step` came to. Raises OSError."""
@@ -41,7 +49,7 @@ class EventFile:
         self._write(event, time.time())
 
     def _write(self, event: bytes, now: float) -> None:
-        os.write(self._file, record(_field(_WALL_TIME, _FIXED64, now) + event))
+        write_whole(self._file, record(_field(_WALL_TIME, _FIXED64, now) + event))
 
     def close(self) -> None:
         """Write no more."""

@@ -70,11 +70,14 @@ def scalars_of(fields: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name, value in fields.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            number = float(value)
-            fits = abs(number) <= _LARGEST_FLOAT32 or not math.isfinite(number)
+            fits = abs(value) <= _LARGEST_FLOAT32 or _is_special(value)
             if fits and name not in _NO_SCALARS:
-                found[name] = number
+                found[name] = float(value)
     return found
+
+
+def _is_special(value: float) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _is_installed(name: str) -> bool:

@@ -1,7 +1,8 @@
 """`metrics.jsonl`: what each step of a run came to, one JSON object per line and one line per step.
 
 An attempt that goes on from an earlier step takes the place of the lines from there on, so that
-the file is what an uninterrupted run would have written. A line is in the kernel's hands when
+the file is what an uninterrupted run would have written. Lines that somebody else wrote (objects
+without a step), and those before them, are never touched. A line is in the kernel's hands when
 `append` returns, and on the disk after `sync`. Standard library only, and no newer syntax than that
 of Python 3.9: programs of users write with this too.
 """
@@ -12,6 +13,8 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
+from zerotools.io.wholewrite import write_whole
 
 METRICS = "metrics.jsonl"
 _BLOCK = 1 << 16
@@ -35,11 +38,11 @@ class MetricsLog:
         line = json.dumps({"step": step, **fields}, default=str)
         if "NaN" in line or "Infinity" in line:
             line = json.dumps(json.loads(line, parse_constant=lambda _: None))
-        data = line.encode() + b"\n"
-        start = os.fstat(self._file).st_size
-        if os.write(self._file, data) < len(data):
-            os.ftruncate(self._file, start)  # a part of a line would garble the next one
-            raise OSError(28, "No space left on device", str(self.path))
+        try:
+            write_whole(self._file, line.encode() + b"\n")
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
 
     def sync(self) -> None:
         """Put what was written onto the disk. Raises OSError."""
@@ -83,14 +86,18 @@ def _end_of_lines_before(file: int, step: int) -> int:
         line = held[newline + 1 : stop]
         if not line:
             return 0
-        if line.endswith(b"\n") and _is_before(line, step):
+        if line.endswith(b"\n") and _stays(line, step):
             return start + stop
         stop = newline + 1
 
 
-def _is_before(line: bytes, step: int) -> bool:
+def _stays(line: bytes, step: int) -> bool:
+    """Whether it is of an earlier step, or somebody else's. What is no object was torn."""
     try:
-        found = json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError):
+        tree = json.loads(line)
+    except (ValueError, RecursionError):
         return False
-    return isinstance(found, int) and found < step
+    if not isinstance(tree, dict):
+        return False
+    found = tree.get("step")
+    return "step" not in tree or (isinstance(found, int) and found < step)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_TEXT = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_TEXT = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+LONGEST_SECONDS = 3650 * 86400
 
 
 def seconds_of(span: int | str) -> int:
     """A number of seconds, or days, hours, minutes and seconds, in this order.
 
     Raises:
-        ValueError: it is no span of time, or none at all.
+        ValueError: it is no span of time, none at all, or more than ten years.
     """
     if isinstance(span, int):
         seconds = span
@@ -26,6 +27,8 @@ def seconds_of(span: int | str) -> int:
         )
     if seconds < 1:
         raise ValueError('must be seconds, or days, hours, minutes, seconds such as "1d12h", "90m"')
+    if seconds > LONGEST_SECONDS:
+        raise ValueError(f"must be {LONGEST_SECONDS // 86400} days at most")
     return seconds
 
 

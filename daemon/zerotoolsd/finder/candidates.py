@@ -40,7 +40,7 @@ def candidates_in(directory: Path) -> list[Candidate]:
     if not directory.is_dir():
         return []
     every = names_in(directory)
-    names = sorted(name for name in every if not _is_temporary(name))
+    names = sorted(n for n in every if not _is_temporary(n) and not _is_alias(directory, n))
     inside = [directory / name for name in names if (directory / name).is_dir()]
     found = [path for path in inside if _may_be_checkpoint(path)]
     if not found and any(h.format != "deepspeed" for h in holds(directory, every)):
@@ -52,6 +52,12 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
 def _is_temporary(name: str) -> bool:
     return bool(_TEMPORARY.fullmatch(name) or UNFINISHED.fullmatch(name))
+
+
+def _is_alias(directory: Path, name: str) -> bool:
+    """Whether it is a link such as `latest` to another entry, which is found under its own name."""
+    path = directory / name
+    return path.is_symlink() and path.resolve().parent == directory.resolve()
 
 
 def _may_be_checkpoint(path: Path) -> bool:

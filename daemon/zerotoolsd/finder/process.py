@@ -6,6 +6,7 @@ import json
 import os
 import select
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from zerotoolsd.finder.candidates import Candidate, candidate_of, candidates_in
 from zerotoolsd.supervisor.durable import read_json, write_json
 
 POLL_SECONDS = 2.0
+REST = 10
+"""After a look that took long, as on a network file system, so many times as long is waited."""
 
 
 class Search:
@@ -29,6 +32,7 @@ class Search:
         self._told = [Path(path) for path in settings["told"]]
         self._given: str | None = settings["given"]
         self._before = self._read_before(Path(settings["before"]))
+        self._unlisted = ""
         self._judged: dict[Path, str] = {}
         self._seen: dict[Path, str] = {}
 
@@ -46,7 +50,9 @@ class Search:
         try:
             return candidates_in(self._directory)
         except ZerotoolsError as error:
-            print(error, file=sys.stderr)
+            if str(error) != self._unlisted:  # and not again at every look
+                print(error, file=sys.stderr)
+            self._unlisted = str(error)
             return []
 
     def _own(self) -> list[Candidate]:
@@ -114,9 +120,12 @@ def main(arguments: Sequence[str]) -> int:
     assert settings is not None, f"{arguments[0]} is not there"
     search = Search(settings)
     _say(search.choose())
-    while not _input_ended(POLL_SECONDS):
+    took = 0.0
+    while not _input_ended(max(POLL_SECONDS, REST * took)):
+        began = time.monotonic()
         for found in search.news(at_rest=False):
             _say(found)
+        took = time.monotonic() - began
     for found in search.news(at_rest=True):
         _say(found)
     return 0

@@ -14,6 +14,7 @@ from zerotoolsd.supervisor.ranks import die_with
 
 LOG = "closing.log"
 LOOK_SECONDS = 0.2
+KILL_SECONDS = 10.0
 _TAIL_BYTES = 4096
 
 
@@ -47,10 +48,17 @@ def _run(plan: Plan, stop_asked: Callable[[], bool]) -> str | None:
         except subprocess.TimeoutExpired:
             if stop_asked():
                 process.kill()
-                process.wait()
-                return "it was stopped"
+                return "it was stopped" + _lingering(process)
         else:
             return None if status == 0 else _last_line() or f"it ended with status {status}"
+
+
+def _lingering(process: subprocess.Popen[bytes]) -> str:
+    try:
+        process.wait(KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f", and pid {process.pid} waits for a file system that hangs"
+    return ""
 
 
 def _last_line() -> str | None:

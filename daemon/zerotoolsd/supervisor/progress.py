@@ -112,7 +112,7 @@ class Progress:
 
     def _take_event(self, message: dict[str, Any]) -> None:
         event = message.get("event")
-        if event == "step":
+        if event == "step" and _is_count(message.get("step")):
             self.last_step = message
         elif event == "checkpoint" and _is_count(message.get("step")):
             self.checkpoint = message

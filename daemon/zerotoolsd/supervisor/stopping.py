@@ -1,7 +1,9 @@
 """Whom to ask to stop: the user's programs, and not the shells and launchers around them.
 
 A shell dies of a SIGTERM and leaves its program running; torchrun answers one with a time limit of
-its own and always fails. Both end by themselves once what they started has ended.
+its own and always fails. Both end by themselves once what they started has ended. So does what only
+passes output on in a pipeline (`python train.py | tee log`), and a program that is saving may not
+live through the end of it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,22 @@ from pathlib import Path
 from zerotoolsd.supervisor.procfs import Process, open_process, processes
 
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
+FILTERS = frozenset(
+    {
+        "awk",
+        "cat",
+        "coreutils",
+        "gawk",
+        "grep",
+        "gzip",
+        "head",
+        "mawk",
+        "sed",
+        "tail",
+        "tee",
+        "zstd",
+    }
+)
 
 
 def terminate(pids: Iterable[int], *, launcher: bool) -> list[int]:
@@ -32,19 +50,20 @@ def _programs(
     process: Process, table: Mapping[int, Process], *, launcher: bool
 ) -> Iterator[Process]:
     children = [p for p in table.values() if p.parent == process.pid and p.state not in "ZX"]
-    if children and (launcher or _is_shell(process.pid)):
+    if children and (launcher or _name(process.pid) in SHELLS):
         ranks = [child for child in children if _is_rank(child.pid)]
-        for child in ranks or children:
+        others = [child for child in children if _name(child.pid) not in FILTERS]
+        for child in (launcher and ranks) or others or children:
             yield from _programs(child, table, launcher=False)
     else:
         yield process
 
 
-def _is_shell(pid: int) -> bool:
+def _name(pid: int) -> str | None:
     try:
-        return Path(os.readlink(f"/proc/{pid}/exe")).name in SHELLS  # noqa: PTH115  # "… (deleted)"
+        return Path(os.readlink(f"/proc/{pid}/exe")).name  # noqa: PTH115  # "… (deleted)"
     except OSError:
-        return False
+        return None
 
 
 def _is_rank(pid: int) -> bool:

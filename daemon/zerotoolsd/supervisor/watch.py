@@ -76,6 +76,7 @@ class Watch:
     def _hear_finder(self) -> None:
         if self.finder is not None and not self.finder.drain(self.progress):
             self._selector.unregister(self.finder.stdout)
+            say("the search for checkpoints has ended: what is written from now on is not found")
 
     @property
     def helpers(self) -> list[int]:
@@ -121,6 +122,8 @@ class Watch:
         for pid in ended.keys() & by_pid.keys():
             rank = by_pid[pid]
             rank.status = ended[pid]
+            if self.plan.own_program and self.stop_reason is not None:
+                continue  # the others may be saving, and have their grace for it
             if is_abnormal(rank):
                 self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
             elif not self.plan.own_program:

@@ -161,3 +161,13 @@ def test_a_directory_that_is_not_there_yet(out: Path) -> None:
     assert one.choose() == {"resume_from": None, "passed_over": []}
     put(FSDP, out / "later" / "step-7", 1)
     assert news(one) == [("step-7", 7)]
+
+
+def test_a_link_to_the_newest_is_no_checkpoint_of_its_own(out: Path) -> None:
+    one = search(out)
+    put(TRAINER, out / "checkpoint-2", 1)
+    (out / "latest").symlink_to("checkpoint-2")
+    assert news(one) == [("checkpoint-2", 2)]
+    elsewhere = put(TRAINER, out.parent / "scratch" / "checkpoint-4", 2)
+    (out / "checkpoint-4").symlink_to(elsewhere)
+    assert [name for name, _ in news(one)] == ["checkpoint-4"]

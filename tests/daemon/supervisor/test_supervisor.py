@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,32 @@ def test_p5_ranks_that_ignore_the_stop_are_killed_after_the_grace(tmp_path: Path
     assert record["outcome"] == "killed"
     assert record["cause"] == "did not stop within 0.05 s of being asked to"
     assert [rank["signal"] for rank in record["ranks"]] == [9, 9]
+
+
+TWO_RANKS = """
+import os, pathlib, signal, sys, time
+def save(*_):
+    time.sleep(1.5)
+    pathlib.Path("saved").touch()
+    sys.exit(0)
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGTERM, save)
+pathlib.Path("ready-" + os.environ["RANK"]).touch()
+signal.pause()
+"""
+
+
+def test_a_rank_without_a_handler_does_not_cut_the_grace_of_one_that_saves(tmp_path: Path) -> None:
+    argv = (sys.executable, "-I", "-S", "-c", TWO_RANKS)
+    run = make_attempt(tmp_path / "run", "", argv=argv, own_program=True, cwd=str(tmp_path))
+    process = supervise(run)
+    for rank in (0, 1):
+        wait_for_file(tmp_path / f"ready-{rank}")
+    write_json(run / "request.json", {"reason": "cancel"})
+    process.send_signal(signal.SIGTERM)
+    record = finish(run, process)
+    assert (tmp_path / "saved").exists()
+    assert [rank["exit_code"] for rank in record["ranks"]] == [0, None]
 
 
 def test_p5_no_descendant_outlives_the_attempt(tmp_path: Path) -> None:
