@@ -11,8 +11,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-EXPORT = "export"
-
 
 def export(output_dir: Path, dtype: str) -> Path:
     """Export the newest whole checkpoint of `output_dir`; where it is.
@@ -23,6 +21,7 @@ def export(output_dir: Path, dtype: str) -> Path:
     """
     from zerotools.core.errors import BadFile
     from zerotools.formats.dcp import jobcheckpoint
+    from zerotools.jobs.checkpointspec import EXPORT
     from zerotools.ops.consolidate import Options, prepare, refuse_overflow
     from zerotools.ops.convert import perform
     from zerotools.ops.execute import Report

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.jobs.checkpointspec import EXPORT
+from zerotools.jobs.convert import show
 from zerotools.jobs.resumable import not_resumable
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import checkpoints, preflightdata
@@ -81,6 +83,7 @@ def check_output(spec: JobSpec) -> None:
         raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
     found = checkpoints.newest(output) if spec.engine != "script" else None
     if found is None:
+        _check_export(spec, output / EXPORT)
         return
     if spec.resume_from is not None and _is_within(spec.resume_from, output):
         _check_is_newest(Path(spec.resume_from), output)
@@ -89,6 +92,15 @@ def check_output(spec: JobSpec) -> None:
         f"output_dir = {output}: already holds checkpoints, the newest of step {found.step}; "
         f'name another directory, or go on from it with resume_from = "{output}"'
     )
+
+
+def _check_export(spec: JobSpec, path: Path) -> None:
+    """A run that goes on replaces its own export, and one that begins nobody's."""
+    if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
+        raise BadRequest(
+            f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} is "
+            "there already and would be replaced; move it away, or name another output_dir"
+        )
 
 
 def _is_within(path: str, directory: Path) -> bool:

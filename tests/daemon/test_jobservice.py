@@ -84,6 +84,21 @@ def test_an_output_directory_with_checkpoints_is_not_mixed_up(tmp_path: Path) ->
     tell(tmp_path / "state", story)
 
 
+def test_an_export_that_no_run_of_this_directory_made_is_not_replaced(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    (output / "export").mkdir(parents=True)
+    (output / "export" / "model.safetensors").write_bytes(b"somebody's")
+    wanted = {"output_dir": str(output), "checkpoint": {"export_on_finish": "bf16"}}
+
+    async def story(it: Running) -> None:
+        message = await refusal(submit(it, **wanted), BadRequest)
+        assert f"{output}/export is there already and would be replaced" in message
+        make(output, 40)
+        await submit(it, **wanted, resume_from=str(output))
+
+    tell(tmp_path / "state", story)
+
+
 def test_an_older_checkpoint_of_the_jobs_own_directory_is_refused(tmp_path: Path) -> None:
     output = tmp_path / "out"
     older = make(output, 20)

@@ -17,6 +17,7 @@ from zerotools.cli.describe import Job, checkpoint_path, is_over, loss, plan, st
 from zerotools.cli.options import job_argument, json_option, socket_option
 from zerotools.cli.progress import speed, time_left
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.states import SUCCEEDED
 
@@ -136,7 +137,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "output", str(job["output_dir"])
     yield "checkpoint", checkpoint_path(job) or "none yet"
     if job["state"] == SUCCEEDED and _exported(job):
-        yield "model", f"{job['output_dir']}/export"
+        yield "model", f"{job['output_dir']}/{EXPORT}"
     yield "user", f"uid {job['uid']}"
     if is_over(job) and job["state"] != SUCCEEDED and job["latest_checkpoint"]:
         yield "go on", f"zerotools resume {job['id']}"

@@ -8,6 +8,8 @@ from zerotools.jobs.schema import key
 
 BEST = ("eval_loss", "loss")
 EXPORTS = ("bf16", "fp16", "fp32")
+EXPORT = "export"
+"""The directory of `export_on_finish`, in the output directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
