@@ -18,6 +18,7 @@ from zerotools.jobs.deepspeedconfig import (
 from zerotools.jobs.parse import job_from_dict
 from zerotools.jobs.spec import JobSpec
 
+STAGE_1 = {"zero_optimization": {"stage": 1}}
 ADAM = {"type": "AdamW", "params": {"lr": 1e-4}}
 
 
@@ -79,7 +80,7 @@ def test_an_empty_config_becomes_the_job() -> None:
 
 def test_a_scheduler_is_told_the_steps_and_the_scale_the_jobs_numbers() -> None:
     train = {"precision": "fp16", "warmup_steps": 4}
-    config = {"scheduler": {"type": "WarmupDecayLR"}, "optimizer": ADAM}
+    config = {"scheduler": {"type": "WarmupDecayLR"}, "optimizer": ADAM, **STAGE_1}
     fp16 = {"hysteresis": 4}
     spec = job(config, train=train, fp16=fp16, env={"ZEROTOOLS_FP16_ON_CPU": "1"})
     found = completed(spec)
@@ -127,6 +128,14 @@ def test_what_is_switched_off_may_be_there() -> None:
 def test_a_micro_batch_that_does_not_divide_is_refused() -> None:
     found = refusal({"train_micro_batch_size_per_gpu": 4})
     assert "train_micro_batch_size_per_gpu = 4: must divide the 6 sequences of a rank" in found
+
+
+def test_fp16_at_stage_0_is_refused() -> None:
+    """DeepSpeed 0.19.8: `FP16_Optimizer.backward`, which scaled the loss, has no caller."""
+    half = {"train": {"precision": "fp16"}, "env": {"ZEROTOOLS_FP16_ON_CPU": "1"}}
+    fp16 = {"fp16": {"enabled": True}}
+    assert "set stage 1, or bf16" in refusal(fp16, **half)
+    job({**fp16, **STAGE_1}, **half)
 
 
 def test_null_is_as_if_it_were_not_there() -> None:

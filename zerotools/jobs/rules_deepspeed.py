@@ -50,6 +50,11 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
         return
     yield from contradictions(spec)
     yield from _check_writers(spec)
+    if spec.train.precision == "fp16" and spec.zero.stage == 0:
+        yield (
+            "deepspeed.config fp16: at zero_optimization.stage 0 DeepSpeed 0.19 divides the "
+            "gradients by a loss scale that it never multiplied the loss by; set stage 1, or bf16"
+        )
     for name, why in _OWN_LOOPS.items():
         value = at(spec.deepspeed.tree, name)
         if value is True or value not in (None, 0, 1):

@@ -32,13 +32,10 @@ def _group(group: Mapping[str, Any], params: tuple[str, ...]) -> OptimizerGroup:
 
 
 def loss_scale_of(engine: Any) -> LossScaleRecord:
-    """The loss scaler of `engine`, which trains in fp16."""
-    optimizer = engine.optimizer
-    scaler = getattr(optimizer, "loss_scaler", None)
-    if scaler is None:  # stage 0 keeps the numbers without a scaler
-        scaler = optimizer.loss_scale_config
-    scale = float(optimizer.cur_scale)
-    if not getattr(scaler, "dynamic", getattr(scaler, "dynamic_loss_scale", False)):
+    """The loss scaler of `engine`, which trains in fp16 at stage 1 or above."""
+    scaler = engine.optimizer.loss_scaler
+    scale = float(engine.optimizer.cur_scale)
+    if not scaler.dynamic:
         return LossScaleRecord(cur_scale=scale, dynamic=False)
     return LossScaleRecord(
         cur_scale=scale,
@@ -47,7 +44,7 @@ def loss_scale_of(engine: Any) -> LossScaleRecord:
         last_overflow_iter=int(scaler.last_overflow_iter),
         cur_hysteresis=int(getattr(scaler, "cur_hysteresis", 1)),
         scale_window=int(scaler.scale_window),
-        min_scale=float(getattr(scaler, "min_scale", getattr(scaler, "min_loss_scale", 1.0))),
+        min_scale=float(scaler.min_scale),
         delayed_shift=int(getattr(scaler, "delayed_shift", 1)),
         consecutive_hysteresis=bool(getattr(scaler, "consecutive_hysteresis", False)),
     )
