@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.jobs.test_deepspeedconfig import job
-from zerotools.formats.dcp.jobrecord import JobRecord, ModelRecord, OptimizerRecord
+from tests.jobs.test_parse import parsed
+from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord, ModelRecord, OptimizerRecord
 from zerotools.jobs.resumable import not_resumable
 
 PATH = Path("/runs/a b/step-00000002")
@@ -68,3 +69,12 @@ def test_nothing_goes_on_from_nvme() -> None:
     assert 'begin anew with the weights by model.path = "/runs/a b/step-' in why_of(
         weights_only=True
     )
+
+
+def test_adapters_go_on_as_strong_as_they_were() -> None:
+    record = replace(RECORD, engine="torch", lora=LoraRecord(4, 3.0))
+    same, weaker = (parsed(lora={"rank": 4, "alpha": alpha}) for alpha in (12.0, 8.0))
+    assert list(not_resumable(same, record, PATH)) == []
+    assert list(not_resumable(weaker, record, PATH)) == [
+        f"lora.alpha = 8: the adapters of resume_from = {PATH} were trained with 12; use that"
+    ]

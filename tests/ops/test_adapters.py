@@ -10,11 +10,12 @@ import pytest
 
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
-from zerotools.core.errors import BadFile
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Target, Tensor
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord, ModelRecord, OptimizerRecord
 from zerotools.ops import adapters
 from zerotools.ops.adapters import merge_adapters
+from zerotools.ops.convert import Conversion, check_output
 from zerotools.ops.load import load
 
 SCALE = 1.5
@@ -91,3 +92,55 @@ def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     wrong = {**arrays, DOWN: arrays[DOWN][:, :4].copy()}
     with pytest.raises(BadFile, match=r"\[9, 5\] and its adapter \[9, 2\] times \[2, 4\]"):
         merge_adapters(written(tmp_path / "wrong", wrong), tmp_path / "scratch")
+
+
+def test_a_layer_that_keeps_its_weight_transposed_gets_the_sum_so(tmp_path: Path) -> None:
+    arrays = matrices(5, 5)  # a square one does not show it by its shape
+    record = replace(RECORD, lora=LoraRecord(2, SCALE, ("layer.q",)))
+    merged = merge_adapters(written(tmp_path / "source", arrays, record), tmp_path / "scratch")
+    assert merged is not None
+    plain = Key("layer.q.weight", "param")
+    with merged.sums():
+        found = load(merged.checkpoint, {plain: dtypes.FLOAT32})[plain]
+    wanted = arrays[WEIGHT] + np.float32(SCALE) * (arrays[UP] @ arrays[DOWN]).T
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    mixed = {**matrices(5, 9), DOWN: arrays[DOWN], UP: matrices(9, 5)[UP]}
+    source = written(tmp_path / "mixed", mixed, record)
+    assert merge_adapters(source, tmp_path / "scratch") is not None
+
+
+def test_an_adapter_that_would_be_lost_is_refused(tmp_path: Path) -> None:
+    arrays = {key: array for key, array in matrices().items() if key != WEIGHT}
+    with pytest.raises(BadFile, match=r"lora_A\.default\.weight and no weight that it is to be"):
+        merge_adapters(written(tmp_path / "source", arrays), tmp_path / "scratch")
+
+
+def test_what_a_killed_or_interrupted_run_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    source = written(tmp_path / "source", matrices())
+    scratch = tmp_path / "not there yet" / "scratch"
+    merged = merge_adapters(source, scratch)
+    assert merged is not None
+    assert merged.bytes == 9 * 5 * 4
+    merged.scratch.mkdir(parents=True)
+    (merged.scratch / "7.f32").write_bytes(b"half a sum")
+
+    def export(error: type[BaseException]) -> None:
+        with merged.sums():
+            found = [(path.name, path.stat().st_mtime_ns) for path in merged.scratch.iterdir()]
+            assert found == [("0.f32", 0)]
+            raise error
+
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error):
+            export(error)
+        assert list(scratch.parent.iterdir()) == []
+    with merged.sums(), pytest.raises(BadRequest, match="another run is writing"):
+        merged.sums().__enter__()
+
+
+def test_the_sums_need_room_too(tmp_path: Path) -> None:
+    source = written(tmp_path / "source", matrices())
+    elsewhere = replace(source, root=tmp_path / "out")
+    conversion = Conversion(source, Target(elsewhere, {}), sums_bytes=2**62)
+    with pytest.raises(BadRequest, match=f"needs {2**62} bytes"):
+        check_output(conversion, overwrite=False)

@@ -1,7 +1,14 @@
 import pytest
 
 from tests.jobs.test_parse import parsed
-from zerotoolsd.trainer.failures import EXIT_CRASH, OutOfGpuMemory, exit_code, sentence
+from zerotoolsd.trainer.failures import (
+    EXIT_BAD_JOB,
+    EXIT_CRASH,
+    OutOfGpuMemory,
+    TooLargeForGpu,
+    exit_code,
+    sentence,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -29,6 +36,26 @@ def test_the_sentence_has_the_allocation_the_card_and_two_ways_out() -> None:
     assert exit_code(info.value) == EXIT_CRASH
     with pytest.raises(OutOfGpuMemory, match="thing new; what needs"), explained(parsed(), int):
         raise torch.OutOfMemoryError("something\nnew")
+
+
+def test_what_never_fits_is_not_started_again() -> None:
+    import torch
+
+    from zerotoolsd.trainer.outofmemory import explained
+
+    alone = SAID.replace("Process 812 has 5.10 GiB memory in use. ", "")
+    for said, has_fit, kind, status in (
+        (alone, False, TooLargeForGpu, EXIT_BAD_JOB),
+        (alone, True, OutOfGpuMemory, EXIT_CRASH),
+        (SAID, False, OutOfGpuMemory, EXIT_CRASH),  # the other process may be gone soon
+    ):
+        with (
+            pytest.raises(kind) as info,
+            explained(parsed(), lambda: 0, has_fit=lambda fits=has_fit: fits),
+        ):
+            raise torch.OutOfMemoryError(said)
+        assert exit_code(info.value) == status
+        assert ("not tried again" in sentence(info.value)) == (status == EXIT_BAD_JOB)
 
 
 def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it() -> None:

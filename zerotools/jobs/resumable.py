@@ -29,6 +29,7 @@ def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
         )
         return
     yield from _other_optimizer(spec, record, where)
+    yield from _other_adapters(spec, record, where)
     if spec.engine == "deepspeed":
         yield from _other_layout(spec, record, path)
 
@@ -40,6 +41,17 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
             f'train.optimizer = "{wanted}": {where} was trained with '
             f'"{record.optimizer.name}"; use that'
         )
+
+
+def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
+    """Another number of them fails for its shapes; added another number of times, they do not."""
+    wanted, saved = spec.lora, record.lora
+    if saved is None or saved.rank != wanted.rank or saved.scale == wanted.scale:
+        return
+    yield (
+        f"lora.alpha = {wanted.scale * saved.rank:g}: the adapters of {where} were trained with "
+        f"{saved.scale * saved.rank:g}; use that"
+    )
 
 
 def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:

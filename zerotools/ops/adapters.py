@@ -1,4 +1,5 @@
-"""Adapters of a LoRA run added to their weights: W + scale · B·A, in fp32.
+"""Adapters of a LoRA run added to their weights: W + scale · B·A, in fp32; transposed where the
+layer keeps its weight so (GPT-2's).
 
 This is a computation, and no copy: it is made where the job's record says that it trained adapters,
 and nowhere else. The sums go to a file beside the output, some rows at a time, and the export reads
@@ -7,9 +8,10 @@ them from there like any other source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from os import utime
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,8 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.layout import Placed, moved
-from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord
+from zerotools.io.staging import Staging, partial_of
 from zerotools.ops.load import load
 
 BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
@@ -29,37 +32,42 @@ ROW_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Merge:
-    """One weight and its adapter in a checkpoint, and the file where their sum goes."""
+    """One weight and its adapter in a checkpoint, and the file where their sum goes. The product
+    of `left` and `right` is what is added."""
 
     weight: Key
-    down: Key
-    up: Key
+    left: Key
+    right: Key
+    is_transposed: bool
     file: str
 
 
 @dataclass(frozen=True)
 class Merged:
-    """`checkpoint` has the weights' sums in place of weights and adapters; they are there while
-    the context that `sums` makes is open."""
+    """`checkpoint` has the weights' sums in place of weights and adapters; they are there, in the
+    directory `scratch`, while the context that `sums` makes is open."""
 
     checkpoint: Checkpoint
     sums: Callable[[], AbstractContextManager[None]]
+    bytes: int
+    scratch: Path
     note: str
 
 
 def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> Merged | None:
     """What is exported of a run that trained adapters; None of any other.
 
-    `scratch` is the directory for the sums, which does not exist yet.
+    The sums go to a directory beside `scratch`; what a killed run left there goes first.
 
     Raises:
-        BadFile: a weight has half an adapter, or one of other shapes.
+        BadFile: a weight has half an adapter, or one of other shapes; or an adapter has no weight.
     """
     record = checkpoint.origin.details.get("job")
     if not isinstance(record, JobRecord) or record.lora is None:
         return None
-    scale = record.lora.scale
-    merges = {_plain(merge.weight): merge for merge in _merges(checkpoint, scratch)}
+    scale, folder = record.lora.scale, partial_of(scratch)
+    merges = {_plain(merge.weight): merge for merge in _merges(checkpoint, record.lora, folder)}
+    _refuse_strays(checkpoint, merges.values())
     tensors: dict[Key, Tensor] = {}
     files = dict(checkpoint.files)
     for key, tensor in checkpoint.tensors.items():
@@ -75,6 +83,8 @@ def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> Merged | None:
     return Merged(
         replace(checkpoint, tensors=tensors, files=files),
         lambda: _summed(checkpoint, list(merges.values()), scale, scratch),
+        size,
+        folder,
         f"{len(merges)} weights have their adapters added, {scale:g} times; the sums take {size} "
         "bytes beside the output while it is written",
     )
@@ -84,7 +94,7 @@ def _plain(key: Key) -> Key:
     return Key(key.name.replace(BASE, "."), key.role)
 
 
-def _merges(checkpoint: Checkpoint, scratch: Path) -> Iterator[Merge]:
+def _merges(checkpoint: Checkpoint, lora: LoraRecord, folder: Path) -> Iterator[Merge]:
     for number, (key, tensor) in enumerate(checkpoint.tensors.items()):
         stem, found, rest = key.name.partition(BASE)
         if key.role != "param" or not found or rest != "weight":
@@ -93,33 +103,52 @@ def _merges(checkpoint: Checkpoint, scratch: Path) -> Iterator[Merge]:
         for half in (down, up):
             if half not in checkpoint.tensors:
                 raise BadFile(f"{checkpoint.origin.path} has {key.name} and no {half.name}")
+        is_transposed = stem in lora.fan_in_fan_out
         shapes = [checkpoint.tensors[half].shape for half in (up, down)]
-        if (shapes[0][:1] + shapes[1][1:], shapes[0][1:]) != (tensor.shape, shapes[1][:1]):
+        product = shapes[0][:1] + shapes[1][1:]
+        wanted = tensor.shape[::-1] if is_transposed else tensor.shape
+        if (product, shapes[0][1:]) != (wanted, shapes[1][:1]):
             raise BadFile(
                 f"{checkpoint.origin.path}: {key.name} has shape {list(tensor.shape)} and its "
                 f"adapter {list(shapes[0])} times {list(shapes[1])}"
             )
-        yield Merge(key, down, up, str(scratch.absolute() / f"{number}.f32"))
+        left, right = (down, up) if is_transposed else (up, down)
+        yield Merge(key, left, right, is_transposed, str(folder / f"{number}.f32"))
+
+
+def _refuse_strays(checkpoint: Checkpoint, merges: Iterable[Merge]) -> None:
+    """An adapter that belongs to no weight here would be lost in silence."""
+    used = {half for merge in merges for half in (merge.left, merge.right)}
+    for key in checkpoint.tensors:
+        if key.role == "param" and (A in key.name or B in key.name) and key not in used:
+            raise BadFile(
+                f"{checkpoint.origin.path} has {key.name} and no weight that it is to be added to"
+            )
 
 
 @contextmanager
 def _summed(
     checkpoint: Checkpoint, merges: list[Merge], scale: float, scratch: Path
 ) -> Iterator[None]:
-    scratch.mkdir()
-    try:
-        for merge in merges:
-            _add_up(checkpoint, merge, scale)
-        yield
-    finally:
-        for merge in merges:
-            Path(merge.file).unlink(missing_ok=True)
-        scratch.rmdir()
+    interruption = None
+    with Staging(scratch):
+        try:
+            for merge in merges:
+                _add_up(checkpoint, merge, scale)
+                # An export that goes on where another stopped is of the same sums, made anew.
+                utime(merge.file, ns=(0, 0))
+            yield
+        except KeyboardInterrupt as error:  # for which a staging directory would be kept
+            interruption = error
+    if interruption is not None:
+        raise interruption
 
 
 def _add_up(checkpoint: Checkpoint, merge: Merge, scale: float) -> None:
-    halves = load(checkpoint, dict.fromkeys((merge.down, merge.up), dtypes.FLOAT32))
-    down, up = halves[merge.down], halves[merge.up]
+    halves = load(checkpoint, dict.fromkeys((merge.left, merge.right), dtypes.FLOAT32))
+    left, right = halves[merge.left], halves[merge.right]
+    if merge.is_transposed:
+        left, right = left.T, right.T
     weight = checkpoint.tensors[merge.weight]
     most = max(1, ROW_BYTES // max(1, weight.shape[1] * 4))
     with Path(merge.file).open("wb") as file:
@@ -127,7 +156,7 @@ def _add_up(checkpoint: Checkpoint, merge: Merge, scale: float) -> None:
             rows = _rows(weight, first, min(most, weight.shape[0] - first))
             part = replace(checkpoint, tensors={merge.weight: rows})
             total = load(part, {merge.weight: dtypes.FLOAT32})[merge.weight]
-            total += np.float32(scale) * (up[first : first + most] @ down)
+            total += np.float32(scale) * (left[first : first + most] @ right)
             file.write(total.tobytes())
 
 

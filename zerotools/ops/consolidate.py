@@ -80,7 +80,13 @@ def prepare(
     conversion = Conversion(weights, target, (*notes, *target.notes), request)
     if merged is None:
         return conversion
-    return replace(conversion, notes=(*conversion.notes, merged.note), sums=merged.sums)
+    return replace(
+        conversion,
+        notes=(*conversion.notes, merged.note),
+        sums=merged.sums,
+        sums_bytes=merged.bytes,
+        sums_directory=merged.scratch,
+    )
 
 
 def _choose_weights(

@@ -27,13 +27,15 @@ from zerotools.ops.tiles import Budget
 class Conversion:
     """`source` holds exactly what `target` needs, under the target's names. `request` is what was
     asked for, as text: a run is resumed only with the same. `sums` makes files of the source that
-    are computed first, for as long as it is open."""
+    are computed first, `sums_bytes` in `sums_directory`, for as long as it is open."""
 
     source: Checkpoint
     target: Target
     notes: tuple[str, ...] = ()
     request: str = ""
     sums: Callable[[], AbstractContextManager[None]] = nullcontext
+    sums_bytes: int = 0
+    sums_directory: Path | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -93,7 +95,7 @@ def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> 
     """
     path = conversion.source.origin.path
     check_destination(path, conversion.destination, overwrite=overwrite)
-    check_space(conversion.destination, conversion.bytes_to_write - there)
+    _check_room(conversion, there)
 
 
 def perform(
@@ -120,7 +122,7 @@ def perform(
     check_destination(source.origin.path, conversion.destination, overwrite=overwrite)
     prove(conversion)
     there = allocated(partial_of(conversion.destination)) if resume else 0
-    check_space(conversion.destination, conversion.bytes_to_write - there)
+    _check_room(conversion, there)
     with conversion.sums():
         return execute(
             plan(source, target.checkpoint),
@@ -214,6 +216,14 @@ def _is_replaceable(path: Path) -> bool:
     if path.is_symlink() or not path.is_dir():
         return False
     return not any(path.iterdir()) or any(any(path.glob(sign)) for sign in _SIGNS)
+
+
+def _check_room(conversion: Conversion, there: int) -> None:
+    """Room for the output, of which so many bytes are there, and for sums beside it."""
+    needed = conversion.bytes_to_write - there + conversion.sums_bytes
+    if conversion.sums_directory is not None:  # what a killed run left there goes first
+        needed -= allocated(conversion.sums_directory)
+    check_space(conversion.destination, needed)
 
 
 def check_space(destination: Path, needed: int) -> None:

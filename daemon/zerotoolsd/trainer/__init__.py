@@ -9,6 +9,7 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     schedule, lossscale, rng      what follows from the step alone
     stopping                      what asks the loop to stop
     prediction                    what the state of a rank will take
+    pagelock                      host memory that a GPU copies to and from by itself
     notify, reporting, phases     progress to the supervisor and to the log (also utilization: MFU)
     failures, outofmemory         exit statuses, and why
 

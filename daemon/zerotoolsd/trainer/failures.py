@@ -25,6 +25,10 @@ class OutOfGpuMemory(ZerotoolsError):
     """An allocation on the GPU failed. It may succeed at another time: others use the GPU too."""
 
 
+class TooLargeForGpu(ZerotoolsError):
+    """The first step does not fit into a GPU that the job has for itself: it never will."""
+
+
 def exit_code(error: BaseException) -> int:
     """The exit status that an error ends the rank with."""
     if isinstance(error, BadCheckpoint):

@@ -10,8 +10,10 @@ import torch
 
 from zerotools.jobs.lessmemory import settings_to_try
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.failures import OutOfGpuMemory
+from zerotoolsd.trainer.failures import OutOfGpuMemory, TooLargeForGpu
 from zerotoolsd.trainer.prediction import Prediction
+
+_OTHERS = re.compile(r"Process \d+ has [\d.]+ \w+ memory in use")
 
 
 @contextmanager
@@ -19,16 +21,25 @@ def explained(
     spec: JobSpec,
     steps_done: Callable[[], int],
     expected: Callable[[], Prediction | None] = lambda: None,
+    has_fit: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
-    """Turn torch's error into ours. `expected` is what the state of the rank was to take.
+    """Turn torch's error into ours. `expected` is what the state of the rank was to take, `has_fit`
+    whether this attempt has made a step.
 
     Raises:
         OutOfGpuMemory: an allocation on the GPU failed.
+        TooLargeForGpu: it did before any step, and no other process has memory there.
     """
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise OutOfGpuMemory(explain(str(error), spec, steps_done(), expected())) from error
+        said = str(error)
+        sentence = explain(said, spec, steps_done(), expected())
+        if has_fit() or _OTHERS.search(said):
+            raise OutOfGpuMemory(sentence) from error
+        raise TooLargeForGpu(
+            f"{sentence} (it is not tried again: no step was made, and nobody else uses the GPU)"
+        ) from error
 
 
 def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:
@@ -38,7 +49,7 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
         for pattern in (
             r"Tried to allocate [\d.]+ \w+",
             r"GPU \d+ has a total capacity of [\d.]+ \w+ of which [\d.]+ \w+ is free",
-            r"Process \d+ has [\d.]+ \w+ memory in use",
+            _OTHERS.pattern,
         )
         if (match := re.search(pattern, said))
     ]

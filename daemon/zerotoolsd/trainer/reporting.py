@@ -35,6 +35,7 @@ class Reporter:
         self._metrics: Metrics | None = None
         self._utilization: Utilization | None = None
         self.state: Prediction | None = None
+        self.has_stepped = False
 
     def write_to(self, metrics: Metrics) -> None:
         """Write what the steps come to into `metrics` too, which rank 0 alone has."""
@@ -69,6 +70,7 @@ class Reporter:
     def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
         """Step `step`, counted from 1, on `tokens` tokens of all ranks took `seconds`."""
         self.at(step)
+        self.has_stepped = True
         if not self._leads:
             self._notifier.heartbeat()
             return

@@ -59,7 +59,12 @@ def run(
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
     group = join(rank, spec.device)
     phases.done("process group")
-    with explained(spec, lambda: notifier.step, lambda: reporter.state), ExitStack() as stack:
+    with (
+        explained(
+            spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
+        ),
+        ExitStack() as stack,
+    ):
         stack.callback(dist.destroy_process_group)
         group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
         if rank.leads:

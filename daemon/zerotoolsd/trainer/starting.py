@@ -23,6 +23,7 @@ from zerotoolsd.trainer.enginetype import Engine
 from zerotoolsd.trainer.failures import BadCheckpoint
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.model.blueprint import Blueprint
+from zerotoolsd.trainer.model.lora import fan_in_fan_out
 from zerotoolsd.trainer.reporting import Reporter
 from zerotoolsd.trainer.schedule import decay_steps
 
@@ -62,6 +63,13 @@ def warn_of_changes(spec: JobSpec, data: DataRecord, start: Start, reporter: Rep
     for name, before, now in pairs:
         if before != now:
             reporter.say(f"note: {name} was {before} when {start.path.name} was saved, now {now}")
+    count = record.data.sequences if record.data is not None else None
+    if count is not None and count != data.sequences:
+        reporter.say(
+            f"note: an epoch had {count} sequences when {start.path.name} was saved and has "
+            f"{data.sequences} now (data, data.packing or eval.fraction changed): they come in "
+            "another order, and of this epoch some come twice and some not at all"
+        )
 
 
 def describe_run(spec: JobSpec, blueprint: Blueprint, group: Group, data: DataRecord) -> JobRecord:
@@ -90,8 +98,14 @@ def describe_run(spec: JobSpec, blueprint: Blueprint, group: Group, data: DataRe
             **({"decay_steps": decay_steps(train)} if train.schedule == "wsd" else {}),
         },
         rng=RNG_PER_RANK,
-        lora=None if spec.lora.rank is None else LoraRecord(spec.lora.rank, spec.lora.scale),
+        lora=_lora(spec, blueprint),
         data=data,
         torch_version=str(torch.__version__),
         zerotools_version=zerotools.__version__,
     )
+
+
+def _lora(spec: JobSpec, blueprint: Blueprint) -> LoraRecord | None:
+    if spec.lora.rank is None:
+        return None
+    return LoraRecord(spec.lora.rank, spec.lora.scale, fan_in_fan_out(blueprint.model))

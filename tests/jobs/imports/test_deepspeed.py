@@ -300,6 +300,27 @@ class TestWrongKeys:
         assert told in said(ds_text(json.dumps(config), A_JOB))
 
 
+class TestMics:
+    @pytest.mark.parametrize(("size", "wanted"), [(1, 1), (2.0, 2), (-1, None)])
+    def test_groups_that_share_a_copy_are_of_hsdp(self, size: float, wanted: int | None) -> None:
+        config = {"zero_optimization": {"stage": 3, "mics_shard_size": size}}
+        imported = ds_text(json.dumps(config), A_JOB)
+        assert imported.problem is None
+        assert imported.tree["zero"].get("shard_size") == wanted
+
+    @pytest.mark.parametrize(
+        ("stage", "size", "told"),
+        [
+            (2, 2, "MiCS is of stage 3, and ds.json:1 zero_optimization.stage is 2"),
+            (3, 0, "mics_shard_size = 0: must be a number of ranks"),
+            (3, 5, "must divide the 2 ranks"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, stage: int, size: int, told: str) -> None:
+        config = {"zero_optimization": {"stage": stage, "mics_shard_size": size}}
+        assert told in said(ds_text(json.dumps(config), A_JOB))
+
+
 class TestOffloadAndSgd:
     def test_nvme_becomes_files_in_the_same_place(self) -> None:
         offload = {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": False}

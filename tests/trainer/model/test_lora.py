@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.trainer.finetuning import VOCABULARY, adverts, make_tokenizer, write_lines
-from tests.trainer.launching import TINY_LLAMA
+from tests.trainer.launching import TINY_GPT2, TINY_LLAMA
 from tests.trainer.several import Runs, run_all
+from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.jobs.loraspec import LoraSpec
 
 pytestmark = pytest.mark.peft
 TOLERANCE = 2e-6
@@ -56,6 +58,11 @@ def runs(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> di
             "stage-1": lora_job(base, examples, zero={"stage": 1}),
             "again": lora_job(base, examples, resume_from=str(half)),
         }
+        if ranks == 1:
+            # Its layers keep their weights transposed; one of them is square.
+            gpt2 = {"rank": RANK, "alpha": ALPHA, "target_modules": ["c_attn", "c_proj"]}
+            train = {"steps": 2, "learning_rate": 5e-2}
+            jobs["gpt2"] = {"model": {"config": TINY_GPT2}, "lora": gpt2, "train": train}
         found[ranks] = run_all(directory, text, ranks, jobs)
     return found
 
@@ -112,3 +119,43 @@ def test_consolidate_adds_the_adapters_to_the_weights(
             wanted = wanted + ALPHA / RANK * (up @ down)
         torch.testing.assert_close(weight, wanted, rtol=1e-6, atol=1e-7)
     AutoModelForCausalLM.from_pretrained(out)
+
+
+def test_what_is_exported_says_what_the_adapted_model_says(
+    runs: dict[int, Runs], tmp_path: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, GPT2Config
+
+    from zerotools import load_state_dict
+    from zerotools.ops.consolidate import Options, prepare
+    from zerotools.ops.convert import perform
+    from zerotools.ops.tiles import Budget
+    from zerotoolsd.trainer.model.lora import add_adapters
+
+    source, out = runs[1].checkpoint("gpt2", 2), tmp_path / "exported"
+    perform(prepare(source, out, Options(dtype="fp32")), budget=Budget(), overwrite=False)
+    adapted = AutoModelForCausalLM.from_config(GPT2Config(**TINY_GPT2))
+    plain = AutoModelForCausalLM.from_pretrained(out).eval()
+    spec = LoraSpec(rank=RANK, alpha=ALPHA, target_modules=("c_attn", "c_proj"))
+    add_adapters(adapted, spec)
+    found = adapted.load_state_dict(load_state_dict(source), strict=False, assign=True)
+    assert found.missing_keys in ([], ["lm_head.weight"])
+    adapted.tie_weights()
+    ids = torch.arange(32).view(1, 32)
+    with torch.no_grad():
+        wanted, found = (model.eval()(input_ids=ids).logits for model in (adapted, plain))
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        zeros = {name: p * (".lora_B." not in name) for name, p in adapted.named_parameters()}
+        without = torch.func.functional_call(adapted, zeros, (ids,)).logits
+    assert (wanted - without).abs().max() > 1e-2
+
+
+def test_an_adapter_on_a_tied_weight_is_refused() -> None:
+    from transformers import LlamaConfig
+
+    from zerotoolsd.trainer.model.blueprint import draw
+
+    config = LlamaConfig(**TINY_LLAMA | {"tie_word_embeddings": True})
+    with pytest.raises(BadRequest, match=r"lm_head shares its weight with model\.embed_tokens"):
+        draw(config, LoraSpec(rank=RANK, target_modules=("q_proj", "lm_head")))

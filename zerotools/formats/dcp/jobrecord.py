@@ -63,18 +63,22 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoraRecord:
-    """Adapters beside frozen weights: their rank, and how often each is added to its weight."""
+    """Adapters beside frozen weights: their rank, and how often each is added to its weight. Layers
+    in `fan_in_fan_out` keep their weight transposed."""
 
     rank: int
     scale: float
+    fan_in_fan_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DataRecord:
-    """The data that the run reads: to notice that a resumed run reads something else."""
+    """The data that the run reads: to notice that a resumed run reads something else. An epoch has
+    `sequences` (None: not noted), without those that are held out."""
 
     files: int
     tokens: int
+    sequences: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,11 +269,14 @@ def _loss_scale(read: _Reader) -> LossScaleRecord:
 
 
 def _lora(read: _Reader) -> LoraRecord:
-    return LoraRecord(read.count("rank", least=1), read.number("scale", above=0))
+    transposed = read.texts("fan_in_fan_out") if "fan_in_fan_out" in read.tree else ()
+    return LoraRecord(read.count("rank", least=1), read.number("scale", above=0), transposed)
 
 
 def _data(read: _Reader) -> DataRecord:
-    return DataRecord(files=read.count("files"), tokens=read.count("tokens"))
+    known = read.tree.get("sequences") is not None
+    sequences = read.count("sequences", least=1) if known else None
+    return DataRecord(read.count("files"), read.count("tokens"), sequences)
 
 
 def _is_number(value: object) -> bool:

@@ -22,6 +22,8 @@ _MEMORY = "how DeepSpeed lays out memory, not what it computes"
 _REPORTS = "what DeepSpeed prints or logs; zerotools reports on its own"
 _CHECKPOINTS = "how DeepSpeed writes checkpoints; zerotools writes its own"
 
+MICS = "zero_optimization.mics_shard_size"
+
 KEYS: dict[str, Key] = {
     **_read(
         Kind.COUNT,
@@ -62,6 +64,7 @@ KEYS: dict[str, Key] = {
         "scheduler.params.warmup_min_ratio",
         "scheduler.params.cos_min_ratio",
     ),
+    **_read(Kind.NUMBER, MICS),  # -1 where it is off
     **_read(Kind.NUMBERS, "optimizer.params.betas"),
     **_read(Kind.BOOL, "optimizer.params.adam_w_mode"),
     **_read(
@@ -167,7 +170,6 @@ KEYS: dict[str, Key] = {
         "bf16.bf16_optimizer_states",
         "fp16.fp16_master_weights_and_grads",
         "zero_optimization.zenflow",
-        "zero_optimization.mics_shard_size",
         "zero_optimization.mics_hierarchical_params_gather",
         "zero_optimization.zeropp_loco_param",
     ),

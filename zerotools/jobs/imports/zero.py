@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerotools.jobs.convert import show
-from zerotools.jobs.imports.deepspeed_keys import KEYS
+from zerotools.jobs.imports.deepspeed_keys import KEYS, MICS
 from zerotools.jobs.imports.given import AUTO, Given
 from zerotools.jobs.imports.reading import Reading
 from zerotools.jobs.imports.report import Outcome
@@ -30,6 +30,7 @@ def read_zero(reading: Reading) -> None:
     """Map stage and offload; refuse what belongs to another stage, with both places."""
     stage, place = _stage(reading)
     _offload(reading, stage, place)
+    _mics(reading, stage, place)
     for name, given in reading.given.items():
         if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
             reading.findings.wrong.append(
@@ -81,6 +82,28 @@ def _offload(reading: Reading, stage: int | None, place: str) -> None:
         else:
             what = f'{given.said} = {show(given.value)}: must be "none", "cpu" or "nvme"'
             reading.findings.wrong.append(what)
+
+
+def _mics(reading: Reading, stage: int | None, place: str) -> None:
+    """Groups of ranks that share one copy of the model (MiCS), which is torch's HSDP."""
+    given = reading.take(MICS)
+    if given is None:
+        return
+    size = given.value
+    if size in (None, AUTO) or size < 0:
+        reading.row(Outcome.IGNORED, given, None, "all ranks share one copy")
+    elif not size or size != int(size):
+        what = f"{given.said} = {show(size)}: must be a number of ranks, or -1 for all of them"
+        reading.findings.wrong.append(what)
+    elif stage is not None and stage < 3:
+        reading.findings.wrong.append(
+            f"{given.said} = {show(size)}: MiCS is of stage 3, and {place} is {stage}; remove it, "
+            "or train at stage 3"
+        )
+    elif reading.engine == "deepspeed":
+        reading.row(Outcome.PASSED, given)
+    else:
+        reading.map(given, "zero.shard_size", int(size), "so many ranks share one copy (HSDP)")
 
 
 def _details(reading: Reading, device: str) -> None:

@@ -7,13 +7,13 @@ a larger storage again before it writes it.
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from zerotoolsd.trainer.checkpoints.replicas import Tree
+from zerotoolsd.trainer.pagelock import lock
 
 LOCKED_BYTES = 1 << 20
 """A smaller buffer shares its pages with others: it stays pageable, and its copy is short."""
@@ -53,15 +53,5 @@ class HostCopy:
 def _buffer_for(local: torch.Tensor) -> torch.Tensor:
     buffer = torch.empty(local.shape, dtype=local.dtype, device="cpu")
     if local.is_cuda and buffer.nbytes >= LOCKED_BYTES:
-        _lock(buffer)
+        lock(buffer)  # where no more pages may be locked, the copy is slower, and right
     return buffer
-
-
-def _lock(buffer: torch.Tensor) -> None:
-    """Lock the buffer's pages, so that the GPU copies into them by itself. torch's own pinned
-    memory comes in powers of two: up to twice as much."""
-    cudart = torch.cuda.cudart()
-    address = buffer.data_ptr()
-    if int(cudart.cudaHostRegister(address, buffer.nbytes, 0)) != 0:
-        return  # no more pages may be locked: the copy is slower, and right
-    weakref.finalize(buffer, cudart.cudaHostUnregister, address).atexit = False

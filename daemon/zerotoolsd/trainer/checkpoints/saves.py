@@ -12,6 +12,7 @@ from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotoolsd.trainer import rng
 from zerotoolsd.trainer.checkpoints.background import Task
 from zerotoolsd.trainer.checkpoints.saving import Saved, SaveFailed, Saver
+from zerotoolsd.trainer.failures import Diverged
 
 Write = Callable[[Path], None]
 
@@ -30,6 +31,9 @@ class Ended:
 class Saves:
     """At most one save is under way. All ranks call each method in the same order.
 
+    The save of one rank may be over a step before that of another. So what ends the run is raised
+    where all of them wait for it: by `begin` and `settle`.
+
     `prepare` returns what writes this rank's part of the state as it is now. `beside` says that
     what it returns has a copy of its own, and may be called in another thread while training goes
     on; the saver's group must then be used by nobody else.
@@ -42,6 +46,7 @@ class Saves:
     _step: int = 0
     _began: float = 0.0
     _stall: float = 0.0
+    _diverged: Diverged | None = None
     _ended: list[Ended] = field(default_factory=list)
 
     def begin(self, record: JobRecord) -> None:
@@ -61,25 +66,30 @@ class Saves:
         self._stall = time.monotonic() - began
 
     def settle(self) -> None:
-        """Wait until no save is under way.
+        """Wait until no save is under way. All ranks call it after the same step.
 
         Raises:
             Diverged: the state was not fit to go on from.
         """
-        if self._task is not None:
-            task, self._task = self._task, None
-            self._end(task.result)
+        self._wait()
+        if self._diverged is not None:
+            raise self._diverged
 
     def over(self) -> list[Ended]:
-        """The saves that are over and were not told of yet.
-
-        Raises:
-            Diverged: the state was not fit to go on from.
-        """
+        """The saves that are over and were not told of yet."""
         if self._task is not None and self._task.is_over:
-            self.settle()
+            self._wait()
         ended, self._ended = self._ended, []
         return ended
+
+    def _wait(self) -> None:
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        try:
+            self._end(task.result)
+        except Diverged as error:
+            self._diverged = error
 
     def _end(self, result: Callable[[], Saved]) -> None:
         saved, why = None, ""

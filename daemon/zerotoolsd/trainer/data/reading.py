@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,8 @@ def open_data(spec: JobSpec, run_dir: Path, group: Group, config: Any) -> Data:
         train, held_out = hold_out(train, spec.eval.fraction, spec.seed)
     if spec.data.packing:
         train = _packed(train, spec, run_dir / PACKS_FILE, group)
-    batches = Batches(train, seed=spec.seed)
-    return Data(batches, held_out, vocabulary, opened.record, opened.notes)
+    record = replace(opened.record, sequences=len(train))
+    return Data(Batches(train, seed=spec.seed), held_out, vocabulary, record, opened.notes)
 
 
 def _reader(config: Any) -> Reader:

@@ -17,7 +17,7 @@ class Courier(Protocol):
         """Wait until everything that went down is there, for the host to read."""
 
     def up(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy to the device; `source` stays as it is until `arrived` or `delivered`."""
+        """Copy to the device; `source` stays as it is until the next `down` into it."""
 
     def delivered(self) -> None:
         """Have the device wait for what went up before it computes anything else."""
@@ -47,6 +47,7 @@ class Streaming:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: Any = torch.cuda.Stream(device)
+        self._last_down: Any = None
 
     def down(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """As `Courier.down`; the memory of `source` is not used again before."""
@@ -54,10 +55,12 @@ class Streaming:
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
         source.record_stream(self._stream)
+        self._last_down = self._stream.record_event()
 
     def arrived(self) -> None:
-        """As `Courier.arrived`."""
-        self._stream.synchronize()
+        """As `Courier.arrived`; what goes up meanwhile is not waited for."""
+        if self._last_down is not None:
+            self._last_down.synchronize()
 
     def up(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """As `Courier.up`."""

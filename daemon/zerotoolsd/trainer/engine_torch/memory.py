@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from zerotools.core.errors import BadRequest
+from zerotoolsd.trainer.pagelock import lock
 
 WEIGHTS = "weights"
 MASTERS = "masters"
@@ -171,13 +171,9 @@ def _make_file(path: Path, size: int) -> None:
 
 
 def _pin(tensor: torch.Tensor) -> None:
-    # torch's own pinned memory comes in powers of two, which wastes up to half of it.
-    runtime: Any = torch.cuda.cudart()
-    status = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 1))
+    status = lock(tensor)
     if status:
         raise BadRequest(
             f"offload: {tensor.nbytes} bytes of host memory cannot be pinned (CUDA error "
             f"{status}): set offload.pin_memory = false, or raise the limit (ulimit -l)"
         )
-    storage = tensor.untyped_storage()
-    weakref.finalize(storage, runtime.cudaHostUnregister, tensor.data_ptr()).atexit = False

@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.loraspec import LoraSpec
 from zerotools.jobs.spec import ModelSpec
-from zerotoolsd.trainer.model.lora import add_adapters
+from zerotoolsd.trainer.model.lora import add_adapters, refuse_tied
 
 CONFIG = "config.json"
 OLDEST_TRANSFORMERS = 5
@@ -110,6 +110,7 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
     if lora.rank is not None:
         add_adapters(model, lora)
     aliases = _aliases(model)
+    refuse_tied(aliases)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             raise Unsupported(f"parameter {name} is a scalar, which cannot be sharded")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -36,10 +38,35 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
         target_modules=list(spec.target_modules) or None,
     )
     try:
-        inject_adapter_in_model(config, model, low_cpu_mem_usage=True)
+        with warnings.catch_warnings():
+            # It sees itself how a layer keeps its weight; tied weights are refused here.
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set|Model has `tie_word")
+            inject_adapter_in_model(config, model, low_cpu_mem_usage=True)
     except ValueError as error:
         line = str(error).strip().splitlines()[0]
         raise BadRequest(f"lora.target_modules: {line}") from None
+
+
+def fan_in_fan_out(model: nn.Module) -> tuple[str, ...]:
+    """The layers with adapters that keep their weight transposed, as GPT-2's do."""
+    return tuple(
+        name for name, module in model.named_modules() if getattr(module, "fan_in_fan_out", False)
+    )
+
+
+def refuse_tied(aliases: Mapping[str, str]) -> None:
+    """Refuse an adapter on a weight that another layer has too: no sum would be that of both.
+
+    Raises:
+        BadRequest: see above.
+    """
+    for alias, name in aliases.items():
+        for one, other in ((alias, name), (name, alias)):
+            if BASE in one:
+                raise BadRequest(
+                    f"lora.target_modules: {one.partition(BASE)[0]} shares its weight with "
+                    f"{base_name(other)}, so that no adapter could be added to it; leave it out"
+                )
 
 
 def is_adapter(name: str) -> bool:
