@@ -65,6 +65,8 @@ def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
         ),
         (tree(launcher="accelerate"), "accelerate launch starts one process on CPUs"),
         ({**tree(), "env": {"ZEROTOOLS_RESUME_FROM": "x"}}, "is set by the daemon"),
+        ({**tree(), "time_limit": "two hours"}, 'time_limit = "two hours": must be seconds'),
+        ({**tree(), "time_limit": "9999d"}, 'time_limit = "9999d": must be 3650 days at most'),
         ({**tree(), "gpus": 1}, 'has no place in a device = "cpu" job'),
     ],
 )

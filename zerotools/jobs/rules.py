@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from zerotools.jobs.convert import show
 from zerotools.jobs.loraspec import check_lora
-from zerotools.jobs.rules_checkpoint import check_checkpoints
+from zerotools.jobs.rules_checkpoint import check_checkpoints, check_time_limit
 from zerotools.jobs.rules_data import check_data, with_data_paths
 from zerotools.jobs.rules_deepspeed import check_deepspeed
 from zerotools.jobs.rules_offload import check_offload, check_sharding
@@ -41,8 +41,8 @@ FP16_ON_CPU = "ZEROTOOLS_FP16_ON_CPU"
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
     """What is wrong with `spec`, and what in it is legitimate but not supported yet."""
     if spec.engine == "script":
-        wrong = [*_check_ranks(spec), *check_script(spec), *_check_names(spec)]
-        return wrong, []
+        own = [*check_script(spec), *check_time_limit(spec)]
+        return [*_check_ranks(spec), *own, *_check_names(spec)], []
     wrong = [
         *_check_ranks(spec),
         *_check_model(spec),
@@ -52,6 +52,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_training(spec),
         *_check_loss_scale(spec),
         *check_checkpoints(spec),
+        *check_time_limit(spec),
         *check_offload(spec),
         *check_sharding(spec),
         *_check_names(spec),

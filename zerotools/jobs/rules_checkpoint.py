@@ -9,13 +9,17 @@ from zerotools.jobs.durations import seconds_of
 from zerotools.jobs.spec import JobSpec
 
 
-def check_checkpoints(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with `[checkpoint]` and `time_limit`."""
+def check_time_limit(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with `time_limit`, which every engine has."""
     if spec.time_limit is not None:
         try:
             seconds_of(spec.time_limit)
         except ValueError as error:
             yield f"time_limit = {show(spec.time_limit)}: {error}"
+
+
+def check_checkpoints(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with `[checkpoint]`."""
     wanted = spec.checkpoint
     if wanted.asynchronous and spec.engine != "torch":
         yield (
