@@ -1,0 +1,186 @@
+"""A rank that counts what it holds when all gradients of a step are there; run by
+`benchmarks.zero_states`.
+
+`plan.json` in the output directory has the jobs by name. Rank 0 prints one JSON object: by name,
+the parameters, and of the rank that has most the bytes predicted and found by place.
+
+Tensors are found by walking over all Python objects, so nothing that is held escapes; where one
+is, the ledger of allocations knows. What it does not know was allocated by torch, and is with the
+parameter whose gradient it is, or on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import runpy
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
+entry["make_importable"]()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.fsdp import FSDPModule  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from zerotools.ops.estimate import DEVICE, DISK, HOST, at, gathered, kept, textbook  # noqa: E402
+from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
+from zerotoolsd.trainer.engine_torch.memory import SCRATCH  # noqa: E402
+from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
+from zerotoolsd.trainer.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.model.blueprint import draw, read_config  # noqa: E402
+from zerotoolsd.trainer.notify import Notifier  # noqa: E402
+from zerotoolsd.trainer.phases import Phases  # noqa: E402
+from zerotoolsd.trainer.prediction import parameters_of, setup_of  # noqa: E402
+from zerotoolsd.trainer.reporting import Reporter  # noqa: E402
+from zerotoolsd.trainer.session import prepare  # noqa: E402
+from zerotoolsd.trainer.settings import rank_from, read_spec  # noqa: E402
+
+PLACES = (DEVICE, HOST, DISK)
+
+
+def storages() -> dict[int, int]:
+    """Bytes of every storage of this process, by address."""
+    found = {}
+    for tensor in (each for each in gc.get_objects() if isinstance(each, torch.Tensor)):
+        for one in (tensor, tensor.grad if tensor.is_leaf else None):
+            if one is not None and one.device.type != "meta":
+                storage = _local(one).untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    found.pop(0, None)
+    return found
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def by_place(live: Live, before: dict[int, int]) -> Counter[str]:
+    """Bytes that were not there before, by place; room that updates are made in aside."""
+    ledger, found = live.memory.ledger, Counter[str]()
+    with_parameter = {
+        _local(p.grad).untyped_storage().data_ptr(): ledger.place_of(_local(p))
+        for p in live.model.parameters()
+        if p.grad is not None
+    }
+    for address, size in storages().items():
+        if address not in before:
+            known = ledger._places.get(address) or with_parameter.get(address)
+            found[known or DEVICE] += size
+    for place in PLACES:
+        found[place] -= ledger.live[place, SCRATCH]
+    return found
+
+
+def of_blocks(model: torch.nn.Module) -> int:
+    """Bytes of whole weights that FSDP holds now."""
+    size = 0
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            parameters: Any = module._get_fsdp_state()._fsdp_param_group.fsdp_params
+            for parameter in parameters:
+                size += sum(o.untyped_storage().nbytes() for o in parameter.all_gather_outputs)
+    return size
+
+
+def inner(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """A module within each block: its forward pass is while the block is gathered."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule) and module is not model:
+            yield next(module.children())
+
+
+def count(run_dir: Path, group: Group) -> dict[str, Any]:
+    """Run the job in `run_dir`; what it was to hold, and what it held."""
+    spec = read_spec(run_dir)
+    gc.collect()
+    before = storages()
+    reporter = Reporter(group.rank, Notifier(None, group.rank.number), steps=1)
+    ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
+    assert isinstance(ready.engine, TorchEngine)
+    live = ready.engine.live
+    found: dict[str, Counter[str]] = {}
+    largest = [0]
+
+    def note_blocks(*_: Any) -> None:
+        largest[0] = max(largest[0], of_blocks(live.model))
+
+    def note(*_: Any) -> None:
+        found.setdefault("held", by_place(live, before))
+
+    live.optimizer.windows[0].torch.register_step_pre_hook(note)
+    for module in inner(live.model):
+        module.register_forward_hook(note_blocks)
+    ready.train()
+    parameters, setup = parameters_of(draw(read_config(spec.model))), setup_of(spec)
+    ours, paper = kept(parameters, setup), textbook(parameters, setup)
+    held = group.gathered(dict(found["held"]))
+    return {
+        "parameters": sum(each.numel for each in parameters),
+        "textbook": {place: at(paper, place) for place in PLACES},
+        "predicted": {place: at(ours, place) for place in PLACES},
+        "held": {place: max(each.get(place, 0) for each in held) for place in PLACES},
+        "gathered": gathered(parameters, setup),
+        "held_gathered": max(group.gathered(largest[0])),
+    }
+
+
+def count_deepspeed(run_dir: Path, group: Group) -> dict[str, Any]:
+    """What DeepSpeed itself holds before its second step, when its state is there."""
+    import deepspeed
+
+    spec = read_spec(run_dir)
+    gc.collect()
+    before = storages()
+    model = AutoModelForCausalLM.from_config(read_config(spec.model))
+    parameters = parameters_of(draw(read_config(spec.model)))
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=dict(spec.deepspeed.tree)
+    )
+    tokens = torch.zeros((1, 32), dtype=torch.int64)
+    for step in range(2):
+        engine.backward(engine(input_ids=tokens, labels=tokens, use_cache=False).loss)
+        if not step:
+            engine.step()
+    gc.collect()
+    held = sum(size for address, size in storages().items() if address not in before)
+    paper = textbook(parameters, setup_of(spec))
+    engine.destroy()
+    return {
+        "parameters": sum(each.numel for each in parameters),
+        "textbook": {place: at(paper, place) for place in PLACES},
+        "all": max(group.gathered(held)),
+    }
+
+
+def main() -> None:
+    """Each job in turn."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", type=Path, required=True)
+    spec = read_spec(parser.parse_args().run_dir)
+    home = Path(spec.output_dir or "")
+    group = join(rank_from(), spec.device)
+    report = {}
+    for name, job in json.loads((home / "plan.json").read_text()).items():
+        if group.rank.leads:
+            (home / name).mkdir()
+            tree = {**job, "output_dir": str(home / name / "out")}
+            (home / name / "spec.json").write_text(json.dumps(tree))
+        dist.barrier()
+        counted = count_deepspeed if job.get("engine") == "deepspeed" else count
+        report[name] = counted(home / name, group)
+    if group.rank.leads:
+        print(json.dumps(report), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
