@@ -56,7 +56,8 @@ def test_cancel_is_for_the_owner_and_root(service: FakeService, client: DaemonCl
 @pytest.mark.parametrize(
     ("changes", "kind", "said"),
     [
-        ({"engine": "deepspeed"}, Unsupported, "engine"),
+        ({"engine": "deepspeed"}, BadRequest, r"needs deepspeed\.config"),
+        ({"train": {"steps": 1, "batch_size": 2, "precision": "fp16"}}, Unsupported, "fp16"),
         ({"ranks": 5}, BadRequest, "batch_size"),
     ],
 )
