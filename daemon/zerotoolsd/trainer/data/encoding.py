@@ -10,6 +10,7 @@ the tokenizer gives them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ def make_encoder(tokenizer: Any, data: DataSpec, *, encoder_decoder: bool) -> En
     return SpecialEncoder(tokenizer, data) if encoder_decoder else PlainEncoder(tokenizer, data)
 
 
-class Encoder:
+class Encoder(ABC):
     """What all kinds have in common."""
 
     def __init__(self, tokenizer: Any, data: DataSpec) -> None:
@@ -68,8 +69,8 @@ class Encoder:
         for batch in _batches(records):
             yield from self._batch(batch)
 
-    def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
-        raise NotImplementedError
+    @abstractmethod
+    def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]: ...
 
     def _ids(self, texts: list[str], *, special: bool = False) -> list[list[int]]:
         found = self._tokenizer(texts, add_special_tokens=special, verbose=False)
