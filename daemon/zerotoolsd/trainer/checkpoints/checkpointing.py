@@ -66,7 +66,7 @@ class Checkpointing:
         """Wait for the save under way before an error ends the process that writes it."""
         try:
             yield
-        except BaseException:
+        except BaseException:  # raised again
             with suppress(Exception):
                 self.saves.settle()
                 self._tell()

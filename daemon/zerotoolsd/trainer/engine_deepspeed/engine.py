@@ -127,7 +127,7 @@ class DeepSpeedEngine:
     def _update(self) -> None:
         try:
             self.engine.step()
-        except Exception as error:
+        except Exception as error:  # DeepSpeed raises a bare one
             if "loss scale already at minimum" not in str(error):
                 raise
             smallest = self.engine.optimizer.cur_scale

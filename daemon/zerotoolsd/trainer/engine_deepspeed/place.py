@@ -67,7 +67,7 @@ def refused_by_deepspeed() -> Iterator[None]:
         yield
     except (ZerotoolsError, OSError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # assertions of DeepSpeed, KeyErrors, what pydantic raises
         if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
             raise  # of the machine: memory, other ranks, compilers
         text = " ".join(str(error).split())
