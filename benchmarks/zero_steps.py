@@ -23,7 +23,7 @@ MODEL = {
     "num_attention_heads": 6,
     "max_position_embeddings": 256,
 }
-STEPS, TURNS = 12, 3
+STEPS, TURNS = 12, 2
 
 
 @dataclass(frozen=True)

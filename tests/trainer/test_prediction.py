@@ -35,12 +35,11 @@ def jobs(directory: Path) -> dict[str, dict[str, Any]]:
     return {name: {"model": {"config": MODEL}, **tree} for name, tree in found.items()}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_every_stage_and_place(ranks: int, text: Path, tmp_path: Path) -> None:
+def test_every_stage_and_place(text: Path, tmp_path: Path) -> None:
     from zerotoolsd.trainer.model.blueprint import draw, read_config
     from zerotoolsd.trainer.prediction import parameters_of, setup_of
 
-    trees = jobs(tmp_path)
+    ranks, trees = 2, jobs(tmp_path)
     report = run_all(tmp_path / "run", text, ranks, trees).report
     for name, tree in trees.items():
         spec = job_from_dict(job(text, ranks=ranks, **tree), source=name)

@@ -108,13 +108,14 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -
         if ranks == 2:
             path = four.checkpoint("host-by-2", 2)
             jobs["from-groups"] = grouped(1, None, resume_from=str(path))
+        if ranks == 1:  # each rank would compile the same, on the same cores
             jobs |= compiled(directory / "out")
         source = found[ranks] = run_all(directory, text, ranks, jobs)
     return found
 
 
 def test_compiled_blocks_train_alike_and_keep_their_names(by_ranks: dict[int, Runs]) -> None:
-    runs = by_ranks[2]
+    runs = by_ranks[1]
     assert runs.losses("compiled") == pytest.approx(runs.losses("plain"), rel=TOLERANCE)
     kept = [formats.read(runs.checkpoint(name, 2)).tensors.keys() for name in ("compiled", "plain")]
     assert kept[0] == kept[1]

@@ -156,6 +156,8 @@ def record_to_json(record: JobRecord) -> str:
         for name in _OPTIONS:
             if group[name] is None:
                 del group[name]
+    if record.data is not None and record.data.sequences is None:
+        del tree["data"]["sequences"]
     if record.lora is None:
         del tree["lora"]
     for name, default in (("engine", "torch"), ("weights_only", False)):
