@@ -50,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    # argparse holds the empty list to the choices, too.
     parser.add_argument("names", nargs="*", choices=[*TABLES, []], metavar="TABLE")
     parser.add_argument("--ranks", type=int, help="default: 2 on CPUs, else the GPUs there are")
     parser.add_argument("--work", type=Path, help="a directory with room; default: a temporary one")

@@ -1,8 +1,8 @@
 """A rank that counts what it holds when all gradients of a step are there; run by
 `benchmarks.zero_states`.
 
-`plan.json` in the output directory has the jobs by name. Rank 0 prints one JSON object: by name,
-the parameters, and of the rank that has most the bytes predicted and found by place.
+Rank 0 prints one JSON object: by the job's name the parameters, and of the rank that has most the
+bytes predicted and found by place.
 
 Tensors are found by walking over all Python objects, so nothing that is held escapes; where one
 is, the ledger of allocations knows. What it does not know was allocated by torch, and is with the
@@ -11,22 +11,18 @@ parameter whose gradient it is, or on the device.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import runpy
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
-entry["make_importable"]()
+each_job = runpy.run_path(str(ROOT / "tests" / "trainer" / "rank_jobs.py"))["each_job"]
 
 import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
 from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
@@ -35,26 +31,25 @@ from zerotools.ops.estimate import DEVICE, DISK, HOST, at, gathered, kept, textb
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.memory import SCRATCH  # noqa: E402
 from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
-from zerotoolsd.trainer.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.group import Group  # noqa: E402
 from zerotoolsd.trainer.model.blueprint import draw, read_config  # noqa: E402
 from zerotoolsd.trainer.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.phases import Phases  # noqa: E402
 from zerotoolsd.trainer.prediction import parameters_of, setup_of  # noqa: E402
 from zerotoolsd.trainer.reporting import Reporter  # noqa: E402
 from zerotoolsd.trainer.session import prepare  # noqa: E402
-from zerotoolsd.trainer.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.settings import read_spec  # noqa: E402
 
 PLACES = (DEVICE, HOST, DISK)
 
 
-def storages() -> dict[int, int]:
-    """Bytes of every storage of this process, by address."""
+def storages() -> dict[int, torch.Tensor]:
+    """A tensor of every storage of this process, by the storage's address."""
     found = {}
     for tensor in (each for each in gc.get_objects() if isinstance(each, torch.Tensor)):
         for one in (tensor, tensor.grad if tensor.is_leaf else None):
             if one is not None and one.device.type != "meta":
-                storage = _local(one).untyped_storage()
-                found[storage.data_ptr()] = storage.nbytes()
+                found[_address(one)] = _local(one)
     found.pop(0, None)
     return found
 
@@ -63,18 +58,27 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def by_place(live: Live, before: dict[int, int]) -> Counter[str]:
+def _address(tensor: torch.Tensor) -> int:
+    address: int = _local(tensor).untyped_storage().data_ptr()
+    return address
+
+
+def made_since(before: Collection[int]) -> Iterator[torch.Tensor]:
+    """A tensor of every storage that is not one of `before`."""
+    return (tensor for address, tensor in storages().items() if address not in before)
+
+
+def by_place(live: Live, before: Collection[int]) -> Counter[str]:
     """Bytes that were not there before, by place; room that updates are made in aside."""
     ledger, found = live.memory.ledger, Counter[str]()
     with_parameter = {
-        _local(p.grad).untyped_storage().data_ptr(): ledger.place_of(_local(p))
+        _address(p.grad): ledger.place_of(_local(p))
         for p in live.model.parameters()
         if p.grad is not None
     }
-    for address, size in storages().items():
-        if address not in before:
-            known = ledger._places.get(address) or with_parameter.get(address)
-            found[known or DEVICE] += size
+    for tensor in made_since(before):
+        known = ledger.place_of(tensor) or with_parameter.get(_address(tensor))
+        found[known or DEVICE] += tensor.untyped_storage().nbytes()
     for place in PLACES:
         found[place] -= ledger.live[place, SCRATCH]
     return found
@@ -102,7 +106,7 @@ def count(run_dir: Path, group: Group) -> dict[str, Any]:
     """Run the job in `run_dir`; what it was to hold, and what it held."""
     spec = read_spec(run_dir)
     gc.collect()
-    before = storages()
+    before = set(storages())
     reporter = Reporter(group.rank, Notifier(None, group.rank.number), steps=1)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
     assert isinstance(ready.engine, TorchEngine)
@@ -139,7 +143,7 @@ def count_deepspeed(run_dir: Path, group: Group) -> dict[str, Any]:
 
     spec = read_spec(run_dir)
     gc.collect()
-    before = storages()
+    before = set(storages())
     model = AutoModelForCausalLM.from_config(read_config(spec.model))
     parameters = parameters_of(draw(read_config(spec.model)))
     engine, *_ = deepspeed.initialize(
@@ -151,7 +155,7 @@ def count_deepspeed(run_dir: Path, group: Group) -> dict[str, Any]:
         if not step:
             engine.step()
     gc.collect()
-    held = sum(size for address, size in storages().items() if address not in before)
+    held = sum(tensor.untyped_storage().nbytes() for tensor in made_since(before))
     paper = textbook(parameters, setup_of(spec))
     engine.destroy()
     return {
@@ -161,26 +165,11 @@ def count_deepspeed(run_dir: Path, group: Group) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Each job in turn."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--run-dir", type=Path, required=True)
-    spec = read_spec(parser.parse_args().run_dir)
-    home = Path(spec.output_dir or "")
-    group = join(rank_from(), spec.device)
-    report = {}
-    for name, job in json.loads((home / "plan.json").read_text()).items():
-        if group.rank.leads:
-            (home / name).mkdir()
-            tree = {**job, "output_dir": str(home / name / "out")}
-            (home / name / "spec.json").write_text(json.dumps(tree))
-        dist.barrier()
-        counted = count_deepspeed if job.get("engine") == "deepspeed" else count
-        report[name] = counted(home / name, group)
-    if group.rank.leads:
-        print(json.dumps(report), flush=True)
-    dist.destroy_process_group()
+def of_either(run_dir: Path, group: Group) -> dict[str, Any]:
+    """The job in `run_dir`, counted as its engine is."""
+    by_deepspeed = read_spec(run_dir).engine == "deepspeed"
+    return (count_deepspeed if by_deepspeed else count)(run_dir, group)
 
 
 if __name__ == "__main__":
-    main()
+    each_job(of_either)

@@ -9,19 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.zero_steps import Case, deepspeed_json
+from benchmarks.zero_steps import Case, deepspeed_json, llama
 from tests.trainer.launching import start
 
 SCRIPT = Path(__file__).with_name("zero_state_rank.py")
-MODEL = {
-    "model_type": "llama",
-    "vocab_size": 256,
-    "hidden_size": 256,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-}
+MODEL = llama(256, 1024, layers=6, heads=4)
 RANKS = (1, 2, 4)
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
 PLACES = ("device", "host", "disk")
@@ -60,8 +52,8 @@ def counted(work: Path, device: str, ranks: int) -> dict[str, Found]:
     shutil.rmtree(run_dir, ignore_errors=True)
     home = run_dir / "out"
     home.mkdir(parents=True)
-    plan = {name.replace(" ", "-"): tree for name, tree in trees.items()}
-    (home / "plan.json").write_text(json.dumps(plan))
+    runs = {name.replace(" ", "-"): tree for name, tree in trees.items()}
+    (home / "runs.json").write_text(json.dumps(runs))
     attempt = start(run_dir, {**next(iter(trees.values())), "ranks": ranks}, script=SCRIPT)
     for process in attempt.processes:
         process.wait()

@@ -14,15 +14,22 @@ from typing import Any
 from tests.trainer.launching import start
 
 SCRIPT = Path(__file__).with_name("zero_step_rank.py")
-MODEL = {
-    "model_type": "llama",
-    "vocab_size": 256,
-    "hidden_size": 384,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "max_position_embeddings": 256,
-}
+
+
+def llama(width: int, inner: int, *, layers: int, heads: int) -> dict[str, Any]:
+    """The config of a small Llama over bytes."""
+    return {
+        "model_type": "llama",
+        "vocab_size": 256,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "max_position_embeddings": 256,
+    }
+
+
+MODEL = llama(384, 1024, layers=4, heads=6)
 STEPS, TURNS = 12, 2
 
 

@@ -6,26 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.formats.dcp.records import a_record
 from tests.jobs.test_deepspeedconfig import job
 from tests.jobs.test_parse import parsed
-from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord, ModelRecord, OptimizerRecord
+from zerotools.formats.dcp.jobrecord import LoraRecord, OptimizerRecord
 from zerotools.jobs.resumable import not_resumable
 
 PATH = Path("/runs/a b/step-00000002")
-RECORD = JobRecord(
-    step=2,
-    steps_total=9,
-    world_size=2,
-    stage=2,
-    precision="fp32",
-    seed=0,
-    consumed_sequences=24,
-    batch_size=12,
-    sequence_length=8,
-    optimizer=OptimizerRecord("adamw", ()),
-    model=ModelRecord(1, 0),
-    engine="deepspeed",
-)
+RECORD = a_record(stage=2, engine="deepspeed")
 
 
 def why(wanted: int = 2, *, device: str = "cpu", ranks: int = 2, **changes: Any) -> list[str]:

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.formats.dcp.records import a_record
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Target, Tensor
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord, ModelRecord, OptimizerRecord
+from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord
 from zerotools.ops import adapters
 from zerotools.ops.adapters import merge_adapters
 from zerotools.ops.convert import Conversion, check_output
@@ -23,20 +24,7 @@ WEIGHT = Key("layer.q.base_layer.weight", "param")
 DOWN = Key("layer.q.lora_A.default.weight", "param")
 UP = Key("layer.q.lora_B.default.weight", "param")
 OTHER = Key("layer.norm.weight", "param")
-RECORD = JobRecord(
-    step=1,
-    steps_total=1,
-    world_size=2,
-    stage=3,
-    precision="fp32",
-    seed=0,
-    consumed_sequences=0,
-    batch_size=1,
-    sequence_length=1,
-    optimizer=OptimizerRecord("adamw", ()),
-    model=ModelRecord(1, 1),
-    lora=LoraRecord(2, SCALE),
-)
+RECORD = a_record(lora=LoraRecord(2, SCALE))
 
 
 def written(root: Path, arrays: dict[Key, np.ndarray], record: JobRecord = RECORD) -> Checkpoint:

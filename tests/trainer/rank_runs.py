@@ -1,25 +1,20 @@
 """A rank that runs several jobs, one after another: run by `launching.start`.
 
-`runs.json` in the output directory has the jobs by name, in order. Rank 0 prints one JSON object:
-by name, what each step came to, what the first batch was evaluated at before, a digest over all
-that a run trains where it began and where it ended, and why it diverged.
+Rank 0 prints one JSON object: by name, what each step came to, what the first batch was evaluated
+at before, a digest over all that a run trains where it began and where it ended, and why it
+diverged.
 """
 
-import argparse
 import hashlib
-import json
 import runpy
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
-entry["make_importable"]()
+each_job = runpy.run_path(str(Path(__file__).with_name("rank_jobs.py")))["each_job"]
 
 import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
@@ -28,13 +23,13 @@ from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
 from zerotoolsd.trainer.enginetype import Engine, Outcome  # noqa: E402
 from zerotoolsd.trainer.evaluating import Evaluated  # noqa: E402
 from zerotoolsd.trainer.failures import Diverged  # noqa: E402
-from zerotoolsd.trainer.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.group import Group  # noqa: E402
 from zerotoolsd.trainer.loop import Run  # noqa: E402
 from zerotoolsd.trainer.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.phases import Phases  # noqa: E402
 from zerotoolsd.trainer.reporting import Reporter  # noqa: E402
 from zerotoolsd.trainer.session import prepare  # noqa: E402
-from zerotoolsd.trainer.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.settings import read_spec  # noqa: E402
 
 
 class Recorder(Reporter):
@@ -147,25 +142,5 @@ def run(run_dir: Path, group: Group) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run each job in turn, and report."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--run-dir", type=Path, required=True)
-    spec = read_spec(parser.parse_args().run_dir)
-    runs = Path(spec.output_dir or "")
-    group = join(rank_from(), spec.device)
-    report = {}
-    for name, job in json.loads((runs / "runs.json").read_text()).items():
-        if group.rank.leads:
-            (runs / name).mkdir()
-            tree = {"output_dir": str(runs / name / "out"), **job}
-            (runs / name / "spec.json").write_text(json.dumps(tree))
-        dist.barrier()
-        report[name] = run(runs / name, group)
-    if group.rank.leads:
-        print(json.dumps(report), flush=True)
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    each_job(run)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.formats.copying import tensor_bytes, write
+from tests.formats.dcp.records import a_record
 from tests.formats.dcp.test_golden import RANKS
 from zerotools import formats
 from zerotools.core.checkpoint import Key
@@ -20,23 +21,17 @@ from zerotools.formats.dcp.jobrecord import (
     RNG_RESEED,
     JobRecord,
     ModelRecord,
-    OptimizerRecord,
     write_record,
 )
 from zerotools.formats.dcp.metadata import read_metadata
 from zerotools.io.manifest import read_manifest, write_manifest
 
-RECORD = JobRecord(
+RECORD = a_record(
     step=40,
     steps_total=100,
-    world_size=2,
-    stage=3,
     precision="bf16",
-    seed=0,
     consumed_sequences=480,
-    batch_size=12,
     sequence_length=64,
-    optimizer=OptimizerRecord("adamw", ()),
     model=ModelRecord(400, 0),
     replicated=("model.buf", "model.big"),
     aliases={"tied": "scale"},
