@@ -60,6 +60,12 @@ def test_job_files_in_documents_are_valid(path: Path) -> None:
             parse_job(block, source=named(path), base_dir=ROOT)
 
 
+def test_the_index_of_the_documents_has_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    pages = [path.relative_to(ROOT / "docs") for path in ROOT.glob("docs/*/*.md")]
+    assert [str(page) for page in pages if f"]({page})" not in index] == []
+
+
 def test_every_command_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     assert [name for name in COMMANDS if f"zerotools {name}" not in readme] == []
