@@ -145,3 +145,18 @@ def test_an_accelerate_config_may_be_json(
     done = imported(capsys, "--accelerate", str(path))
     assert done.status == 0
     assert f'precision = "bf16"  # {path}:1 mixed_precision\n' in done.out
+
+
+def test_a_config_that_was_given_to_the_wrong_option_is_told_so(
+    capsys: pytest.CaptureFixture[str], job: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "default_config.yaml"
+    config.write_text(
+        "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: lost.json\n"
+    )
+    done = imported(capsys, job, "--deepspeed", str(config))
+    assert done.status == 2
+    assert "an accelerate config is given with --accelerate" in done.err
+    done = imported(capsys, job, "--accelerate", str(config))
+    assert done.status == 2
+    assert f"{config}: deepspeed_config_file = lost.json: is neither here nor beside" in done.err

@@ -77,6 +77,11 @@ class Configs(NamedTuple):
         return replace(job, tree=tree), job.base_dir / Path(config).expanduser()
 
     def _deepspeed(self, path: Path) -> Document:
+        if path.suffix in (".yaml", ".yml"):
+            raise BadRequest(
+                f"{path}: is YAML, and DeepSpeed's config is JSON; an accelerate config is given "
+                "with --accelerate"
+            )
         text = read_text(path, "DeepSpeed config")
         return parse_json(text, source=str(path), lenient=self.lenient)
 
@@ -92,6 +97,11 @@ class Configs(NamedTuple):
         if self.accelerate is not None and not path.exists():
             beside = self.accelerate.parent / path
             path = beside if beside.exists() else path
+        if not path.exists():
+            raise BadRequest(
+                f"{self.accelerate}: deepspeed_config_file = {name}: is neither here nor beside "
+                f"{self.accelerate}; correct the path"
+            )
         return self._deepspeed(path)
 
 

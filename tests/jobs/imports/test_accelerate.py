@@ -57,7 +57,7 @@ def test_parameter_offload_at_stage_2_is_refused_with_both_places() -> None:
     imported = accelerate("accelerate_param_offload_stage2.yaml", a_job(FREE))
     assert (
         'acc.yaml:6 deepspeed_config.offload_param_device = "cpu": parameter offload needs '
-        "stage 3 or higher, and acc.yaml:8 deepspeed_config.zero_stage is 2"
+        "stage 3, and acc.yaml:8 deepspeed_config.zero_stage is 2"
     ) in said(imported)
 
 
@@ -99,6 +99,14 @@ def test_ranks_on_the_cpu() -> None:
     assert (imported.tree["device"], imported.tree["ranks"]) == ("cpu", 4)
 
 
+def test_how_ranks_are_started_on_the_cpu_is_the_daemons_affair() -> None:
+    text = "distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 2\nmixed_precision: bf16\n"
+    text += "ipex_config:\n  ipex: false\nmpirun_config:\n  mpirun_ccl: '1'\n"
+    imported = accelerate_text(text, a_job(FREE))
+    assert imported.problem is None
+    assert outcomes(imported)["mpirun_config"] == outcomes(imported)["ipex_config"] == "ignored"
+
+
 def test_one_process_is_one_whatever_the_number_beside_it() -> None:
     imported = accelerate_text(NO + "num_processes: 8\n", a_job(FREE))
     assert imported.problem is None
@@ -111,6 +119,8 @@ def test_a_config_of_something_else_is_told_so() -> None:
     assert said(imported) == (
         "acc.yaml: has no distributed_type, which every accelerate config has; is it one?"
     )
+    other = accelerate_text("zero_optimization: {stage: 2}\n", a_job(FREE))
+    assert said(other).endswith("; DeepSpeed's JSON is given with --deepspeed")
 
 
 def test_one_rank_where_accelerate_would_take_every_gpu_is_told() -> None:

@@ -166,6 +166,11 @@ class TestAuto:
     def test_what_nobody_resolves_is_refused(self) -> None:
         text = '{"zero_optimization": {"stage": 3, "leaf_module": "auto"}}'
         assert 'leaf_module = "auto": nothing resolves this one' in said(ds_text(text, A_JOB))
+        text = '{"fp16": {"enabled": true, "loss_scale": "auto"}}'
+        assert said(ds_text(text, a_job(JOB + "batch_size = 16\n"))) == (
+            'ds.json:1 fp16.loss_scale = "auto": nothing resolves this one; write 0, DeepSpeed\'s '
+            "default, or remove it"
+        )
 
 
 class TestContradictions:
@@ -197,7 +202,7 @@ class TestContradictions:
             (
                 {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
                 'ds.json:1 zero_optimization.offload_param.device = "cpu": parameter offload '
-                "needs stage 3 or higher, and ds.json:1 zero_optimization.stage is 2",
+                "needs stage 3, and ds.json:1 zero_optimization.stage is 2",
             ),
             (
                 {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme"}}},
@@ -304,8 +309,14 @@ class TestNotSupported:
     @pytest.mark.parametrize(
         ("config", "told"),
         [
-            ({"optimizer": {"type": "OneBitAdam"}}, "takes AdamW and SGD alone"),
-            ({"scheduler": {"type": "OneCycle"}}, "is not supported; those that are: WarmupLR"),
+            (
+                {"optimizer": {"type": "OneBitAdam", "params": {"lr": "auto", "betas": "auto"}}},
+                'takes AdamW and SGD alone; engine = "deepspeed" has it',
+            ),
+            (
+                {"scheduler": {"type": "OneCycle", "params": {"warmup_min_lr": "auto"}}},
+                "is not supported; those that are: WarmupLR",
+            ),
             ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention = a table"),
             ({"data_efficiency": {"enabled": True}}, "changes what is trained"),
             ({"gradient_allreduce_op": "sum"}, "gradient_allreduce_op"),
@@ -321,6 +332,15 @@ class TestNotSupported:
     def test_features_that_are_off_do_no_harm(self) -> None:
         config = {"data_efficiency": {"enabled": False}, "amp": {}, "sparse_gradients": False}
         assert ds_text(json.dumps(config), A_JOB).problem is None
+
+    @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+    def test_what_the_trainer_resolves_is_resolved_whatever_the_type(self, engine: str) -> None:
+        job = a_job(f'engine = "{engine}"\n' + JOB + "batch_size = 16\nlearning_rate = 1e-4\n")
+        amp = {"amp": {"enabled": "auto", "opt_level": "auto"}}
+        assert ds_text(json.dumps(amp), job).problem is None
+        assert autos(ds_text(json.dumps(amp), job)) == {"amp": {"enabled": False}}
+        lamb = {"optimizer": {"type": "Lamb", "params": {"lr": "auto"}}}
+        assert autos(ds_text(json.dumps(lamb), job)) == {"optimizer.params.lr": 1e-4}
 
     @pytest.mark.parametrize(
         "config",
@@ -346,5 +366,5 @@ class TestNotSupported:
         assert outcomes(imported)["optimizer.params.coeff_beta"] == "unknown"
         assert said(imported) == (
             'ds.json:1 optimizer.type = "Lamb": of DeepSpeed\'s, the engine torch takes AdamW and '
-            "SGD alone"
+            'SGD alone; engine = "deepspeed" has it'
         )

@@ -79,6 +79,8 @@ def _ends_an_object(line: str) -> bool:
         ('{"a": .5}', "1:7", "not a JSON number", "write 0.5"),
         ('{"a": 05}', "1:7", "not a JSON number", "write 5"),
         ('{"a": 0x10}', "1:7", "not a JSON number", "digits"),
+        ('{"a" = 1}', "1:6", "has no =", "write :"),
+        ('{"a": 2;}', "1:8", "no semicolons", "write a comma"),
         ('{"a" 1}', "1:5", "a colon is missing", "write :"),
         ('{"a": ,}', "1:7", "a value is missing", "write one"),
         ('{"a": 1,, "b": 2}', "1:9", "two commas", "remove one"),

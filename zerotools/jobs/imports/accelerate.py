@@ -47,7 +47,11 @@ class Launched:
 def read_accelerate(document: Document, claims: Claims, findings: Findings) -> Launched:
     """Add what `document` says to `claims` and `findings`."""
     if "distributed_type" not in document.tree:
-        what = "has no distributed_type, which every accelerate config has; is it one?"
+        what = "has no distributed_type, which every accelerate config has"
+        if "zero_optimization" in document.tree or "train_batch_size" in document.tree:
+            what += "; DeepSpeed's JSON is given with --deepspeed"
+        else:
+            what += "; is it one?"
         findings.wrong.append(f"{document.source}: {what}")
         return Launched()
     given = dict(_given(document, findings))

@@ -61,7 +61,14 @@ IGNORED = {
         _MACHINES,
     ),
     **dict.fromkeys(
-        ("main_training_function", "debug", "enable_cpu_affinity", "command_file", "commands"),
+        (
+            "main_training_function",
+            "debug",
+            "enable_cpu_affinity",
+            "command_file",
+            "commands",
+            "mpirun_config",
+        ),
         _HABITS,
     ),
     **dict.fromkeys(
@@ -112,7 +119,7 @@ FEATURES = frozenset(
     {
         "fp8_config",
         "megatron_lm_config",
-        "mpirun_config",
+        "ipex_config",
         "parallelism_config",
         "fsdp_config.fsdp_ignored_modules",
         "fsdp_config.fsdp_activation_checkpointing_offload",

@@ -13,7 +13,7 @@ from zerotools.jobs.imports.document import Document
 from zerotools.jobs.imports.given import AUTO, read_given
 from zerotools.jobs.imports.jobkeys import Tree, drop, put
 from zerotools.jobs.imports.keys import Fate, is_off
-from zerotools.jobs.imports.optimizers import read_optimizer, read_scheduler
+from zerotools.jobs.imports.optimizers import read_optimizer, read_scheduler, resolve_foreign
 from zerotools.jobs.imports.precision import read_precision
 from zerotools.jobs.imports.reading import Reading
 from zerotools.jobs.imports.report import Findings, Outcome
@@ -84,6 +84,7 @@ def _read_clipping(reading: Reading) -> None:
 def _judge_rest(reading: Reading, name: str, hidden_size: int | None) -> None:
     """Pass on, ignore or refuse a key that no reader took."""
     key = KEYS[name]
+    _switch_off_amp(reading, name)
     if reading.peek(name) == AUTO and not _resolve(reading, name, hidden_size):
         given = reading.given.pop(name)
         what = f'{given.said} = "auto": nothing resolves this one; write a value, or remove it'
@@ -103,7 +104,16 @@ def _judge_rest(reading: Reading, name: str, hidden_size: int | None) -> None:
         reading.row(Outcome.IGNORED, given, None, why)
 
 
+def _switch_off_amp(reading: Reading, name: str) -> None:
+    """`"amp": {"enabled": "auto"}` of the Trainer's documentation, which only apex switches on."""
+    value = reading.peek(name)
+    if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
+        reading.resolve(name, {"enabled": False}, "Hugging Face's Trainer, off without apex")
+
+
 def _resolve(reading: Reading, name: str, hidden_size: int | None) -> bool:
+    if resolve_foreign(reading, name):
+        return True
     formula = _BY_HIDDEN_SIZE.get(name)
     default: Any = KEYS[name].default
     if formula is not None and hidden_size is not None:

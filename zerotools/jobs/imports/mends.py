@@ -29,6 +29,10 @@ def bad_word(offset: int, word: str) -> Broken:
     short = word if len(word) <= 40 else f"{word[:37]}..."
     if word[0] in "'`":
         return Broken(offset, "JSON has no single quotes", 'write "..." instead')
+    if word[0] == "=":
+        return Broken(offset, "JSON has no =", "write : between a key and its value")
+    if word.endswith(";"):
+        return Broken(offset + len(word) - 1, "JSON has no semicolons", "write a comma, or nothing")
     if word[0] in _CURLY:
         return Broken(offset, "these are typographic quotes", 'write straight ones, "..."')
     if word.lower().lstrip("+-") in _NO_NUMBERS:

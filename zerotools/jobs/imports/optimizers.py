@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerotools.jobs.convert import show
@@ -49,7 +49,11 @@ def read_optimizer(reading: Reading) -> None:
     decay = reading.peek("optimizer.params.weight_decay")
     is_adamw = name.lower() == "adamw" or decoupled is None or decoupled.value is not False
     if name.lower() not in ("adam", "adamw") or (not is_adamw and decay not in (None, 0)):
-        reading.refuse(kind, "of DeepSpeed's, the engine torch takes AdamW and SGD alone")
+        reading.refuse(
+            kind,
+            "of DeepSpeed's, the engine torch takes AdamW and SGD alone; "
+            'engine = "deepspeed" has it',
+        )
         if decoupled is not None:
             reading.given["optimizer.params.adam_w_mode"] = decoupled
         return
@@ -83,6 +87,18 @@ def _resolve(reading: Reading, name: str, key: str) -> None:
             reading.resolve(name, None, f"{key}, which the job file does not have yet")
         else:
             reading.resolve(name, known.value, known.origin)
+
+
+def resolve_foreign(reading: Reading, name: str) -> bool:
+    """Resolve an `"auto"` of a type that no reader takes, as the Trainer does for every type."""
+    section, _, parameter = name.partition(".params.")
+    if section == "optimizer" and parameter in _ADAM:
+        _resolve(reading, name, _ADAM[parameter][0])
+    elif name in _FOREIGN:
+        _FOREIGN[name](reading, name)
+    else:
+        return False
+    return True
 
 
 def read_scheduler(reading: Reading) -> None:
@@ -128,10 +144,22 @@ def _resolve_warmup(reading: Reading, name: str) -> None:
         reading.resolve(name, max(1, known.value), f"{known.origin}, 1 at least")
 
 
+def _resolve_start(reading: Reading, name: str) -> None:
+    if reading.peek(name) == AUTO:
+        reading.resolve(name, 0, "Hugging Face's Trainer, always 0")
+
+
+_FOREIGN: dict[str, Callable[[Reading, str], None]] = {
+    f"{_PARAMS}.warmup_min_lr": _resolve_start,
+    f"{_PARAMS}.warmup_max_lr": lambda reading, name: _resolve(reading, name, RATE),
+    f"{_PARAMS}.warmup_num_steps": _resolve_warmup,
+    f"{_PARAMS}.total_num_steps": lambda reading, name: _resolve(reading, name, "train.steps"),
+}
+
+
 def _start(reading: Reading) -> None:
     for floor in ("warmup_min_lr", "warmup_min_ratio"):
-        if reading.peek(f"{_PARAMS}.{floor}") == AUTO:
-            reading.resolve(f"{_PARAMS}.{floor}", 0, "Hugging Face's Trainer, always 0")
+        _resolve_start(reading, f"{_PARAMS}.{floor}")
         given = reading.take(f"{_PARAMS}.{floor}")
         if given is not None and given.value:
             reading.refuse(given, "a warm-up begins near 0; remove it")

@@ -70,6 +70,9 @@ def _loss_scale(reading: Reading, on: bool) -> None:
             continue
         if not on:
             reading.row(Outcome.IGNORED, given, None, "fp16 is off")
+        elif given.value == AUTO:
+            what = f'{given.said} = "auto": nothing resolves this one; write {show(default)}'
+            reading.findings.wrong.append(f"{what}, DeepSpeed's default, or remove it")
         elif name in job_keys() or given.value != default:
             reading.map(given, name, given.value)
         else:

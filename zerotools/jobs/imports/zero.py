@@ -127,9 +127,10 @@ def _place_state(
 ) -> None:
     least = 3 if key == "offload.params" or device == "disk" else 1
     if device != "none" and stage is not None and stage < least:
+        needed = "stage 3" if least == 3 else f"stage {least} or higher"
         what = "parameter offload" if key == "offload.params" else f"offload to {show(given.value)}"
         reading.findings.wrong.append(
-            f"{given.said} = {show(given.value)}: {what} needs stage {least} or higher, and "
+            f"{given.said} = {show(given.value)}: {what} needs {needed}, and "
             f"{place} is {stage}; remove it, or train at stage 3"
         )
     elif device == "none" and not reading.said(key):
