@@ -27,6 +27,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from zerotoolsd.trainer.engine_torch.layout import Layout
 from zerotoolsd.trainer.engine_torch.memory import BUFFERS, WEIGHTS, Memory, Place
+from zerotoolsd.trainer.engine_torch.reductions import give_back
 from zerotoolsd.trainer.model.blueprint import Blueprint
 
 REPLICATE, SHARD = "replicate", "shard"
@@ -88,6 +89,7 @@ def shard(blueprint: Blueprint, layout: Layout, memory: Memory) -> Any:
             block.forward = torch.compile(block.forward)
         fully_shard(block, **options)
     fully_shard(model, **options)
+    give_back(model, layout, memory.device.device)
     _allocate(model, blueprint, layout, memory)
     return model
 
