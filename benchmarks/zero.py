@@ -1,10 +1,13 @@
-"""What ZeRO training keeps and costs, on this machine's GPU or, without one, on its CPUs.
+"""What ZeRO training keeps and costs, on this machine's GPUs or, without one, on its CPUs.
 
-    python -m benchmarks.zero [states] [steps] [adam] [--ranks N] [--work DIR]
+    python -m benchmarks.zero [states] [steps] [adam] [largest] [--ranks N] [--work DIR]
 
-states  bytes per rank at every stage and offload: the textbook, what is predicted, what is held
-steps   time of a step, both engines at every stage, our loop beside a bare one
-adam    the optimizer's step on the CPU: torch's fused AdamW, its loop, DeepSpeed's CPU Adam
+states   bytes per rank at every stage and offload: the textbook, what is predicted, what is held
+steps    time of a step, tokens per second and MFU: both engines at every stage, our loop beside a
+         bare one, engine torch beside the fastest of the others
+adam     the optimizer's step on the CPU: torch's fused AdamW, its loop, DeepSpeed's CPU Adam
+largest  the largest model that trains in --gib of one GPU, at every stage and offload: what the
+         state alone would allow, and what trained
 
 All of them without a name. Each prints a table.
 """
@@ -19,30 +22,38 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.measuring import machine
+from benchmarks.zero_setting import GIB, Setting, gpus
 
 
-def states(work: Path, device: str, ranks: int) -> Iterator[str]:
+def states(setting: Setting) -> Iterator[str]:
     from benchmarks.zero_states import table
 
-    return table(work, device, 4 if device == "cpu" else ranks)
+    return table(setting)
 
 
-def steps(work: Path, device: str, ranks: int) -> Iterator[str]:
+def steps(setting: Setting) -> Iterator[str]:
     from benchmarks.zero_steps import table
 
-    return table(work, device, ranks)
+    return table(setting)
 
 
-def adam(work: Path, device: str, ranks: int) -> Iterator[str]:
+def adam(setting: Setting) -> Iterator[str]:
     from benchmarks.zero_adam import table
 
     return table()
 
 
-TABLES: dict[str, Callable[[Path, str, int], Iterator[str]]] = {
+def largest(setting: Setting) -> Iterator[str]:
+    from benchmarks.zero_largest import table
+
+    return table(setting)
+
+
+TABLES: dict[str, Callable[[Setting], Iterator[str]]] = {
     "states": states,
     "steps": steps,
     "adam": adam,
+    "largest": largest,
 }
 
 
@@ -54,16 +65,30 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*TABLES, []], metavar="TABLE")
     parser.add_argument("--ranks", type=int, help="default: 2 on CPUs, else the GPUs there are")
     parser.add_argument("--work", type=Path, help="a directory with room; default: a temporary one")
+    parser.add_argument(
+        "--gib", type=float, default=8.0, help="memory of the GPU in table largest; default: 8"
+    )
+    parser.add_argument(
+        "--activation-checkpointing", action="store_true", help="in table steps, of all loops"
+    )
     options = parser.parse_args()
-    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    device, ranks = ("cuda", gpus) if gpus else ("cpu", 2)
-    load = os.getloadavg()[0]
-    print(f"{machine()}, {gpus} GPUs; torch {version('torch')}, DeepSpeed {version('deepspeed')};")
-    print(f"load {load:.1f} at the start")
+    found = gpus()
+    names = ", ".join(sorted({name for name, _ in found}))
+    print(f"{machine()}, {len(found)} GPUs{f' ({names})' if names else ''};")
+    print(f"torch {version('torch')}, DeepSpeed {version('deepspeed')}; ", end="")
+    print(f"load {os.getloadavg()[0]:.1f} at the start")
     with tempfile.TemporaryDirectory(dir=options.work) as work:
+        setting = Setting(
+            Path(work),
+            device="cuda" if found else "cpu",
+            ranks=options.ranks or len(found) or 2,
+            free_bytes=min((free for _, free in found), default=0),
+            cap_bytes=int(options.gib * GIB),
+            recomputes=options.activation_checkpointing,
+        )
         for name in options.names or TABLES:
             print()
-            for line in TABLES[name](Path(work), device, options.ranks or ranks):
+            for line in TABLES[name](setting):
                 print(line, flush=True)
 
 

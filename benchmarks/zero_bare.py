@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.model.blueprint import read_config
+from zerotoolsd.trainer.model.blueprint import checkpoint_activations, read_config
 
 
 def fsdp2_seconds(spec: JobSpec, steps: int) -> list[float]:
@@ -59,12 +59,15 @@ def deepspeed_seconds(spec: JobSpec, config: dict[str, Any], steps: int) -> list
         engine.step()
         _settle(spec)
         seconds.append(time.perf_counter() - began)
+    engine.destroy()
     return seconds
 
 
 def _model(spec: JobSpec) -> Any:
     torch.manual_seed(spec.seed)
     model = AutoModelForCausalLM.from_config(read_config(spec.model))
+    if spec.train.activation_checkpointing:
+        checkpoint_activations(model)
     return model.to(spec.device).train()
 
 

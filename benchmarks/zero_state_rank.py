@@ -149,7 +149,7 @@ def count_deepspeed(run_dir: Path, group: Group) -> dict[str, Any]:
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=dict(spec.deepspeed.tree)
     )
-    tokens = torch.zeros((1, 32), dtype=torch.int64)
+    tokens = torch.zeros((1, 32), dtype=torch.int64, device=group.device)
     for step in range(2):
         engine.backward(engine(input_ids=tokens, labels=tokens, use_cache=False).loss)
         if not step:

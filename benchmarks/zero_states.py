@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.zero_steps import Case, deepspeed_json, llama
-from tests.trainer.launching import start
+from benchmarks.zero_cases import Case, deepspeed_json, llama, small_buckets
+from benchmarks.zero_launch import run_ranks
+from benchmarks.zero_setting import Setting
 
 SCRIPT = Path(__file__).with_name("zero_state_rank.py")
 MODEL = llama(256, 1024, layers=6, heads=4)
 RANKS = (1, 2, 4)
-BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
 PLACES = ("device", "host", "disk")
 Found = Mapping[str, Any]
 
@@ -37,10 +35,8 @@ def jobs(work: Path, device: str, ranks: int) -> Iterator[tuple[str, dict[str, A
     yield "torch 3 params", {**third, "offload": {"params": "cpu"}}
     yield "torch 3 params disk", {**third, "offload": {**spill, "params": "cpu"}}
     for stage, where in [*((stage, "none") for stage in (0, 1, 2, 3)), (2, "cpu"), (3, "cpu")]:
-        config = deepspeed_json(Case("deepspeed", stage, where), 1)
-        config["optimizer"]["params"]["torch_adam"] = True
-        # By default it allocates 1 GB of buckets, whatever the model's size.
-        config["zero_optimization"] |= dict.fromkeys(BUCKETS, 500_000)
+        config = deepspeed_json(Case("deepspeed", stage, where), 1, torch_adam=True)
+        config = small_buckets(config, 500_000)
         tree = {**base, "engine": "deepspeed", "zero": {"stage": stage}}
         yield f"deepspeed {stage} {where}", {**tree, "deepspeed": {"config": config}}
 
@@ -48,19 +44,9 @@ def jobs(work: Path, device: str, ranks: int) -> Iterator[tuple[str, dict[str, A
 def counted(work: Path, device: str, ranks: int) -> dict[str, Found]:
     """What each job was to hold and held, on the rank that had most."""
     trees = dict(jobs(work, device, ranks))
-    run_dir = work / f"states-{ranks}"
-    shutil.rmtree(run_dir, ignore_errors=True)
-    home = run_dir / "out"
-    home.mkdir(parents=True)
     runs = {name.replace(" ", "-"): tree for name, tree in trees.items()}
-    (home / "runs.json").write_text(json.dumps(runs))
-    attempt = start(run_dir, {**next(iter(trees.values())), "ranks": ranks}, script=SCRIPT)
-    for process in attempt.processes:
-        process.wait()
-    if any(attempt.finish()):
-        raise RuntimeError(f"{ranks} ranks failed:\n{attempt.log()[-3000:]}")
-    found: dict[str, Found] = json.loads(attempt.log().splitlines()[-1])
-    shutil.rmtree(run_dir)
+    first = next(iter(trees.values()))
+    found: dict[str, Found] = run_ranks(work / f"states-{ranks}", first, SCRIPT, runs=runs)
     return found
 
 
@@ -96,14 +82,15 @@ def _places(sizes: Mapping[str, int], count: int) -> str:
     return f"{device:.2f}{rest}"
 
 
-def table(work: Path, device: str, largest: int = 4) -> Iterator[str]:
+def table(setting: Setting) -> Iterator[str]:
     """The lines of the table, in bytes per parameter."""
     yield (
         "| engine | stage | offload | ranks | textbook | predicted | held | held over predicted "
         "| gathered in the passes: predicted, held |"
     )
     yield "|---|---|---|---|---|---|---|---|---|"
-    for ranks in (each for each in RANKS if each <= largest):
+    most = max(RANKS) if setting.device == "cpu" else setting.ranks
+    for ranks in (each for each in RANKS if each <= most):
         print(f"counting on {ranks} ranks", file=sys.stderr, flush=True)
-        for name, found in counted(work, device, ranks).items():
+        for name, found in counted(setting.work, setting.device, ranks).items():
             yield row(name, ranks, found)

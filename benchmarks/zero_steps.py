@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.trainer.launching import start
+from benchmarks.zero_cases import Case, deepspeed_json, job, llama
+from benchmarks.zero_launch import Failed, run_ranks
+from benchmarks.zero_setting import Setting
+from benchmarks.zero_sizes import Size
 
 SCRIPT = Path(__file__).with_name("zero_step_rank.py")
-
-
-def llama(width: int, inner: int, *, layers: int, heads: int) -> dict[str, Any]:
-    """The config of a small Llama over bytes."""
-    return {
-        "model_type": "llama",
-        "vocab_size": 256,
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "max_position_embeddings": 256,
-    }
-
-
-MODEL = llama(384, 1024, layers=4, heads=6)
+TEXT = str(Path(json.__file__).parent.parent / "*.py")
 STEPS, TURNS = 12, 2
+Found = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Case:
-    """One row of the table. `offload` is where the optimizer is: none, cpu or disk."""
+class Workload:
+    """What each rank does in a step: `per_rank` sequences of `tokens` tokens."""
 
-    engine: str
-    stage: int
-    offload: str = "none"
+    name: str
+    model: Mapping[str, Any]
+    per_rank: int
+    tokens: int
 
-    @property
-    def name(self) -> str:
-        where = "" if self.offload == "none" else f", optimizer on the {self.offload}"
-        return f"{self.engine}, stage {self.stage}{where}"
 
-    @property
-    def has_bare(self) -> bool:
-        """torch itself has neither stage 1 as we have it nor ZeRO-Offload."""
-        return self.engine == "deepspeed" or (self.offload == "none" and self.stage != 1)
+CPU = Workload("Llama of 4 blocks, hidden size 384", llama(384, 1024, layers=4, heads=6), 4, 128)
+SIZES = (Size(2048, 24), Size(1536, 16), Size(1024, 12))
+SHARE = 0.4
+"""Of the memory that is free on a GPU, what 16 bytes per parameter may take. Activations, the
+buffers of DeepSpeed, and what a loop leaves for the next turn to free are in the rest."""
+
+
+def workload(setting: Setting) -> Workload:
+    """On a GPU, the largest of `SIZES` that it has room for."""
+    if setting.device == "cpu":
+        return CPU
+    room = SHARE * setting.free_bytes
+    size = next((size for size in SIZES if 16 * size.numel <= room), SIZES[-1])
+    name = f"Llama of {size}, {size.layers} blocks, hidden size {size.width}"
+    return Workload(name, size.config(2048), 4, 2048)
 
 
 TORCH = [Case("torch", stage) for stage in (0, 1, 2, 3)]
@@ -58,85 +54,104 @@ DEEPSPEED = [Case("deepspeed", stage) for stage in (0, 1, 2, 3)]
 CASES = [*TORCH, *OFFLOADED, *DEEPSPEED, Case("deepspeed", 2, "cpu")]
 
 
-def deepspeed_json(case: Case, per_rank: int) -> dict[str, Any]:
-    """The JSON of a case, for the job and for the bare loop alike."""
-    zero: dict[str, Any] = {"stage": case.stage}
-    if case.offload != "none":
-        zero["offload_optimizer"] = {"device": case.offload}
-    params = {"lr": 1e-3, "torch_adam": case.offload == "none"}
-    return {
-        "train_micro_batch_size_per_gpu": per_rank,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": 1.0,
-        "bf16": {"enabled": True},
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-        "optimizer": {"type": "AdamW", "params": params},
-    }
+def has_bare(case: Case) -> bool:
+    """torch itself has neither stage 1 as we have it nor ZeRO-Offload."""
+    return case.engine == "deepspeed" or (case.offload == "none" and case.stage != 1)
 
 
-def job(case: Case, device: str, ranks: int, batch: int, text: Sequence[str]) -> dict[str, Any]:
+def tree_of(case: Case, setting: Setting, work: Workload) -> dict[str, Any]:
     """The job file of a case."""
-    count = {"ranks": ranks} if device == "cpu" else {"gpus": ranks}
-    tree: dict[str, Any] = {
-        "engine": case.engine,
-        "device": device,
-        **count,
-        "model": {"config": MODEL},
-        "data": {"text": list(text), "sequence_length": 128},
-        "train": {
-            "steps": STEPS,
-            "batch_size": batch,
-            "precision": "bf16",
-            "learning_rate": 1e-3,
-            "schedule": "constant",
-        },
-        "zero": {"stage": case.stage},
-    }
-    if case.engine == "deepspeed":
-        tree["deepspeed"] = {"config": deepspeed_json(case, batch // ranks)}
-    elif case.offload != "none":
-        tree["offload"] = {"optimizer": case.offload}
-    return tree
+    train: dict[str, Any] = {"steps": STEPS, "batch_size": work.per_rank * setting.ranks}
+    if setting.recomputes:
+        train["activation_checkpointing"] = True
+    return job(
+        case,
+        setting.device,
+        setting.ranks,
+        model=work.model,
+        data={"text": [TEXT], "sequence_length": work.tokens},
+        train=train,
+        config=deepspeed_json(case, work.per_rank),
+        path=setting.work,
+    )
 
 
-def measured(case: Case, work: Path, device: str, ranks: int, batch: int) -> dict[str, list[float]]:
-    """Seconds of each counted step, by loop."""
-    tree = job(case, device, ranks, batch, [str(Path(json.__file__).parent.parent / "*.py")])
-    if case.offload == "disk":
-        tree["offload"]["path"] = str(work)
-    run_dir = work / case.name.replace(", ", "-").replace(" ", "-")
-    shutil.rmtree(run_dir, ignore_errors=True)
-    home = run_dir / "out"
-    home.mkdir(parents=True)
-    plan = {
-        "job": tree,
-        "turns": TURNS,
-        "bare": case.has_bare,
-        "deepspeed": tree["deepspeed"]["config"] if case.engine == "deepspeed" else None,
-    }
-    (home / "plan.json").write_text(json.dumps(plan))
-    attempt = start(run_dir, {**tree, "ranks": ranks}, script=SCRIPT)
-    for process in attempt.processes:
-        process.wait()
-    if any(attempt.finish()):
-        raise RuntimeError(f"{case.name} failed:\n{attempt.log()[-3000:]}")
-    found: dict[str, list[float]] = json.loads(attempt.log().splitlines()[-1])
-    shutil.rmtree(run_dir)
+def measured(case: Case, setting: Setting, work: Workload) -> Found:
+    """Seconds of each counted step by loop, its tokens, and what makes an MFU of them.
+
+    Raises:
+        Failed: a rank did.
+    """
+    tree = tree_of(case, setting, work)
+    config = tree["deepspeed"]["config"] if case.engine == "deepspeed" else None
+    plan = {"job": tree, "turns": TURNS, "bare": has_bare(case), "deepspeed": config}
+    run_dir = setting.work / case.name.replace(", ", "-").replace(" ", "-")
+    found: Found = run_ranks(run_dir, tree, SCRIPT, plan=plan)
     return found
 
 
-def table(work: Path, device: str, ranks: int, batch: int = 8) -> Iterator[str]:
-    """The lines of the table: median milliseconds of a step, and ours over the bare loop's."""
-    yield f"| engine, {ranks} ranks, {batch} sequences of 128 tokens | ours | bare | ours / bare |"
-    yield "|---|---|---|---|"
+def rate(found: Found, loop: str) -> float | None:
+    """Tokens per second of a loop over all ranks; None if it was not timed."""
+    seconds: Sequence[float] = found[loop]
+    return found["tokens"] / median(seconds) if seconds else None
+
+
+def cells(found: Found, loop: str) -> list[str]:
+    """Median milliseconds of a step, and tokens per second with their MFU, where it is known."""
+    per_second = rate(found, loop)
+    if per_second is None:
+        return ["", ""]
+    speed = f"{per_second:,.0f}"
+    if found["peak"] is not None:
+        used = per_second * found["peak"]["flops_per_token"] / found["peak"]["peak"]
+        speed += f" ({used:.1%})"
+    return [f"{1e3 * median(found[loop]):.0f} ms", speed]
+
+
+def row(case: Case, found: Found) -> str:
+    """One row: ours, the bare loop, and ours over the bare one."""
+    ratio = f"{median(found['ours']) / median(found['bare']):.3f}" if found["bare"] else ""
+    return f"| {' | '.join([case.name, *cells(found, 'ours'), *cells(found, 'bare'), ratio])} |"
+
+
+def compared(results: Mapping[Case, Found]) -> Iterator[str]:
+    """Tokens per second of engine torch beside the others at the same stage and offload, and its
+    ratio to the fastest of them."""
+    names = ["stage, offload", "engine torch", "engine deepspeed", "bare DeepSpeed", "bare FSDP2"]
+    yield f"| {' | '.join([*names, 'engine torch / the fastest other'])} |"
+    yield "|" + "---|" * (len(names) + 1)
+    for case, found in results.items():
+        peer = results.get(Case("deepspeed", case.stage, case.offload))
+        if case.engine != "torch":
+            continue
+        mine = rate(found, "ours")
+        by_deepspeed = [rate(peer, loop) if peer else None for loop in ("ours", "bare")]
+        others = [*by_deepspeed, rate(found, "bare")]
+        known = [each for each in others if each is not None]
+        if mine is None or not known:
+            continue
+        texts = ("" if each is None else f"{each:,.0f}" for each in (mine, *others))
+        ratio = f"{mine / max(known):.2f}"
+        yield f"| {' | '.join([f'{case.stage}, {case.offload}', *texts, ratio])} |"
+
+
+def table(setting: Setting) -> Iterator[str]:
+    """The lines of the table, and on GPUs of that which compares the engines."""
+    work = workload(setting)
+    again = ", activation checkpointing" if setting.recomputes else ""
+    yield f"{work.name}, {setting.ranks} ranks, {work.per_rank} sequences of {work.tokens} tokens"
+    yield f"on each{again}. Tokens per second are over all ranks, with the MFU where it is known."
+    yield ""
+    yield "| engine | ours | tokens/s | bare | tokens/s | ours / bare |"
+    yield "|---|---|---|---|---|---|"
+    results: dict[Case, Found] = {}
     for case in CASES:
         print(f"timing {case.name}", file=sys.stderr, flush=True)
-        found = measured(case, work, device, ranks, batch)
-        mine = median(found["ours"])
-        if not found["bare"]:
-            yield f"| {case.name} | {1e3 * mine:.0f} ms | | |"
-            continue
-        other = median(found["bare"])
-        row = f"{1e3 * mine:.0f} ms | {1e3 * other:.0f} ms | {mine / other:.3f}"
-        yield f"| {case.name} | {row} |"
+        try:
+            results[case] = measured(case, setting, work)
+            yield row(case, results[case])
+        except Failed as error:
+            yield f"| {case.name} | not measured: {error} | | | | |"
+    if setting.device == "cuda":  # CPUs drift more from launch to launch than the engines differ
+        yield ""
+        yield from compared(results)

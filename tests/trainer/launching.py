@@ -17,6 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"
 DEADLINE_SECONDS = 120.0
+KEPT = ("PATH", "HOME", "TMPDIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
 
 TINY_LLAMA = {
     "model_type": "llama",
@@ -149,15 +150,15 @@ class Attempt:
 
 def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> Attempt:
     """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where, and
-    the ranks have its `env`."""
+    the ranks have its `env`. There is a rank for each GPU, where it is a job for GPUs."""
     run_dir.mkdir(parents=True, exist_ok=True)
     spec = {"output_dir": str(run_dir / "out"), **tree}
     (run_dir / "spec.json").write_text(json.dumps(spec), "utf-8")
     mailbox = Mailbox(run_dir / "notify.sock")
     port = _free_port()
-    processes = []
-    for rank in range(tree["ranks"]):
-        environment = _environment(rank, tree["ranks"], port, run_dir) | tree.get("env", {})
+    processes, ranks = [], tree["ranks"] if "ranks" in tree else tree["gpus"]
+    for rank in range(ranks):
+        environment = _environment(rank, ranks, port, run_dir) | tree.get("env", {})
         with (run_dir / f"rank-{rank}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", str(script), "--run-dir", str(run_dir)],
@@ -179,7 +180,7 @@ def run(run_dir: Path, tree: Mapping[str, Any], *, expect: int = 0) -> Attempt:
 
 
 def _environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return {
         **kept,
         "RANK": str(rank),

@@ -6,6 +6,8 @@ momentum, variance) per parameter, each divided by the ranks from the stage on t
 `kept` is what the engine `torch` allocates, to the byte, on the rank that has most.
 
 Activations are not estimated: they depend on the model's code, the batch and the sequence length.
+Nor is what lives for one or two blocks at a time in the backward pass: gradients on their way to
+the other ranks, and the fp32 buffers in which they are reduced.
 """
 
 from __future__ import annotations
