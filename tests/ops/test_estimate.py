@@ -106,4 +106,6 @@ def test_what_is_gathered() -> None:
     outside, block = 2 * 96 * 8, 2 * (24 * 8 + 12)
     assert gathered(MODEL, Setup(3, 2)) == outside + block
     assert gathered(MODEL, Setup(2, 2)) == outside + 4 * block
+    for alone in (Setup(2, 1), Setup(2, 2, shard_size=1)):
+        assert gathered(MODEL, alone) == outside + block
     assert gathered(MODEL, Setup(0, 2, "fp32")) == 2 * (outside + block)

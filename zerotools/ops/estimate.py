@@ -132,15 +132,15 @@ def kept(parameters: Sequence[Parameter], setup: Setup) -> State:
 def gathered(parameters: Iterable[Parameter], setup: Setup) -> int:
     """Bytes of whole weights on the device in the passes, beside what `kept` says.
 
-    Stage 2 keeps those of all blocks until the backward pass is done with them; the other stages
-    have one block's at a time, and those outside of the blocks.
+    Stage 2 keeps those of all blocks until the backward pass is done with them, where ranks share
+    them; the other stages have one block's at a time, and those outside of the blocks.
     """
     blocks: Counter[str | None] = Counter()
     for parameter in parameters:
         blocks[parameter.block] += setup.width * parameter.numel
     outside = blocks.pop(None, 0)
-    inside = sum(blocks.values()) if setup.stage == 2 else max(blocks.values(), default=0)
-    return outside + inside
+    keeps = setup.stage == 2 and setup.sharing > 1
+    return outside + (sum(blocks.values()) if keeps else max(blocks.values(), default=0))
 
 
 def at(state: State, place: str) -> int:

@@ -30,6 +30,11 @@ class Layout:
     compiled: bool = False
 
     @property
+    def sharing(self) -> int:
+        """Ranks that share one copy of the model at stages 2 and 3."""
+        return self.shard_size or self.world_size
+
+    @property
     def has_masters(self) -> bool:
         """Whether fp32 masters are kept apart from the weights that the model computes with.
 

@@ -3,7 +3,8 @@
 Stages 2 and 3 shard the weights; stage 2 keeps them whole from the forward pass to the end of the
 backward pass and saves a second gathering. Stages 0 and 1 replicate them through the same code, so
 that every stage has the same precision rules and names: a checkpoint of one loads into the other.
-"Gathering" is then a copy on the rank itself, which is let go of block by block.
+"Gathering" is then a copy on the rank itself, which is let go of block by block, and so it is at
+stage 2 where no other rank has a part.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def shard(blueprint: Blueprint, layout: Layout, memory: Memory) -> Any:
         "mesh": mesh,
         "mp_policy": _precision(layout),
         "offload_policy": _offload(layout, memory),
-        "reshard_after_forward": layout.stage != 2,
+        "reshard_after_forward": layout.stage != 2 or layout.sharing == 1,
     }
     for name in blueprint.blocks:
         block = model.get_submodule(name)

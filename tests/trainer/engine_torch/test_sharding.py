@@ -1,4 +1,4 @@
-"""Gradients that leave the buffers in which they were reduced leave no buffers behind."""
+"""What a rank lets go of in the passes: buffers that gradients have left, copies of weights."""
 
 from __future__ import annotations
 
@@ -30,6 +30,33 @@ def alone() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def sharded(**options: Any) -> tuple[Any, Any, Any]:
+    """A model of this process alone, its memory, and its layout."""
+    import torch
+    from transformers import LlamaConfig
+
+    from zerotoolsd.trainer.engine_torch.layout import Layout
+    from zerotoolsd.trainer.engine_torch.memory import make_memory
+    from zerotoolsd.trainer.engine_torch.sharding import shard
+    from zerotoolsd.trainer.model.blueprint import draw
+
+    layout = Layout(1, **options)
+    config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
+    blueprint = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
+    memory = make_memory(torch.device("cpu"), layout.offload)
+    model = shard(blueprint, layout, memory)
+    for tensor in (*model.parameters(), *model.buffers()):
+        getattr(tensor, "_local_tensor", tensor).data.fill_(0.01)
+    return model, memory, layout
+
+
+def loss_of(model: Any) -> Any:
+    import torch
+
+    ids = torch.arange(16).view(1, 16)
+    return model(input_ids=ids, labels=ids).loss
+
+
 def storages() -> dict[int, int]:
     """fp32 bytes of every storage of this process, by address."""
     import torch
@@ -42,22 +69,9 @@ def storages() -> dict[int, int]:
 def held_last(**options: Any) -> tuple[int, int, int]:
     """fp32 bytes that the backward pass has added when its last gradients are reduced; those of all
     gradients; and those of a block's and of what is in no block."""
-    import torch
-    from transformers import LlamaConfig
-
-    from zerotoolsd.trainer.engine_torch.layout import Layout
     from zerotoolsd.trainer.engine_torch.masters import Masters
-    from zerotoolsd.trainer.engine_torch.memory import make_memory
-    from zerotoolsd.trainer.engine_torch.sharding import shard
-    from zerotoolsd.trainer.model.blueprint import draw
 
-    layout = Layout(1, **options)
-    config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
-    blueprint = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
-    memory = make_memory(torch.device("cpu"), layout.offload)
-    model = shard(blueprint, layout, memory)
-    for tensor in (*model.parameters(), *model.buffers()):
-        getattr(tensor, "_local_tensor", tensor).data.fill_(0.01)
+    model, memory, layout = sharded(**options)
     parameters = dict(model.named_parameters())
     masters = Masters(parameters, memory, layout.stage)
     held: list[int] = []
@@ -67,8 +81,7 @@ def held_last(**options: Any) -> tuple[int, int, int]:
         held.append(sum(size for address, size in now.items() if address not in before))
 
     parameters["model.embed_tokens.weight"].register_post_accumulate_grad_hook(note)
-    ids = torch.arange(16).view(1, 16)
-    loss = model(input_ids=ids, labels=ids).loss
+    loss = loss_of(model)
     before = storages()
     loss.backward()
     sizes = {name: 4 * parameter.numel() for name, parameter in masters.weights.items()}
@@ -82,3 +95,15 @@ def test_no_buffer_outlives_the_next(name: str, alone: None) -> None:
     held, total, two_groups = held_last(**LAYOUTS[name])
     # A group's gradients are there twice, before and after they are reduced.
     assert held <= 2 * two_groups < total / 2
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_alone_the_copy_of_a_block_goes_with_its_forward_pass(stage: int, alone: None) -> None:
+    from torch.distributed.tensor import DTensor
+
+    model, _, _ = sharded(stage=stage, precision="bf16", offload="cpu")
+    loss = loss_of(model)
+    # What is whole is a plain tensor in the module.
+    kinds = {type(layer.mlp.up_proj.weight.data) for layer in model.model.layers}
+    assert kinds == {DTensor}
+    loss.backward()
