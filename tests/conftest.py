@@ -7,14 +7,20 @@ test at all, into a failure. `ZEROTOOLS_TORCH_FREE=1` says that this environment
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-MARKS = ("torch", "deepspeed", "peft", "slurm", "gpu")
+from zerotools.jobs import nvme
+
+MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu")
+ALONE = ("gpu", "aio")
+"""A machine without these has torch and DeepSpeed all the same."""
 
 settings.register_profile("steady", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("steady")
@@ -34,9 +40,21 @@ def _gpus() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
+@cache
+def _without_async_io() -> str | None:
+    if (why := nvme.lacking()) is not None:
+        return f"DeepSpeed's async_io cannot be compiled here: {why}"
+    builds = Path(os.environ.get("TORCH_EXTENSIONS_DIR", f"{sys.prefix}/torch_extensions"))
+    if (builds / "async_io" / "async_io.so").exists():
+        return None
+    return f"DeepSpeed's async_io is not in {builds}; scripts/async_io compiles it, in minutes"
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not _gpus():
         pytest.skip("this machine has no GPU")
+    if item.get_closest_marker("aio") and (why := _without_async_io()):
+        pytest.skip(why)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,8 +76,7 @@ class MarkCount:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             marks = [m for m in MARKS if item.get_closest_marker(m)]
-            # A machine without a GPU has torch all the same.
-            self._marks_of[item.nodeid] = ["gpu"] if "gpu" in marks else marks
+            self._marks_of[item.nodeid] = [m for m in marks if m in ALONE] or marks
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         finished = report.when == "call" or (report.when == "setup" and report.skipped)

@@ -7,10 +7,12 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs import nvme
+from zerotools.jobs.deepspeedconfig import on_nvme
 from zerotools.jobs.spec import JobSpec
 
 DEADLINE_SECONDS = 20.0
@@ -19,10 +21,12 @@ LONGEST_ANSWER = 1 << 16
 
 @dataclass(frozen=True)
 class Needs:
-    """What an interpreter must have: packages, as pip would be asked for them, and its version."""
+    """What an interpreter must have: packages, as pip would be asked for them, its version, and
+    DeepSpeed's `async_io`, or what that is compiled with."""
 
     packages: Mapping[str, str]
     version: tuple[int, int]
+    async_io: bool = False
 
 
 TRAINER = Needs({"torch": "torch>=2.6", "transformers": "transformers>=5.0"}, (3, 11))
@@ -44,12 +48,14 @@ def needs_of(spec: JobSpec) -> Needs | None:
         return LAUNCHERS.get(spec.script.launcher)
     if spec.lora.rank is not None:
         return Needs({**TRAINER.packages, "peft": "peft>=0.18"}, TRAINER.version)
-    return DEEPSPEED if spec.engine == "deepspeed" else TRAINER
+    if spec.engine == "deepspeed":
+        return replace(DEEPSPEED, async_io=on_nvme(spec.deepspeed.tree))
+    return TRAINER
 
 
 async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = TRAINER) -> None:
     """Ask `python`, in a child that has `env`, what it lacks of `needs`. Raises BadRequest."""
-    output = await _ask(python, env, needs)
+    output = await _ask(python, env, "-c", _PROGRAM, *needs.packages)
     try:
         version, missing = json.loads(output)
         old = tuple(version) < needs.version
@@ -66,15 +72,17 @@ async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = 
             f"python = {python}: has no {' and no '.join(missing)}; type: "
             f"{python} -m pip install {wanted}"
         )
+    if needs.async_io and (why := json.loads(await _ask(python, env, nvme.__file__))):
+        raise BadRequest(f"python = {python}: {nvme.refusal(why)}")
 
 
-async def _ask(python: str, env: Mapping[str, str], needs: Needs) -> bytes:
+async def _ask(python: str, env: Mapping[str, str], *arguments: str) -> bytes:
     # A pipe of our own: asyncio's cannot be let go of while somebody still writes into it.
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as answer:
         try:
             child = await asyncio.create_subprocess_exec(
-                *(python, "-c", _PROGRAM, *needs.packages),
+                *(python, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
                 stderr=asyncio.subprocess.DEVNULL,

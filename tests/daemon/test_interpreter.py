@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,53 @@ def test_the_engine_deepspeed_needs_deepspeed_too(tmp_path: Path) -> None:
         f'python = {python}: has no deepspeed; type: {python} -m pip install "deepspeed>=0.16"'
     )
     ask(python, **found)
+
+
+def test_offload_to_nvme_needs_what_async_io_is_compiled_with(tmp_path: Path) -> None:
+    """It is asked of the job's own interpreter and PATH, and nothing that a job starts has to."""
+    python = bare(tmp_path / "python")
+    for name in ("torch", "transformers"):
+        (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed" / "__init__.py").write_text("raise SystemExit('was imported')")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    needs = replace(DEEPSPEED, async_io=True)
+
+    def said() -> str:
+        return refusal(python, needs, PYTHONPATH=str(tmp_path), PATH=f"{programs}", CXX="cxx")
+
+    begin = f'python = {python}: deepspeed.config offloads to "nvme", '
+    assert said().startswith(begin)
+    assert "cannot be compiled here: there is no cxx; install it, or offload to" in said()
+    script(programs / "ninja", "exit 0")
+    script(programs / "cxx", "exit 1")
+    assert "cxx does not find libaio; install libaio-dev (libaio-devel on" in said()
+    script(programs / "cxx", 'printf "#!/bin/sh\\nexit 38\\n" > "$3"; /bin/chmod +x "$3"')
+    assert "the kernel has no asynchronous I/O: Function not implemented" in said()
+    script(programs / "cxx", 'printf "#!/bin/sh\\nexit 0\\n" > "$3"; /bin/chmod +x "$3"')
+    ask(python, needs, PYTHONPATH=str(tmp_path), PATH=f"{programs}", CXX="cxx")
+    ready = tmp_path / "deepspeed" / "ops" / "aio" / "async_io_op.cpython.so"
+    ready.parent.mkdir(parents=True)
+    ready.write_text("")
+    ask(python, needs, PYTHONPATH=str(tmp_path), PATH="/nowhere")
+
+
+def test_a_job_that_offloads_to_nvme_asks_for_async_io() -> None:
+    for device in ("cpu", "nvme"):
+        offload = {"device": device, "nvme_path": "/n"}
+        tree = {
+            "device": "cpu",
+            "engine": "deepspeed",
+            "zero": {"stage": 3},
+            "model": {"config": {"model_type": "llama"}},
+            "data": {"text": ["/a.txt"]},
+            "train": {"steps": 1, "batch_size": 1},
+            "deepspeed": {"config": {"zero_optimization": {"stage": 3, "offload_param": offload}}},
+        }
+        needs = needs_of(job_from_dict(tree, source="job.toml"))
+        assert needs is not None
+        assert needs.async_io == (device == "nvme")
 
 
 def test_a_quick_answer_leaves_nothing_to_warn_of(

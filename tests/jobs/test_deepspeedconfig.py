@@ -148,6 +148,8 @@ def test_where_state_is_by_the_job_files_names() -> None:
     cpu, nvme = {"device": "cpu"}, {"device": "nvme", "nvme_path": "/n"}
     both = {"stage": 3, "offload_optimizer": nvme, "offload_param": cpu}
     assert offloaded_to(job({"zero_optimization": both})) == ("disk", "cpu")
+    both |= {"offload_optimizer": cpu, "offload_param": nvme}
+    assert offloaded_to(job({"zero_optimization": both})) == ("cpu", "disk")
     assert offloaded_to(job({"zero_optimization": {"stage": 1}})) == ("none", "none")
 
 
@@ -158,13 +160,16 @@ def test_the_engine_and_its_table_belong_together() -> None:
     assert "has no place in an engine" in refusal({"fp16": {}}, engine="torch")
 
 
-def test_offload_to_nvme_needs_stage_3() -> None:
-    def zero(stage: int) -> dict[str, Any]:
-        section = {"stage": stage, "offload_optimizer": {"device": "nvme", "nvme_path": "/n"}}
+@pytest.mark.parametrize("what", ["optimizer", "param"])
+def test_offload_to_nvme_needs_stage_3_and_a_path(what: str) -> None:
+    def zero(stage: int, **path: str) -> dict[str, Any]:
+        section = {"stage": stage, f"offload_{what}": {"device": "nvme", **path}}
         return {"zero_optimization": section}
 
-    assert "at stage 3 alone" in refusal(zero(2))
-    assert on_nvme(job(zero(3)).deepspeed.tree)
+    assert "at stage 3 alone" in refusal(zero(2, nvme_path="/n"))
+    assert "needs nvme_path beside it" in refusal(zero(3))
+    assert "the absolute path of a directory" in refusal(zero(3, nvme_path="nvme"))
+    assert on_nvme(job(zero(3, nvme_path="/n")).deepspeed.tree)
 
 
 def test_old_spellings_are_read() -> None:

@@ -17,7 +17,7 @@ RECORD = a_record(stage=2, engine="deepspeed")
 
 
 def why(wanted: int = 2, *, device: str = "cpu", ranks: int = 2, **changes: Any) -> list[str]:
-    zero = {"stage": wanted, "offload_optimizer": {"device": device}}
+    zero = {"stage": wanted, "offload_optimizer": {"device": device, "nvme_path": "/n"}}
     spec = job({"zero_optimization": zero}, ranks=ranks)
     return list(not_resumable(spec, replace(RECORD, **changes), PATH))
 

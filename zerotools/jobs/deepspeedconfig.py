@@ -16,6 +16,7 @@ from zerotools.jobs.spec import JobSpec
 Tree = dict[str, Any]
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 ADAMS = ("adam", "adamw")
+_PLACES = {"nvme": "disk"}
 
 
 def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
@@ -55,7 +56,7 @@ def offloaded_to(spec: JobSpec) -> tuple[str, str]:
     if spec.engine != "deepspeed":
         return spec.offload.optimizer, spec.offload.params
     optimizer, params = (device_of(spec.deepspeed.tree, what) for what in ("optimizer", "param"))
-    return "disk" if optimizer == "nvme" else optimizer, "cpu" if params != "none" else params
+    return _PLACES.get(optimizer, optimizer), _PLACES.get(params, params)
 
 
 def on_nvme(config: Mapping[str, Any]) -> bool:

@@ -59,11 +59,30 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
         value = at(spec.deepspeed.tree, name)
         if value is True or value not in (None, 0, 1):
             yield f"deepspeed.config {name} = {show(value)}: {why}; remove it"
-    if device_of(spec.deepspeed.tree, "optimizer") == "nvme" and stage_of(spec.deepspeed.tree) < 3:
-        yield (
-            'deepspeed.config zero_optimization.offload_optimizer.device = "nvme": DeepSpeed '
-            'does it at stage 3 alone, and keeps the optimizer in host memory below; use "cpu"'
-        )
+    yield from _check_nvme(spec)
+
+
+def _check_nvme(spec: JobSpec) -> Iterator[str]:
+    config = spec.deepspeed.tree
+    below = {
+        "optimizer": "and keeps the optimizer in host memory below",
+        "param": "and leaves the weights where they are below",
+    }
+    for what, instead in below.items():
+        section = f"deepspeed.config zero_optimization.offload_{what}"
+        if device_of(config, what) != "nvme":
+            continue
+        if stage_of(config) < 3:
+            yield (
+                f'{section}.device = "nvme": DeepSpeed does it at stage 3 alone, {instead}; set '
+                'stage 3, or use "cpu"'
+            )
+        path = at(config, f"zero_optimization.offload_{what}.nvme_path")
+        if not isinstance(path, str) or not path.startswith("/"):
+            yield (
+                f'{section}.device = "nvme": needs nvme_path beside it, the absolute path of a '
+                "directory on the disk"
+            )
 
 
 def _check_torch_only(spec: JobSpec) -> Iterator[str]:

@@ -26,6 +26,7 @@ State = Mapping[tuple[str, str], int]
 """Bytes by (place, sort)."""
 
 _FULL, _HALF = 4, 2
+_PLACES = {"none": DEVICE, "cpu": HOST, "disk": DISK}
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,26 @@ def textbook(parameters: Iterable[Parameter], setup: Setup) -> State:
         moments += _moments(parameter, 1, setup)
     stage, ranks = setup.stage, setup.sharing
     masters = 0 if setup.width == _FULL else _FULL
-    params = DEVICE if setup.offload_params == "none" else HOST
+    params = _PLACES[setup.offload_params]
     place, of_state = setup.state_place, ranks if stage >= 1 else 1
     return {
         (params, WEIGHTS): _share(setup.width * (trained + frozen), ranks if stage >= 3 else 1),
-        (params if place == DEVICE else HOST, GRADIENTS): _share(
+        (DEVICE if place == DEVICE else HOST, GRADIENTS): _share(
             setup.width * trained, ranks if stage >= 2 else 1
         ),
         (place, MASTERS): _share(masters * trained, of_state),
         (place, MOMENTS): _share(moments, of_state),
     }
+
+
+def swapped(parameters: Sequence[Parameter], setup: Setup) -> State:
+    """What DeepSpeed holds where it offloads to disk: as the textbook says, and in its files fp32
+    masters and gradients, in fp32 training too."""
+    state = dict(textbook(parameters, setup))
+    if setup.state_place == DISK:
+        trained = sum(parameter.numel for parameter in parameters if parameter.is_trained)
+        state[DISK, MASTERS] = state[DISK, GRADIENTS] = _share(_FULL * trained, setup.sharing)
+    return state
 
 
 def kept(parameters: Sequence[Parameter], setup: Setup) -> State:

@@ -15,7 +15,7 @@ from zerotools.ops.estimate import (
     at,
     gathered,
     kept,
-    textbook,
+    swapped,
 )
 from zerotoolsd.trainer.model.blueprint import Blueprint
 
@@ -69,10 +69,11 @@ class Prediction:
 
 
 def predict(spec: JobSpec, blueprint: Blueprint) -> Prediction:
-    """What `spec` will make of the model. Engine `deepspeed` is taken at the textbook's word."""
+    """What `spec` will make of the model. Engine `deepspeed` is taken at the textbook's word, but
+    for its files on disk."""
     parameters, setup = parameters_of(blueprint), setup_of(spec)
     ours = spec.engine == "torch"
-    state = kept(parameters, setup) if ours else textbook(parameters, setup)
+    state = kept(parameters, setup) if ours else swapped(parameters, setup)
     return Prediction(
         at(state, DEVICE),
         gathered(parameters, setup) if ours else 0,

@@ -20,6 +20,7 @@ from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.packing import check_packing
 from zerotoolsd.trainer.data.reading import open_data
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
+from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
 from zerotoolsd.trainer.engines import make_engine
 from zerotoolsd.trainer.evaluating import make_evaluation
 from zerotoolsd.trainer.group import Group, join
@@ -67,6 +68,7 @@ def run(
     ):
         stack.callback(dist.destroy_process_group)
         group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
+        stack.callback(remove_own_directories, spec, rank.number)
         if rank.leads:
             reporter.write_to(_metrics(spec, stack))
         return prepare(spec, run_dir, group, reporter, phases, before_commit).train()

@@ -348,7 +348,12 @@ class TestNotSupported:
             {"hybrid_engine": {"enabled": True}, "steps_per_print": 1},
             {"optimizer": {"type": "Lamb", "params": {"lr": 1e-3, "coeff_beta": 0.9}}},
             {"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4}}},
-            {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
+            {
+                "zero_optimization": {
+                    "stage": 3,
+                    "offload_param": {"device": "nvme", "nvme_path": "/n"},
+                }
+            },
         ],
     )
     def test_the_engine_deepspeed_is_passed_what_torch_cannot(self, config: dict[str, Any]) -> None:

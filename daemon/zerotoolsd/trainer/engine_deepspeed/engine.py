@@ -18,6 +18,7 @@ from zerotoolsd.trainer.checkpoints.resuming import Start
 from zerotoolsd.trainer.data.sequences import Example, Share
 from zerotoolsd.trainer.engine_deepspeed.files import Files
 from zerotoolsd.trainer.engine_deepspeed.model import make_model, weight_groups
+from zerotoolsd.trainer.engine_deepspeed.nvme import make_nvme_ready
 from zerotoolsd.trainer.engine_deepspeed.place import (
     import_deepspeed,
     make_adam_ready,
@@ -189,6 +190,8 @@ def make_deepspeed_engine(
     deepspeed = import_deepspeed(spec)
     config = completed(spec)
     make_adam_ready(deepspeed, config, reporter.say)
+    if on_nvme(config):
+        make_nvme_ready(config, Path(spec.output_dir or ""), group.rank.number, reporter.say)
     if spec.train.activation_checkpointing:
         checkpoint_activations(blueprint.model)
     deepspeed.init_distributed()  # `zero.Init` reads batch sizes as of one rank before this

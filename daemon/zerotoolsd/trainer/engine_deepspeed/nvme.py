@@ -1,0 +1,78 @@
+"""The directory that DeepSpeed offloads a rank's state to, and the operator that it does it by.
+
+DeepSpeed names its files by rank alone, and leaves them behind. So that jobs which share an
+`nvme_path` do not write into each other's files, each rank has a directory of its own there, which
+goes when the run ends; after a kill, when the job is started again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import nvme
+from zerotools.jobs.deepspeedconfig import device_of
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.engine_deepspeed.place import BUILDS
+
+
+def make_nvme_ready(
+    config: dict[str, Any], output: Path, rank: int, say: Callable[[str], None]
+) -> None:
+    """Have DeepSpeed offload to NVMe by `config`, into directories of this rank alone.
+
+    Raises:
+        BadRequest: async_io cannot be compiled here, or a directory cannot be made.
+    """
+    if (why := nvme.lacking()) is not None:
+        raise BadRequest(nvme.refusal(why))
+    builds = os.environ.get(BUILDS)
+    if builds and not (Path(builds) / "async_io" / "async_io.so").exists():
+        say(f"async_io is compiled into {builds}, once: this takes minutes")
+    take_own_directories(config, output, rank)
+
+
+def take_own_directories(config: dict[str, Any], output: Path, rank: int) -> None:
+    """Put empty directories of `rank` of the job that writes to `output` in place of each
+    `nvme_path`.
+
+    Raises:
+        BadRequest: one cannot be made.
+    """
+    own = dict(_own_directories(config, output, rank))
+    for directory in set(own.values()):
+        try:
+            if directory.exists():
+                shutil.rmtree(directory)
+            directory.mkdir(parents=True)
+        except OSError as error:
+            raise BadRequest(f"nvme_path: {directory}: {error.strerror}") from None
+    for section, directory in own.items():
+        config["zero_optimization"][section]["nvme_path"] = str(directory)
+
+
+def remove_own_directories(spec: JobSpec, rank: int) -> None:
+    """Remove what `rank` of the job offloaded to NVMe, if it did."""
+    if spec.engine != "deepspeed":
+        return
+    for _, directory in _own_directories(spec.deepspeed.tree, Path(spec.output_dir or ""), rank):
+        shutil.rmtree(directory, ignore_errors=True)
+        with suppress(OSError):  # that of other ranks is still there
+            directory.parent.rmdir()
+
+
+def _own_directories(
+    config: Mapping[str, Any], output: Path, rank: int
+) -> Iterator[tuple[str, Path]]:
+    name = f"zerotools-{hashlib.sha256(os.fsencode(output.absolute())).hexdigest()[:16]}"
+    for what in ("optimizer", "param"):
+        if device_of(config, what) == "nvme":
+            section = f"offload_{what}"
+            path = Path(config["zero_optimization"][section]["nvme_path"])
+            yield section, path / name / f"rank{rank}"

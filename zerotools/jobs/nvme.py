@@ -1,0 +1,84 @@
+"""What DeepSpeed's offload to NVMe asks of a machine: `async_io`, which it compiles when it is
+first used, or has in it where it was installed so.
+
+Run as a program by the interpreter of a job, this file says what is missing, as JSON. So it takes
+nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_PROGRAM = """#include <libaio.h>
+int main() { io_context_t c = 0; int status = io_setup(8, &c); return status < 0 ? -status : 0; }
+"""
+_INSTALL = "install libaio-dev (libaio-devel on Fedora and the like)"
+_NO_LIBRARY = 127
+"""The status of a program whose libraries the loader does not find."""
+
+
+def refusal(why: str) -> str:
+    """The sentence for a job that is offloaded to NVMe where `why` is `lacking`."""
+    return (
+        'deepspeed.config offloads to "nvme", which DeepSpeed does by an operator of its own, '
+        f'async_io, and that cannot be compiled here: {why}, or offload to "cpu"'
+    )
+
+
+def lacking() -> str | None:
+    """What keeps this interpreter from DeepSpeed's `async_io`, and what to do; None: nothing."""
+    if _is_installed():
+        return None
+    compiler = os.environ.get("CXX", "c++")
+    for program in (compiler, "ninja"):
+        if shutil.which(program, path=_path()) is None:
+            return f"there is no {program}; install it"
+    return _without_libaio(compiler)
+
+
+def _is_installed() -> bool:
+    """Whether DeepSpeed was installed with DS_BUILD_AIO=1."""
+    return any(next(folder.glob("async_io_op*.so"), None) for folder in _folders())
+
+
+def _folders() -> Iterator[Path]:
+    found = importlib.util.find_spec("deepspeed")
+    for folder in (found and found.submodule_search_locations) or ():
+        yield Path(folder) / "ops" / "aio"
+
+
+def _path() -> str:
+    """PATH, and where pip puts ninja."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def _without_libaio(compiler: str) -> str | None:
+    with tempfile.TemporaryDirectory() as scratch:
+        source, program = Path(scratch, "libaio.cpp"), Path(scratch, "libaio")
+        source.write_text(_PROGRAM)
+        if _status(compiler, source, "-o", program, "-laio"):
+            return f"{compiler} does not find libaio; {_INSTALL}"
+        try:
+            status = _status(program)
+        except PermissionError:  # nothing is run from here, and the kernel cannot be asked
+            return None
+    if status == _NO_LIBRARY:
+        return "libaio.so is not found when it is loaded; name its directory in LD_LIBRARY_PATH"
+    return f"the kernel has no asynchronous I/O: {os.strerror(status)}" if status else None
+
+
+def _status(*command: str | Path) -> int:
+    quiet = subprocess.DEVNULL
+    return subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, check=False).returncode
+
+
+if __name__ == "__main__":
+    print(json.dumps(lacking()))
