@@ -13,7 +13,7 @@ from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.convert import show
 from zerotools.jobs.resumable import not_resumable
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd import checkpoints, preflightdata
+from zerotoolsd import checkpoints, preflightdata, preflightmodel
 from zerotoolsd.needs import lacking
 
 
@@ -31,8 +31,8 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     if spec.engine == "script":
         yield from _missing_of_script(spec)
         return
-    yield from preflightdata.check_model(spec)
-    yield from preflightdata.check_tokenizer(spec)
+    yield from preflightmodel.check_model(spec)
+    yield from preflightmodel.check_tokenizer(spec)
     if isinstance(spec.deepspeed.config, str):
         yield (
             f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "

@@ -1,4 +1,4 @@
-"""What is looked at of a job's data, tokenizer and model directory before the job is accepted.
+"""What is looked at of a job's data before the job is accepted.
 
 Only the first lines of the first files, and only regular files: the ranks read the rest, and say
 what is wrong with it in the same words.
@@ -13,23 +13,13 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.jobs.examplefiles import read_examples
-from zerotools.jobs.rules_data import BYTES, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.rules_data import kind_of, patterns_of
 from zerotools.jobs.spec import JobSpec
 from zerotools.jobs.tokenfiles import read_token_header
 
 MOST_FILES = 8
 MOST_EXAMPLES = 100
 MOST_BYTES = 1 << 20
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "spiece.model",
-    "vocab.json",
-    "vocab.txt",
-)
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 
 
 def check_data(spec: JobSpec) -> Iterator[str]:
@@ -37,18 +27,28 @@ def check_data(spec: JobSpec) -> Iterator[str]:
     kind = kind_of(spec.data)
     named = ((f"data.{kind}", patterns_of(spec.data)), ("eval.files", spec.eval.files))
     for key, patterns in named:
-        missing = [pattern for pattern in patterns if not _may_match(pattern)]
-        yield from (f"{key} = {pattern}: no file matches" for pattern in missing)
+        missing = [(pattern, why) for pattern in patterns if (why := _why_none(pattern))]
+        yield from (f"{key} = {pattern}: {why}" for pattern, why in missing)
         if patterns and not missing:
             yield from _look_inside(spec, kind, _first_files(patterns))
 
 
-def _may_match(pattern: str) -> bool:
+def _why_none(pattern: str) -> str | None:
+    """Why there is no regular file behind `pattern`; None where there may be one."""
+    path = Path(pattern)
     # A pattern with ** may walk a whole disk: the trainer finds out.
-    if "**" in pattern or Path(pattern).is_file():
-        return True
+    if "**" in pattern or path.is_file():
+        return None
+    if path.is_dir():
+        return f"is a directory; name the files in it, such as {pattern.rstrip('/')}/*"
+    if path.exists():
+        return "is a pipe or a device, and no file"
+    if path.is_symlink():
+        return f"is a link to {path.readlink()}, which is not there"
     # Path.glob takes no absolute pattern.
-    return next(glob.iglob(pattern, recursive=True), None) is not None  # noqa: PTH207
+    if any(Path(name).is_file() for name in glob.iglob(pattern, recursive=True)):  # noqa: PTH207
+        return None
+    return "no file matches"
 
 
 def _first_files(patterns: Sequence[str]) -> list[Path]:
@@ -61,18 +61,29 @@ def _first_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[str]:
+    usable = not paths
     for path in paths:
         try:
             if kind == "text":
                 _open(path)
+                usable = True
             elif kind == "tokens":
                 read_token_header(path, spec.data.token_type)
+                usable = True
             else:
-                _look_at_examples(spec, path)
+                usable |= _has_examples(spec, path)
         except BadFile as error:
+            usable = True
             yield str(error)
-    if paths and len(paths) < MOST_FILES and all(map(_is_empty, paths)):
+    if len(paths) >= MOST_FILES:
+        return
+    if paths and all(map(_is_empty, paths)):
         yield f"{', '.join(map(str, paths))}: there is nothing in it"
+    elif not usable:
+        yield (
+            f"{', '.join(map(str, paths))}: there is no example in it whose "
+            f'"{spec.data.prompt_column}" and "{spec.data.response_column}" hold text'
+        )
 
 
 def _is_empty(path: Path) -> bool:
@@ -90,49 +101,8 @@ def _open(path: Path) -> None:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _look_at_examples(spec: JobSpec, path: Path) -> None:
+def _has_examples(spec: JobSpec, path: Path) -> bool:
+    """Whether one of the first examples can be trained on, or there are more than are looked at."""
     records = itertools.islice(read_examples(path, spec.data, MOST_BYTES), MOST_EXAMPLES)
-    for _ in records:
-        pass
-
-
-def check_tokenizer(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with the tokenizer's directory."""
-    named = tokenizer_of(spec)
-    if named is None or named == BYTES:
-        return
-    directory = Path(named)
-    key = "data.tokenizer" if spec.data.tokenizer is not None else "model.path"
-    if not directory.exists():
-        if key == "data.tokenizer":
-            yield f"{key} = {named}: there is no such file or directory"
-    elif not directory.is_dir():
-        yield f"{key} = {named}: a tokenizer is a directory with a tokenizer.json, this is a file"
-    elif not any((directory / name).is_file() for name in TOKENIZER_FILES):
-        yield (
-            f"{key} = {named}: there is no tokenizer in it (no tokenizer.json, and none of the "
-            "older files); name one with data.tokenizer"
-        )
-
-
-def check_model(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with the model's config or directory."""
-    model = spec.model
-    if isinstance(model.config, str) and not Path(model.config).is_file():
-        yield f"model.config = {model.config}: there is no such file"
-    if model.path is None:
-        return
-    directory = Path(model.path)
-    if not directory.is_dir():
-        yield f"model.path = {directory}: there is no such directory"
-    elif not (directory / "config.json").is_file():
-        yield f"model.path = {directory}: there is no config.json in it"
-    elif spec.resume_from is None and not any((directory / name).is_file() for name in WEIGHTS):
-        others = any(next(directory.glob(pattern), None) for pattern in _OTHER_WEIGHTS)
-        what = (
-            "its weights are no safetensors: convert them with zerotools convert"
-            if others
-            else "there are no weights in it: to start from random ones, set "
-            f'model.config = "{directory / "config.json"}" in its place'
-        )
-        yield f"model.path = {directory}: {what}"
+    full = [not record.is_empty for record in records]
+    return any(full) or len(full) == MOST_EXAMPLES or path.stat().st_size > MOST_BYTES

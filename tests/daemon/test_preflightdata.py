@@ -61,6 +61,9 @@ def test_good_examples_pass(make: Make, tmp_path: Path) -> None:
         ),
         (GOOD.encode() + b'{"prompt": "\xff"}', "a.json, line 2: is not UTF-8"),
         ("", "a.json: there is nothing in it"),
+        ("\n\n", "a.json: there is no example in it"),
+        ("[]", "a.json: there is no example in it"),
+        ('{"prompt": "", "response": "b"}', 'whose "prompt" and "response" hold text'),
     ],
 )
 def test_examples_are_looked_at(
@@ -93,33 +96,6 @@ def test_every_problem_is_listed(make: Make, tmp_path: Path) -> None:
     assert "a.json, line 1: is a number and no object" in message
 
 
-def test_a_model_directory_without_weights_says_how_to_start_without(
-    make: Make, tmp_path: Path
-) -> None:
-    data = {"text": [make("a.txt", "some text")]}
-    model = {"path": str(tmp_path / "m")}
-    make("m/config.json", "{}")
-    sentence = (
-        f'there are no weights in it: to start from random ones, set model.config = "{tmp_path}'
-    )
-    assert sentence in refusal(data, model=model)
-    make("m/pytorch_model.bin", b"")
-    assert "its weights are no safetensors" in refusal(data, model=model)
-    make("m/model.safetensors", b"")
-    check(data, model=model)
-    os.remove(tmp_path / "m/config.json")  # noqa: PTH107
-    assert "there is no config.json in it" in refusal(data, model=model)
-
-
-def test_the_tokenizer_of_the_model_is_looked_for(make: Make, tmp_path: Path) -> None:
-    for name in ("config.json", "model.safetensors"):
-        make(f"m/{name}", "{}")
-    data, model = {"examples": [make("a.json", GOOD)]}, {"path": str(tmp_path / "m")}
-    message = refusal(data, model=model)
-    assert f"model.path = {tmp_path}/m: there is no tokenizer in it" in message
-    assert "name one with data.tokenizer" in message
-
-
 def test_token_files_are_looked_at(make: Make, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3, "f4"))
     assert "holds values of type '<f4'" in refusal({"tokens": [str(tmp_path / "a.npy")]})
@@ -129,7 +105,25 @@ def test_token_files_are_looked_at(make: Make, tmp_path: Path) -> None:
     )
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path, make: Make) -> None:
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("pipe", "is a pipe or a device, and no file"),
+        ("tok", "is a directory; name the files in it, such as {path}/*"),
+        ("link.json", "is a link to gone.json, which is not there"),
+        ("[1].json", None),
+    ],
+)
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    tmp_path: Path, make: Make, name: str, sentence: str | None
+) -> None:
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.json").symlink_to("gone.json")
     make("tok/tokenizer.json", "{}")
-    check({"examples": [str(tmp_path / "pipe")], "tokenizer": str(tmp_path / "tok")})
+    make("[1].json", GOOD)
+    path = tmp_path / name
+    data = {"examples": [str(path)], "tokenizer": str(tmp_path / "tok")}
+    if sentence is None:
+        check(data)
+    else:
+        assert f"data.examples = {path}: {sentence.format(path=path)}" in refusal(data)

@@ -88,6 +88,10 @@ GOOD = '{"prompt": "a", "response": "b"}\n'
         (f"[\n{GOOD},]", ", line 3: there is no example after the comma"),
         (f"[{GOOD}] []", ", line 2: something follows the array"),
         (f'[\n{GOOD},\n{{"prompt": oops}}]', ", line 4: is not JSON: Expecting value"),
+        (
+            f'[\n{GOOD},\n  {{"prompt": "a',
+            "line 4: is not JSON: Unterminated string starting at column 14",
+        ),
         (f"[\n{GOOD},\n3]", ", line 4: is a number and no object"),
         (b"[\n" + GOOD.encode() + b',\n"\xff"]', ", line 4: is not UTF-8 (0xff"),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
 from array import array
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,9 @@ SENTENCES = {
     "fraction": "eval.fraction = 0.9 of 4 sequences leaves none to train on",
     "eval": "eval.files: no file matches",
     "weights": "has neither model.safetensors nor model.safetensors.index.json",
+    "quantised": "model.embed_tokens.weight is I8: quantised weights cannot be trained",
+    "own-code": "is not one that transformers knows; the code that comes with the model (auto_map)",
+    "no-text": "model_type 'vit' is of no language model",
     "warm-up": "train.warmup_steps = 9: must be at most train.steps, which is 1 (1 epochs of 4",
 }
 
@@ -56,6 +61,15 @@ def bad_jobs(folder: Path) -> dict[str, dict[str, Any]]:
     (folder / "damaged/tokenizer.json").write_text("{")
     (folder / "model").mkdir()
     (folder / "model/config.json").write_text(json.dumps(LLAMA))
+    quantised = folder / "quantised"
+    quantised.mkdir()
+    (quantised / "config.json").write_text(json.dumps(LLAMA))
+    shape = [VOCABULARY, LLAMA["hidden_size"]]
+    entry = {"dtype": "I8", "shape": shape, "data_offsets": [0, prod(shape)]}
+    header = json.dumps({"model.embed_tokens.weight": entry}).encode()
+    (quantised / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header + bytes(prod(shape))
+    )
 
     def lines(name: str, *rows: dict[str, Any], rest: bytes = b"") -> str:
         path = write_lines(folder / name, rows)
@@ -96,6 +110,9 @@ def bad_jobs(folder: Path) -> dict[str, dict[str, Any]]:
         "fraction": on(good, eval={"fraction": 0.9}),
         "eval": on(good, eval={"files": [str(folder / "no-such-file")]}),
         "weights": {**on(good), "model": {"path": str(folder / "model")}},
+        "quantised": {**on(good), "model": {"path": str(quantised)}},
+        "own-code": on(good, {"model_type": "chatglm", "auto_map": {"AutoModel": "m.M"}}),
+        "no-text": on(good, {"model_type": "vit"}),
         "warm-up": on(good, train={"steps": None, "epochs": 1, "warmup_steps": 9}),
     }
 

@@ -99,6 +99,7 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._buffer, self._at, self._line = "", 0, 1
         self._ended = False
+        self._gone = 0
         self.is_over_budget = False
 
     @property
@@ -146,8 +147,12 @@ class _Text:
     def _broken(self, error: Exception) -> BadFile:
         end = error.pos if isinstance(error, JSONDecodeError) else self._at
         self._go_to(end)
-        column = end - self._buffer.rfind("\n", 0, end) if self._line > 1 else None
-        return _not_json(self.place, error, column)
+        return _not_json(self.place, error, 1 + self._columns_before(end))
+
+    def _columns_before(self, end: int) -> int:
+        """Characters of the line of `end` that stand before it, of which some may be gone."""
+        start = self._buffer.rfind("\n", 0, end) + 1
+        return end - start + (self._gone if start == 0 else 0)
 
     def _go_to(self, end: int) -> None:
         self._line += self._buffer.count("\n", self._at, end)
@@ -167,8 +172,11 @@ class _Text:
             text = self._decoder.decode(piece, final=self._ended)
         except UnicodeDecodeError as error:
             raise self._wrong_byte(error) from None
+        if self._ended:
+            return False
+        self._gone = self._columns_before(self._at)
         self._buffer, self._at = self._buffer[self._at :] + text, 0
-        return bool(piece)
+        return True
 
     def _wrong_byte(self, error: UnicodeDecodeError) -> BadFile:
         ahead = self._buffer.count("\n", self._at) + error.object.count(b"\n", 0, error.start)
@@ -178,6 +186,7 @@ class _Text:
 
 def _not_json(place: str, error: Exception, column: int | None) -> BadFile:
     what = error.msg if isinstance(error, JSONDecodeError) else str(error)
+    what = what.removesuffix(" at")  # "Unterminated string starting at"
     where = "" if column is None else f" at column {column}"
     return BadFile(f"{place}: is not JSON: {what}{where}; {FORM}")
 

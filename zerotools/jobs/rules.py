@@ -100,7 +100,7 @@ def _check_batch(spec: JobSpec) -> Iterator[str]:
     elif micro is not None and (batch // world) % micro:
         yield (
             f"train.micro_batch_size = {micro}: must divide the {batch // world} sequences of a "
-            f"rank (train.batch_size {batch} over {world} ranks)"
+            f"rank (train.batch_size {batch} over {world} rank{'s' * (world > 1)})"
         )
 
 

@@ -23,6 +23,7 @@ from zerotools.core.errors import BadFile, Unsupported
 
 LARGEST_HEADER = 100_000_000
 METADATA = "__metadata__"
+_LFS = b"version https://git-lfs.github.com/"
 SHARDING_INFO = "DCP_SHARDING_INFO"
 
 
@@ -59,6 +60,12 @@ def read_header(path: Path) -> Header:
         file.seek(0)
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > LARGEST_HEADER or 8 + length > size:
+            file.seek(0)
+            if file.read(len(_LFS)) == _LFS:
+                raise BadFile(
+                    f"{path} is a pointer of Git LFS and not the file itself; fetch that with "
+                    "git lfs pull"
+                )
             raise BadFile(
                 f"{path} has {size} bytes and its header would have {length}: it is no "
                 "safetensors file, or cut short"

@@ -38,8 +38,9 @@ def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        names = (Path(name) for name in glob.iglob(pattern, recursive=True))  # noqa: PTH207
-        matches = sorted(path for path in names if path.is_file())
+        # what is a file's name is no pattern, whatever brackets are in it
+        named = [pattern] if Path(pattern).is_file() else glob.iglob(pattern, recursive=True)  # noqa: PTH207
+        matches = sorted(path for path in map(Path, named) if path.is_file())
         if not matches:
             raise BadRequest(f"{key}: no file matches {pattern}")
         found.update(dict.fromkeys(matches))

@@ -65,7 +65,9 @@ def load_tokenizer(directory: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:  # whatever a tokenizer of any kind raises over its files
-        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        line = next(iter(str(error).strip().splitlines()), "")
+        if not line or isinstance(error, LookupError):  # whose text is a bare key
+            line = f"its files are not as transformers expects them ({type(error).__name__} {line})"
         raise BadRequest(f"data.tokenizer: {directory} cannot be loaded: {line}") from None
 
 

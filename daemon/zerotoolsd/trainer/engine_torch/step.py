@@ -73,6 +73,11 @@ def train_step(
 
 def check_finite(step: int, loss: float, grad_norm: float) -> None:
     """Raise Diverged if step `step`, counted from 0, came to no number."""
+    if step == 0 and not math.isfinite(loss):
+        raise Diverged(
+            f"the loss of step 1 is {loss}, before any weight was changed: the weights of "
+            "model.path have values that are no numbers, or the model overflows in train.precision"
+        )
     for name, value in (("loss", loss), ("gradient norm", grad_norm)):
         if not math.isfinite(value):
             raise Diverged(

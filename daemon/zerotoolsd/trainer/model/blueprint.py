@@ -74,7 +74,14 @@ def read_config(model: ModelSpec) -> Any:
     if not isinstance(name, str):
         raise BadRequest(f'{source} has no model_type (such as "llama"): it says which model')
     if name not in CONFIG_MAPPING:
-        raise BadRequest(f"{source}: model_type {name!r} is not one that transformers knows")
+        code = (
+            "; the code that comes with the model (auto_map) is not run: take a copy whose "
+            "architecture is in transformers"
+            if "auto_map" in tree
+            else ""
+        )
+        what = f"{source}: model_type {name!r} is not one that transformers knows{code}"
+        raise BadRequest(what)
     kind = CONFIG_MAPPING[name]
     _refuse_misspelt_keys(source, kind, tree)
     try:
@@ -122,8 +129,11 @@ def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None
 
     Raises:
         BadRequest: more token ids than embeddings, or sequences longer than the model's positions.
+        Unsupported: the model reads no tokens.
     """
     text = config.get_text_config()
+    if not isinstance(getattr(text, "vocab_size", None), int):
+        raise Unsupported(f"model_type {config.model_type!r} is of no language model")
     if text.vocab_size < vocabulary:
         raise BadRequest(
             f"the data takes {vocabulary} token ids and the model's vocab_size is "

@@ -18,6 +18,8 @@ from zerotoolsd.trainer.model.lora import base_name, is_adapter
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_TRAINABLE = ("F64", "F32", "F16", "BF16")
+"""What safetensors calls the types of weights that are not quantised."""
 
 
 def load_weights(
@@ -99,6 +101,11 @@ def _copy_rows(tensor: torch.Tensor, stored: Any, source: str) -> None:
     if shape != tuple(tensor.shape):
         raise BadRequest(
             f"{source} has shape {list(shape)} and the model's config wants {list(tensor.shape)}"
+        )
+    if tensor.is_floating_point() and stored.get_dtype() not in _TRAINABLE:
+        raise BadRequest(
+            f"{source} is {stored.get_dtype()}: quantised weights cannot be trained; take the "
+            "model in 16 or 32 bits"
         )
     if not isinstance(tensor, DTensor):
         tensor.copy_(stored[...])
