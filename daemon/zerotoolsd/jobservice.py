@@ -83,6 +83,12 @@ class EngineService:
             self._engine.announce()
         return self._view(job), new
 
+    async def check(self, spec: JobSpec, *, uid: int) -> None:
+        """See `JobService`."""
+        self._check_uid(uid)
+        await self._check(spec)
+        self._check_output_is_free(spec, await self._place_of(spec))
+
     def _check_uid(self, uid: int) -> None:
         own = os.geteuid()
         if uid not in (own, 0):

@@ -126,6 +126,12 @@ class JobService(Protocol):
         Unavailable.
         """
 
+    async def check(self, spec: JobSpec, *, uid: int) -> None:
+        """Refuse what `submit` would refuse now; nothing is queued.
+
+        Raises BadRequest, Unsupported, Forbidden, Conflict, Unavailable.
+        """
+
     async def jobs(
         self, *, state: str | None = None, limit: int = 100, after: int | None = None
     ) -> list[JobView]:

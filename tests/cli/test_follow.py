@@ -63,14 +63,16 @@ def test_a_job_from_the_queue_over_a_crash_to_its_end(
     assert follow(client, script()).splitlines() == [
         "job 1 (tiny) queued: needs 1 GPU, and GPU 0 is leased to job 1",
         "job 1 (tiny) running",
-        "step  1/40    2%  loss 2.5000  lr 3.0e-04  15,300 tokens/s  host peak 6.0 GiB  20 s left",
+        "step  1/40    2%  loss 2.5000  grad 1.25  lr 3.0e-04  15,300 tokens/s"
+        "  host peak 6.0 GiB  20 s left",
         "job 1 (tiny) waiting retry: starts again in 10 s",
-        "step  9/40   22%  loss 2.5000  lr 3.0e-04  15,300 tokens/s  host 3.0 GiB (rank 0)"
-        "  16 s left",
+        "step  9/40   22%  loss 2.5000  grad 1.25  lr 3.0e-04  15,300 tokens/s"
+        "  host 3.0 GiB (rank 0)  16 s left",
         "rank 1: oh \\x1b",
         "job 1 (tiny) running, attempt 2",
         "goes on from step 5: /o/step-5; random state seeded anew",
-        "step 40/40  100%  loss 2.5000  lr 3.0e-04  15,300 tokens/s  host 3.0 GiB (rank 0)",
+        "step 40/40  100%  loss 2.5000  grad 1.25  lr 3.0e-04  15,300 tokens/s"
+        "  host 3.0 GiB (rank 0)",
         "saved step 40: /o/s (2.0 KiB in 0.2 s)",
     ]
 

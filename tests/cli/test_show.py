@@ -17,7 +17,7 @@ def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeSe
         state="running",
         reason=None,
         attempts=(first, second),
-        progress=STEP,
+        progress=STEP | {"grad_norm": 0.8123, "loss_scale": 65536.0, "skipped_steps": 2},
         latest_checkpoint={"step": 10, "path": "/out/step-00000010"},
     )
     done = zerotools("show", "1")
@@ -25,6 +25,8 @@ def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeSe
     lines = done.out.splitlines()
     assert lines[0] == "job 1 (tiny): running"
     assert "  progress    step 12/40, loss 2.5000" in lines
+    last = "gradient norm 0.812, learning rate 3.0e-04, loss scale 65536, 2 steps skipped"
+    assert f"  last step   {last}" in lines
     assert any(line.startswith("  speed       ") and "tokens/s" in line for line in lines)
     assert any(line.startswith("  left        ") for line in lines)
     assert "  checkpoint  /out/step-00000010" in lines

@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
 from zerotools.cli.main import build, run
+from zerotools.core.errors import BadRequest
 
 JOB = """
 device = "cpu"
@@ -135,7 +136,20 @@ def test_a_dry_run_queues_nothing(zerotools: Command, service: FakeService, job_
     told = json.loads(zerotools("submit", "--dry-run", "--json", str(job_file)).out)
     assert told[0]["train"]["steps"] == 40
     assert zerotools("submit", "--dry-run", "-f", str(job_file)).status == 2
+    service.error = BadRequest("data.text = a.txt: no file matches")
+    refused = zerotools("submit", "--dry-run", str(job_file))
+    assert refused == (2, "", "zerotools: data.text = a.txt: no file matches\n")
     assert service.views == {}
+
+
+def test_a_dry_run_without_a_daemon_says_what_was_not_looked_at(
+    tmp_path: Path, job_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = str(tmp_path / "none.sock")
+    assert run(build(), ["submit", "--dry-run", "--socket", nobody, str(job_file)]) == 0
+    told = capsys.readouterr()
+    assert "tiny would be queued" in told.out
+    assert told.err.startswith("the files of the job and the machine were not looked at: nothing")
 
 
 def test_what_import_prints_is_accepted(
@@ -194,7 +208,8 @@ class TestFollow:
         assert (done.status, done.err) == (0, "")
         assert done.out == (
             "job 1 (tiny) is queued: 2 ranks on CPU, ZeRO stage 3, 40 steps\n"
-            "step 40/40  100%  loss 2.5000  lr 3.0e-04  15,300 tokens/s  host peak 6.0 GiB\n"
+            "step 40/40  100%  loss 2.5000  grad 1.25  lr 3.0e-04  15,300 tokens/s"
+            "  host peak 6.0 GiB\n"
             "job 1 (tiny) succeeded at step 40 of 40, after 32 s\n"
             "  look inside  zerotools inspect /out/step-00000040\n"
         )

@@ -59,6 +59,9 @@ def test_a_job_that_cannot_run_here_is_refused(
 ) -> None:
     async def story(it: Running) -> None:
         assert sentence in await refusal(submit(it, **changes), BadRequest)
+        job = make_job("exit=0", **changes)
+        assert sentence in await refusal(it.service.check(job, uid=ME), BadRequest)
+        await it.service.check(make_job("exit=0"), uid=ME)
         assert await it.service.jobs() == []
 
     tell(tmp_path / "state", story)
@@ -153,6 +156,8 @@ def test_two_jobs_do_not_share_an_output_directory(tmp_path: Path) -> None:
         first = await submit(it, "release", output_dir=str(tmp_path / "out"))
         message = await refusal(submit(it, output_dir=str(tmp_path / "out")), Conflict)
         assert f"job {first.id}, which is " in message
+        again = make_job("exit=0", output_dir=str(tmp_path / "out"))
+        assert await refusal(it.service.check(again, uid=ME), Conflict) == message
 
     tell(tmp_path / "state", story)
 

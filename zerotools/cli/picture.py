@@ -43,7 +43,8 @@ def save(curves: Curves, title: str, path: Path) -> None:
     _curve(memory, curves.gpu_bytes, "GPU, most so far", GIB)
     loss.set_ylabel("loss")
     memory.set_ylabel("memory (GiB)")
-    memory.set_ylim(bottom=0)
+    highest = max([*curves.host_bytes.values(), *curves.gpu_bytes.values()], default=GIB)
+    memory.set_ylim(0, 1.1 * highest / GIB)
     memory.set_xlabel("step")
     for axes in (loss, memory):
         axes.grid(alpha=0.3)

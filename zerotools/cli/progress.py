@@ -79,7 +79,7 @@ class ProgressLine:
 
 
 def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
-    """`step 12/40   30%  loss 2.5031  lr 3.0e-04  15,300 tokens/s  host peak 6.0 GiB  14 s left`.
+    """`step 12/40   30%  loss 2.5031  grad 0.81  lr 3.0e-04  15,300 tokens/s  14 s left`.
 
     The host memory is the peak of all ranks where that is known, else what rank 0 holds.
     """
@@ -89,6 +89,7 @@ def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
         parts = [f"step {step:>{len(str(total))}}/{total}", f"{100 * step // total:3d}%"]
     for name, form in (
         ("loss", "loss {}"),
+        ("grad_norm", "grad {:.3g}"),
         ("lr", "lr {:.1e}"),
         ("loss_scale", "scale {:g}"),
         ("tokens_per_second", "{:,.0f} tokens/s"),
@@ -109,6 +110,18 @@ def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
     if left := time_left(record):
         parts.append(f"{left} left")
     return "  ".join(parts)
+
+
+def figures(record: Record) -> str:
+    """`gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`; what of it is known."""
+    forms = (
+        ("grad_norm", "gradient norm {:.3g}"),
+        ("lr", "learning rate {:.1e}"),
+        ("loss_scale", "loss scale {:g}"),
+        ("skipped_steps", "{:.0f} steps skipped"),
+    )
+    known = ((form, _number(record, name)) for name, form in forms)
+    return ", ".join(form.format(value) for form, value in known if value is not None)
 
 
 def speed(record: Record) -> str:

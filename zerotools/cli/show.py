@@ -15,7 +15,7 @@ from zerotools.cli.chart import chart
 from zerotools.cli.curves import Curves, curves_of
 from zerotools.cli.describe import Job, checkpoint_path, is_over, loss, plan, steps, title
 from zerotools.cli.options import job_argument, json_option, socket_option
-from zerotools.cli.progress import speed, time_left
+from zerotools.cli.progress import figures, speed, time_left
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.client import DaemonClient
@@ -126,6 +126,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "plan", plan(job)
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
+        yield "last step", figures(job["progress"])
         yield "speed", speed(job["progress"])
         if not is_over(job):
             yield "left", time_left(job["progress"])

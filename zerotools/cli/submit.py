@@ -60,9 +60,9 @@ def command(
     specs = [read_job(path, configs) for path in job_files]
     if name is not None:
         specs = [replace(spec, name=name) for spec in specs]
-    if dry_run:
-        return _rehearse(specs, as_json)
     client = DaemonClient(socket)
+    if dry_run:
+        return _rehearse(client, specs, as_json)
     jobs = [_queue(client, spec) for spec in specs]
     if not as_json:
         _announce(jobs, follow)
@@ -94,7 +94,13 @@ def read_job(name: str, configs: Configs) -> JobSpec:
     return imported.spec
 
 
-def _rehearse(specs: list[JobSpec], as_json: bool) -> int:
+def _rehearse(client: DaemonClient, specs: list[JobSpec], as_json: bool) -> int:
+    """Files and machine are looked at by the daemon, as at a submit; without one they are not."""
+    try:
+        for spec in specs:
+            client.check(spec)
+    except DaemonUnreachable as error:
+        click.echo(f"the files of the job and the machine were not looked at: {error}", err=True)
     if as_json:
         render.print_json([job_to_dict(spec) for spec in specs])
         return 0

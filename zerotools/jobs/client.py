@@ -66,6 +66,12 @@ class DaemonClient:
         body = {"job": job_to_dict(spec), "idempotency_key": idempotency_key}
         return self._object("POST", "/v1/jobs", body=body)
 
+    def check(self, spec: JobSpec) -> None:
+        """Raise what a submit would be refused for; nothing is queued."""
+        from zerotools.jobs.parse import job_to_dict
+
+        self._object("POST", "/v1/check", body={"job": job_to_dict(spec)})
+
     def jobs(
         self, *, state: str | None = None, limit: int = 100, after: int | None = None
     ) -> list[dict[str, Any]]:

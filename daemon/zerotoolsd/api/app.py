@@ -18,6 +18,7 @@ def make_app(service: JobService) -> web.Application:
     app.add_routes(
         [
             web.post("/v1/jobs", jobs.submit),
+            web.post("/v1/check", jobs.check),
             web.get("/v1/jobs", jobs.list_jobs),
             web.get("/v1/jobs/{id}", jobs.show),
             web.post("/v1/jobs/{id}/cancel", jobs.cancel),

@@ -1,4 +1,4 @@
-"""Handlers of /v1/jobs: submit, list, show, cancel, resume."""
+"""Handlers of /v1/jobs and /v1/check: submit, check, list, show, cancel, resume."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ async def submit(request: web.Request) -> web.Response:
     spec = job_from_dict(body["job"], source="job")
     view, is_new = await request.app[SERVICE].submit(spec, uid=uid, idempotency_key=key)
     return answer(view_json(view), status=201 if is_new else 200)
+
+
+async def check(request: web.Request) -> web.Response:
+    """POST /v1/check."""
+    uid = peer_uid(request)
+    body = await inputs.json_object(request, known=("job",))
+    if "job" not in body:
+        raise BadRequest("the key 'job' is missing")
+    await request.app[SERVICE].check(job_from_dict(body["job"], source="job"), uid=uid)
+    return answer({})
 
 
 async def list_jobs(request: web.Request) -> web.Response:

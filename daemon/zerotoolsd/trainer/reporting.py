@@ -181,8 +181,8 @@ class Reporter:
                 "resumed", path=str(path), saved_world_size=record.world_size, rng=rng
             )
         self.say(
-            f"resumed at step {record.step} from {path}: saved by {record.world_size} ranks, now "
-            f"{world_size}; random numbers {rng}"
+            f"resumed at step {record.step} from {path}: saved at world size "
+            f"{record.world_size}, now {world_size}; random numbers {rng}"
         )
 
     def event(self, name: str, **fields: Any) -> None:

@@ -131,6 +131,10 @@ class FakeService:
             self.keys[idempotency_key] = job_id
         return self.views[job_id], True
 
+    async def check(self, spec: JobSpec, *, uid: int) -> None:
+        if self.error is not None:
+            raise self.error
+
     async def jobs(
         self, *, state: str | None = None, limit: int = 100, after: int | None = None
     ) -> list[JobView]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch.distributed.checkpoint as dcp
@@ -12,6 +13,9 @@ from zerotoolsd.trainer.checkpoints.saving import SaveFailed
 from zerotoolsd.trainer.engine_torch.finite import first_not_finite
 from zerotoolsd.trainer.failures import Diverged
 from zerotoolsd.trainer.group import Group
+
+FULL_BYTES = 1 << 20
+"""A disk with less room than this when a write has failed is full."""
 
 
 def write_tensors(tree: Tree, directory: Path, group: Group) -> None:
@@ -31,7 +35,18 @@ def write_tensors(tree: Tree, directory: Path, group: Group) -> None:
     try:
         dcp.save(tree, storage_writer=writer, process_group=group.control)
     except CheckpointException as error:  # a BaseException: it must not pass as an interruption
-        raise SaveFailed(_causes(error)) from error
+        free = shutil.disk_usage(directory).free  # what was written is still there
+        raise SaveFailed(why_not(_causes(error), directory.parent, free)) from error
+
+
+def why_not(causes: str, output: Path, free_bytes: int) -> str:
+    """`causes`, and before them that the disk is full, which torch's writer does not say."""
+    if free_bytes >= FULL_BYTES:
+        return causes
+    return (
+        f"the disk of {output} is full: make room there, or keep fewer checkpoints with "
+        f"checkpoint.keep_last ({causes})"
+    )
 
 
 def _causes(error: CheckpointException) -> str:
