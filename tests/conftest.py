@@ -21,13 +21,19 @@ from zerotools.jobs import nvme
 MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu")
 ALONE = ("gpu", "aio")
 """A machine without these has torch and DeepSpeed all the same."""
+NOTED = "marks"
+"""What a test's marks are called in its report, which is all that comes from another process."""
 
 settings.register_profile("steady", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("steady")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a library that is not installed, and say which."""
+    """Skip what needs a library that is not installed, and say which; note marks for the count."""
+    for item in items:
+        marks = [mark for mark in MARKS if item.get_closest_marker(mark)]
+        alone = [mark for mark in marks if mark in ALONE]
+        item.user_properties.append((NOTED, alone or marks))
     for mark in ("torch", "deepspeed", "peft"):
         if find_spec(mark) is None:
             absent = pytest.mark.skip(reason=f"{mark} is not installed")
@@ -60,30 +66,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("ZEROTOOLS_TORCH_FREE") and find_spec("torch"):
         raise pytest.UsageError("this environment must not have torch, and has it")
-    config.pluginmanager.register(MarkCount(config), "mark-count")
+    if not hasattr(config, "workerinput"):  # one of pytest-xdist, whose parent counts
+        config.pluginmanager.register(MarkCount(), "mark-count")
 
 
 class MarkCount:
     """Counts tests run and skipped per mark, and prints the counts at the end."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self) -> None:
         self._run: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
-        self._marks_of: dict[str, list[str]] = {}
         names = os.environ.get("ZEROTOOLS_REQUIRED_MARKS", "")
         self._required = [name for name in names.split(",") if name]
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        for item in session.items:
-            marks = [m for m in MARKS if item.get_closest_marker(m)]
-            self._marks_of[item.nodeid] = [m for m in marks if m in ALONE] or marks
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         finished = report.when == "call" or (report.when == "setup" and report.skipped)
         if not finished:
             return
         counter = self._skipped if report.skipped else self._run
-        for mark in self._marks_of.get(report.nodeid, []) or ["unmarked"]:
+        for mark in dict(report.user_properties).get(NOTED) or ["unmarked"]:
             counter[mark] += 1
 
     def _unmet(self) -> list[str]:

@@ -129,6 +129,7 @@ def test_p5_cancel_works_though_the_run_directory_was_removed(daemon: Daemon) ->
     daemon.start()
     daemon.client.submit(make_job("release"))
     wait_for_file(daemon.run_dir() / "waiting-0")
+    wait_for_file(daemon.run_dir() / "waiting-1")
     pids = daemon.pids()
     shutil.rmtree(daemon.run_dir())
     daemon.client.cancel(1)

@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 240.0
 KEPT = (
     *("PATH", "HOME", "TMPDIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
     *("CPATH", "LIBRARY_PATH", "TORCH_EXTENSIONS_DIR"),  # of what DeepSpeed compiles
