@@ -38,6 +38,34 @@ def test_the_sentence_has_the_allocation_the_card_and_two_ways_out() -> None:
         raise torch.OutOfMemoryError("something\nnew")
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (
+            "CUDA error: out of memory\nCUDA kernel errors might be reported later",
+            "CUDA error: out of memory;",
+        ),
+        (
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "when calling `cublasCreate(handle)`;",
+        ),
+        (
+            "NCCL error in: x.cpp:3, unhandled cuda error\nCuda failure 2 'out of memory'",
+            "Cuda failure 2 'out of memory';",
+        ),
+    ],
+)
+def test_what_allocates_beside_torch_is_explained_too(said: str, kept: str) -> None:
+    from zerotoolsd.trainer.outofmemory import explained
+
+    with pytest.raises(OutOfGpuMemory) as info, explained(parsed(), lambda: 0, has_fit=bool):
+        raise RuntimeError(said)
+    assert f"{kept} what needs less: " in sentence(info.value)
+    assert "might be reported later" not in sentence(info.value)
+    with pytest.raises(RuntimeError, match="illegal"), explained(parsed(), lambda: 0):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
 def test_what_never_fits_is_not_started_again() -> None:
     import torch
 

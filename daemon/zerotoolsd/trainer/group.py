@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -62,6 +63,20 @@ class Group:
         dist.all_reduce(tensor)
         summed: list[float] = tensor.tolist()
         return summed
+
+
+@contextmanager
+def joined(rank: Rank, device: str) -> Iterator[Group]:
+    """The group of `join`, which all ranks leave together. One that fails leaves it by its end.
+
+    For NCCL leaves only when the other ranks do, and these may be waiting for this one in a step:
+    it would neither end nor say why.
+
+    Raises:
+        BadRequest: as `join`.
+    """
+    yield join(rank, device)
+    dist.destroy_process_group()
 
 
 def join(rank: Rank, device: str) -> Group:

@@ -13,6 +13,11 @@ from zerotools.jobs.spec import JobSpec
 from zerotoolsd.trainer.failures import OutOfGpuMemory, TooLargeForGpu
 from zerotoolsd.trainer.prediction import Prediction
 
+_BESIDE_TORCH = re.compile(
+    r"CUDA error: (?:out of memory|CUBLAS_STATUS_ALLOC_FAILED).*"
+    r"|Cuda failure (?:\d+ )?'out of memory'.*"
+)
+"""How CUDA, cuBLAS and NCCL say it, which allocate without torch's allocator."""
 _OTHERS = re.compile(r"Process \d+ has [\d.]+ \w+ memory in use")
 
 
@@ -27,7 +32,7 @@ def explained(
     whether this attempt has made a step.
 
     Raises:
-        OutOfGpuMemory: an allocation on the GPU failed.
+        OutOfGpuMemory: an allocation on the GPU failed, by torch or a library that it uses.
         TooLargeForGpu: it did before any step, and no other process has memory there.
     """
     try:
@@ -40,6 +45,11 @@ def explained(
         raise TooLargeForGpu(
             f"{sentence} (it is not tried again: no step was made, and nobody else uses the GPU)"
         ) from error
+    except RuntimeError as error:
+        found = _BESIDE_TORCH.search(str(error))
+        if found is None:
+            raise
+        raise OutOfGpuMemory(explain(found[0], spec, steps_done(), expected())) from error
 
 
 def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:

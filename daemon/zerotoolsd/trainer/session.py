@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import torch.distributed as dist
-
 from zerotools.io.metrics import Metrics
 from zerotools.jobs.rules_data import BYTES, fixed_length, tokenizer_of
 from zerotools.jobs.spec import JobSpec
@@ -23,7 +21,7 @@ from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
 from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
 from zerotoolsd.trainer.engines import make_engine
 from zerotoolsd.trainer.evaluating import make_evaluation
-from zerotoolsd.trainer.group import Group, join
+from zerotoolsd.trainer.group import Group, joined
 from zerotoolsd.trainer.loop import Run
 from zerotoolsd.trainer.model.blueprint import Blueprint, check_fit, draw, read_config
 from zerotoolsd.trainer.notify import Notifier
@@ -58,15 +56,14 @@ def run(
     phases.done("import")
     spec = read_spec(run_dir)
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
-    group = join(rank, spec.device)
-    phases.done("process group")
     with (
         explained(
             spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
         ),
+        joined(rank, spec.device) as group,
         ExitStack() as stack,
     ):
-        stack.callback(dist.destroy_process_group)
+        phases.done("process group")
         group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
         stack.callback(remove_own_directories, spec, rank.number)
         if rank.leads:
