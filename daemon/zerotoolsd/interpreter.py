@@ -31,6 +31,7 @@ class Needs:
 
 TRAINER = Needs({"torch": "torch>=2.6", "transformers": "transformers>=5.0"}, (3, 11))
 DEEPSPEED = Needs({**TRAINER.packages, "deepspeed": "deepspeed>=0.16"}, TRAINER.version)
+SCORES = {"rouge_score": "rouge-score>=0.1.2", "sacrebleu": "sacrebleu>=2.4"}
 LAUNCHERS = {
     "torchrun": Needs({"torch": "torch"}, (3, 9)),
     "accelerate": Needs({"accelerate": "accelerate"}, (3, 9)),
@@ -46,11 +47,15 @@ def needs_of(spec: JobSpec) -> Needs | None:
     """What the job's interpreter must have; None: nobody asks, as a program may be of any kind."""
     if spec.engine == "script":
         return LAUNCHERS.get(spec.script.launcher)
-    if spec.lora.rank is not None:
-        return Needs({**TRAINER.packages, "peft": "peft>=0.18"}, TRAINER.version)
+    needs = TRAINER
     if spec.engine == "deepspeed":
-        return replace(DEEPSPEED, async_io=on_nvme(spec.deepspeed.tree))
-    return TRAINER
+        needs = replace(DEEPSPEED, async_io=on_nvme(spec.deepspeed.tree))
+    packages = dict(needs.packages)
+    if spec.lora.rank is not None:
+        packages["peft"] = "peft>=0.18"
+    if spec.eval.predict_with_generate:
+        packages |= SCORES
+    return replace(needs, packages=packages)
 
 
 async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = TRAINER) -> None:

@@ -147,6 +147,9 @@ def test_an_evaluation_is_one_line() -> None:
     assert event_text(record) == "evaluated step 40: loss 1.5000  perplexity 4.4817"
     assert event_text({**record, "perplexity": None}) == "evaluated step 40: loss 1.5000"
     assert event_text({**record, "loss": None}) == "evaluated step 40: loss nan  perplexity 4.4817"
+    scores = {"rouge1": 51.234, "rouge2": 20.0, "rougeL": 48.1, "bleu": 17.255, "predictions": None}
+    said = "  ROUGE-1 51.23  ROUGE-2 20.00  ROUGE-L 48.10  BLEU 17.25"
+    assert event_text({**record, **scores}).endswith(f"perplexity 4.4817{said}")
 
 
 def test_what_a_program_of_the_user_s_does_not_tell_is_left_out() -> None:

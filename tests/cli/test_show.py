@@ -37,6 +37,15 @@ def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeSe
     assert json.loads(zerotools("show", "1", "--json").out)["id"] == 1
 
 
+def test_show_says_where_predictions_are(service: FakeService, client: DaemonClient) -> None:
+    service.add(state="running", started=1_700_000_000.0)
+    job = client.job(1)
+    assert not any("predictions" in line for line in page(job, 80))
+    job["spec"]["eval"] = {"predict_with_generate": True}
+    assert f"  predictions  {job['output_dir']}/predictions" in page(job, 80)
+    assert not any("predictions  " in line for line in page({**job, "started": None}, 80))
+
+
 def test_show_of_nothing(zerotools: Command) -> None:
     done = zerotools("show", "3")
     assert (done.status, done.err) == (2, "zerotools: there is no job 3\n")

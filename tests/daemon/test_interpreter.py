@@ -8,6 +8,7 @@ import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,15 +46,22 @@ def test_an_interpreter_without_torch_is_refused_with_the_line_to_type(tmp_path:
     )
 
 
-def test_a_job_with_adapters_needs_peft_too() -> None:
+def test_a_job_needs_what_its_keys_need() -> None:
     tree = {
         "device": "cpu",
         "model": {"config": {"model_type": "llama"}},
-        "data": {"text": ["/a.txt"]},
+        "data": {"examples": ["/a.json"], "tokenizer": "/tokenizer"},
         "train": {"steps": 1, "batch_size": 1},
     }
-    for lora, wanted in (({}, []), ({"lora": {"rank": 4}}, ["peft"])):
-        needs = needs_of(job_from_dict({**tree, **lora}, source="job.toml"))
+    scored = {"eval": {"fraction": 0.1, "predict_with_generate": True}}
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, []),
+        ({"lora": {"rank": 4}}, ["peft"]),
+        (scored, ["rouge_score", "sacrebleu"]),
+        ({"lora": {"rank": 4}, **scored}, ["peft", "rouge_score", "sacrebleu"]),
+    ]
+    for keys, wanted in cases:
+        needs = needs_of(job_from_dict({**tree, **keys}, source="job.toml"))
         assert needs is not None
         assert list(needs.packages) == ["torch", "transformers", *wanted]
 

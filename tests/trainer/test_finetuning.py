@@ -79,16 +79,21 @@ class Jobs:
 def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
     make = Jobs(directory)
     held = {"files": [make.other], "every": 2}
+    said = {"predict_with_generate": True, "max_new_tokens": 12}
     still = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     packed = {"packing": True, "sequence_length": 200}
     half = str(out / "stage-1" / "out" / layout.directory_name(2))
     return {
-        "stage-3": make.of(eval={**held, "batch_size": 3}),
+        "stage-3": make.of(eval={**held, "batch_size": 3, **said}),
         "stage-1": make.of(zero={"stage": 1}, eval=held, checkpoint={"every": 2}),
         "pieces": make.of(train={"micro_batch_size": 1}),
         "again": make.of(zero={"stage": 1}, resume_from=half),
-        "chat": make.of(data={"tokenizer": make.chat}, eval={"fraction": 0.2}),
-        "t5": make.of(TINY_T5, data={"tokenizer": make.seq2seq}, eval={**held, "max_sequences": 5}),
+        "chat": make.of(data={"tokenizer": make.chat}, eval={"fraction": 0.2, **said}),
+        "t5": make.of(
+            TINY_T5,
+            data={"tokenizer": make.seq2seq},
+            eval={**held, "max_sequences": 5, **said, "num_beams": 2},
+        ),
         "directory": make.of_directory(),
         "epochs": make.of(train={"steps": None, "epochs": 0.5}),
         "packed": make.of(data=packed, train={"steps": None, "epochs": 2.0, "batch_size": 6}),
@@ -150,6 +155,20 @@ def test_what_is_evaluated_and_when(runs: dict[int, Runs]) -> None:
     assert runs[3].report["stage-3"]["evaluations"]["4"]["sequences"] == 7
     assert runs[2].report["chat"]["evaluations"]["4"]["sequences"] == COUNT * 0.2
     assert runs[3].report["t5"]["evaluations"]["2"]["sequences"] == 5
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"), [(2, "stage-3"), (2, "t5"), (2, "chat"), (3, "stage-3"), (3, "t5")]
+)
+def test_the_same_is_generated_at_every_number_of_ranks(
+    runs: dict[int, Runs], ranks: int, name: str
+) -> None:
+    alone, spread = (
+        (runs[number].directory / name / "out/predictions/step-00000004.jsonl").read_text("utf-8")
+        for number in (1, ranks)
+    )
+    assert spread == alone
+    assert len(alone.splitlines()) == {"stage-3": 7, "t5": 5, "chat": COUNT * 0.2}[name]
 
 
 def test_epochs_are_counted_in_what_is_trained_on(runs: dict[int, Runs]) -> None:

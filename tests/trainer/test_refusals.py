@@ -46,6 +46,7 @@ SENTENCES = {
     "tokenizer": "damaged cannot be loaded",
     "fraction": "eval.fraction = 0.9 of 4 sequences leaves none to train on",
     "eval": "eval.files: no file matches",
+    "new-tokens": "eval.max_new_tokens = 60: the longest prompt has ",
     "weights": "has neither model.safetensors nor model.safetensors.index.json",
     "quantised": "model.embed_tokens.weight is I8: quantised weights cannot be trained",
     "own-code": "is not one that transformers knows; the code that comes with the model (auto_map)",
@@ -88,6 +89,7 @@ def bad_jobs(folder: Path) -> dict[str, dict[str, Any]]:
         data = {"text": [], "tokens": [path], "token_type": kind}
         return {"model": {"config": LLAMA}, "data": data}
 
+    generated = {"files": [good], "predict_with_generate": True}
     long = {"prompt": "0123456789" * 20, "response": "9876543210" * 20}
     return {
         "broken": on(lines("late.json", *[GOOD] * 300, rest=b"{oops")),
@@ -109,6 +111,7 @@ def bad_jobs(folder: Path) -> dict[str, dict[str, Any]]:
         "tokenizer": on(good, keys={"tokenizer": str(folder / "damaged")}),
         "fraction": on(good, eval={"fraction": 0.9}),
         "eval": on(good, eval={"files": [str(folder / "no-such-file")]}),
+        "new-tokens": on(good, eval={**generated, "max_new_tokens": 60}),
         "weights": {**on(good), "model": {"path": str(folder / "model")}},
         "quantised": {**on(good), "model": {"path": str(quantised)}},
         "own-code": on(good, {"model_type": "chatglm", "auto_map": {"AutoModel": "m.M"}}),

@@ -181,7 +181,14 @@ def _evaluated(step: int, record: Record) -> str:
     loss, perplexity = _number(record, "loss"), _number(record, "perplexity")
     shown = "nan" if loss is None else render.loss(loss)
     also = "" if perplexity is None else f"  perplexity {render.loss(perplexity)}"
-    return f"evaluated step {step}: loss {shown}{also}"
+    return f"evaluated step {step}: loss {shown}{also}{_scores(record)}"
+
+
+def _scores(record: Record) -> str:
+    """What generating came to, where the job asks for it."""
+    named = (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeL", "ROUGE-L"), ("bleu", "BLEU"))
+    known = ((name, _number(record, key)) for key, name in named)
+    return "".join(f"  {name} {value:.2f}" for name, value in known if value is not None)
 
 
 def _why(record: Record) -> str:

@@ -19,6 +19,7 @@ from zerotools.cli.progress import figures, speed, time_left
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.dataspec import PREDICTIONS
 from zerotools.jobs.states import SUCCEEDED
 
 PIPED_COLUMNS = 80
@@ -137,6 +138,8 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         yield "ended", render.moment(job["ended"])
     yield "output", str(job["output_dir"])
     yield "checkpoint", checkpoint_path(job) or "none yet"
+    if job["started"] and job["spec"].get("eval", {}).get("predict_with_generate"):
+        yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
     if job["state"] == SUCCEEDED and _exported(job):
         yield "model", f"{job['output_dir']}/{EXPORT}"
     yield "user", f"uid {job['uid']}"

@@ -1,4 +1,5 @@
-"""`metrics.jsonl`: what each step of a run came to, one JSON object per line and one line per step.
+"""`metrics.jsonl`: what each step of a run came to, one JSON object per line: one for each step,
+and more for what is measured after it.
 
 An attempt that goes on from an earlier step takes the place of the lines from there on, so that
 the file is what an uninterrupted run would have written. Lines that somebody else wrote (objects

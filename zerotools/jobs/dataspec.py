@@ -8,6 +8,8 @@ from zerotools.jobs.schema import key
 
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")
 CHAT_TEMPLATE = ("auto", "on", "off")
+PREDICTIONS = "predictions"
+"""The directory in a job's `output_dir` with what it generated, a file for each evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +76,8 @@ class DataSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalSpec:
-    """`[eval]`: loss and perplexity on data that is not trained on. Without `files` and `fraction`
-    there is none."""
+    """`[eval]`: loss and perplexity on data that is not trained on, and how close what the model
+    generates comes to the responses. Without `files` and `fraction` there is none."""
 
     files: tuple[str, ...] = key(
         "Files of the kind that `[data]` names, read alike. Paths or patterns.", default=()
@@ -95,4 +97,25 @@ class EvalSpec:
     )
     max_sequences: int | None = key(
         "Evaluate on the first so many sequences; default: on all.", default=None, least=1
+    )
+    predict_with_generate: bool = key(
+        "Generate from the prompts too, and compare with the responses: ROUGE-1, ROUGE-2, ROUGE-L "
+        "and BLEU, and a file of predictions. `data.examples` only; needs rouge_score and "
+        "sacrebleu in the ranks' interpreter.",
+        default=False,
+    )
+    max_predictions: int | None = key(
+        "Generate from the prompts of the first so many sequences; default: of all.",
+        default=None,
+        least=1,
+    )
+    max_new_tokens: int | None = key(
+        "Tokens that are generated at most; default: `data.max_target_length`.",
+        default=None,
+        least=1,
+    )
+    num_beams: int = key(
+        "Beams of the search for the likeliest text; 1: always the likeliest token.",
+        default=1,
+        least=1,
     )

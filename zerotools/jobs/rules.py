@@ -10,6 +10,7 @@ from zerotools.jobs.loraspec import check_lora
 from zerotools.jobs.rules_checkpoint import check_checkpoints, check_time_limit
 from zerotools.jobs.rules_data import check_data, with_data_paths
 from zerotools.jobs.rules_deepspeed import check_deepspeed
+from zerotools.jobs.rules_generation import check_generation
 from zerotools.jobs.rules_offload import check_offload, check_sharding
 from zerotools.jobs.rules_script import check_script, with_script_paths
 from zerotools.jobs.spec import Fp16Spec, JobSpec, TrainSpec
@@ -47,6 +48,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_ranks(spec),
         *_check_model(spec),
         *check_data(spec),
+        *check_generation(spec),
         *check_lora(spec.lora, spec.engine),
         *_check_batch(spec),
         *_check_training(spec),

@@ -45,7 +45,7 @@ class MetricsSpec:
     """`[metrics]`: what is written into `output_dir` at every step; see
     [metrics and plots](../how-to/metrics-and-plots.md)."""
 
-    jsonl: bool = key("`metrics.jsonl`, one JSON object per step.", default=True)
+    jsonl: bool = key("`metrics.jsonl`, one JSON object per step and per evaluation.", default=True)
     tensorboard: str = key(
         "Event files in `tensorboard/`; `auto`: where TensorBoard is installed for the job's "
         "`python`.",

@@ -13,6 +13,7 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
     notify, reporting, phases     progress to the supervisor and to the log (also utilization: MFU)
     failures, outofmemory         exit statuses, and why
 
+    generation                    evaluation by generation: predictions, ROUGE and BLEU
     data                          files to tokens, tokens to batches
     model                         the model on the meta device, what it begins with, its loss
     engine_torch                  FSDP2, the optimizers, offload

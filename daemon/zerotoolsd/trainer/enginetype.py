@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotoolsd.trainer.data.sequences import Example, Share
+from zerotoolsd.trainer.generation.decoding import Decoding
 from zerotoolsd.trainer.group import Group
 
 
@@ -54,6 +55,10 @@ class Engine(Protocol):
 
     def evaluate(self, examples: Sequence[Example]) -> Summed:
         """The losses of this rank's `examples`; nothing that is trained or saved changes."""
+
+    def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
+        """What the model says after each of this rank's `prompts`, at least one, without the end;
+        nothing that is trained or saved changes."""
 
     def write(self, staging: Path) -> None:
         """Write this rank's part of a checkpoint below `staging`.

@@ -88,7 +88,9 @@ class Run:
 
     def _evaluate(self, evaluation: Evaluation) -> None:
         self.reporter.enter("eval")
-        found = evaluation.run(self.engine, self.group, self.reporter.alive)
+        found = evaluation.run(
+            self.engine, self.group, self.step, self.reporter.alive, self.stop.asked
+        )
         self.reporter.evaluated(self.step, found)
         self.checkpoints.measured.evaluated(self.step, found.loss)
         self.reporter.enter("train")

@@ -91,7 +91,7 @@ class Reporter:
         }
         left = self._pace.left(self._steps)
         self._notifier.event("step", steps=self._steps, seconds_left=left, **fields)
-        self._write(step, fields)
+        self._write(step, {**fields, "host_bytes": resident_bytes()})
         if outcome.is_skipped:
             self.say(f"step {step}/{self._steps} skipped: {_why_skipped(outcome)}")
             return
@@ -114,6 +114,7 @@ class Reporter:
 
     def evaluated(self, step: int, found: Evaluated) -> None:
         """The model was evaluated after step `step`."""
+        predicted = found.predicted
         if self._leads:
             self._notifier.event(
                 "eval",
@@ -122,18 +123,24 @@ class Reporter:
                 sequences=found.sequences,
                 tokens=found.tokens,
                 seconds=found.seconds,
+                **({} if predicted is None else predicted.fields()),
             )
         perplexity = "too large" if found.perplexity is None else f"{found.perplexity:.4f}"
         self.say(
             f"evaluated step {step}: loss {found.loss:.4f}  perplexity {perplexity}  "
             f"({found.sequences} sequences, {found.tokens} tokens, {found.seconds:.2f} s)"
         )
+        if predicted is not None:
+            self.say(f"predicted step {step}: {predicted}")
+        scores = {} if predicted is None else predicted.scores.values()
+        measured = {"loss": found.loss, "perplexity": found.perplexity, **scores}
+        self._write(step, {f"eval_{name}": value for name, value in measured.items()})
 
     def _write(self, step: int, fields: dict[str, Any]) -> None:
         if self._metrics is None:
             return
         known = {name: value for name, value in fields.items() if value is not None}
-        line = {"time": time.time(), **known, "host_bytes": resident_bytes()}
+        line = {"time": time.time(), **known}
         problem = self._metrics.append(step, line)
         if problem is not None:
             self.say(f"metrics are missing from step {step} on, training goes on: {problem}")

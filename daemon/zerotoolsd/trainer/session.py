@@ -103,6 +103,7 @@ def prepare(
         )
     )
     reporter.expect_state(predict(spec, blueprint))
+    evaluation = make_evaluation(spec, data.held_out, blueprint, group)
     phases.done("model")
     decision = choose_start(spec, group)
     for skipped in decision.skipped:
@@ -133,7 +134,7 @@ def prepare(
         describe_run(spec, blueprint, group, data.record),
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
-        evaluation=make_evaluation(spec, data.held_out),
+        evaluation=evaluation,
     )
 
 

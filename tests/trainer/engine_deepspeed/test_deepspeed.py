@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 import zerotools
 from tests.trainer.launching import ROOT, TINY_GPT2, job, run, start
 from tests.trainer.several import Runs, run_all
+from tests.trainer.test_finetuning import Jobs
 from zerotools import formats
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.rules import FP16_ON_CPU
@@ -59,7 +60,7 @@ def of(stage: int, tree: dict[str, Any] | None = None, **changes: Any) -> dict[s
     }
 
 
-def jobs(runs: Path) -> dict[str, dict[str, Any]]:
+def jobs(runs: Path, data: Path) -> dict[str, dict[str, Any]]:
     """Every stage and a run that goes on from its second step; offload; precisions; schedules; and
     the same by engine torch."""
     found: dict[str, dict[str, Any]] = {"torch": {"train": TRAIN}}
@@ -91,6 +92,10 @@ def jobs(runs: Path) -> dict[str, dict[str, Any]]:
     found["z2-fp16"] = of(2, config(2, fp16=fp16), **common)
     again = str(step(runs, "z2-fp16"))
     found["resumed-z2-fp16"] = of(2, config(2, fp16=fp16), **common, resume_from=again)
+    make = Jobs(data)
+    asked = {"files": [make.other], "predict_with_generate": True, "max_new_tokens": 8}
+    said = make.of(train=TRAIN, eval=asked)
+    found |= {"torch-said": said, "z3-said": of(3, **said)}
     return found
 
 
@@ -102,7 +107,8 @@ def step(runs: Path, name: str, number: int = 2) -> Path:
 def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     """All on two ranks."""
     directory = tmp_path_factory.mktemp("deepspeed")
-    return run_all(directory, text, 2, jobs(directory / "out"))
+    data = tmp_path_factory.mktemp("data")
+    return run_all(directory, text, 2, jobs(directory / "out", data))
 
 
 def changed(source: Path, out: Path, ranks: int) -> Path:
@@ -143,6 +149,16 @@ def test_losses_are_those_of_engine_torch(runs: Runs, name: str) -> None:
     wanted = pytest.approx(runs.of("torch", "grad_norm"), rel=1e-4)
     assert runs.of(name, "grad_norm") == wanted
     assert runs.report[name]["evaluated"] == pytest.approx(runs.losses(name)[0], rel=TOLERANCE)
+
+
+def test_the_same_is_generated_as_by_engine_torch(runs: Runs) -> None:
+    """All ranks gather the weights for each token of the longest text."""
+    said, other = (
+        (runs.directory / name / "out/predictions/step-00000003.jsonl").read_text("utf-8")
+        for name in ("z3-said", "torch-said")
+    )
+    assert said == other
+    assert len(said.splitlines()) == 7
 
 
 def test_deepspeeds_own_adam_on_the_cpu(runs: Runs) -> None:

@@ -78,7 +78,7 @@ def open_data(spec: JobSpec, run_dir: Path, group: Group, config: Any) -> Data:
             little in it, or the tokenizer does not load; on every rank.
     """
     kind = kind_of(spec.data)
-    reader = _reader(config)
+    reader = reader_of(config)
     if reader.encoder_decoder and (kind != "examples" or spec.data.packing):
         what = "data.packing" if kind == "examples" else f"data.{kind}"
         raise BadRequest(
@@ -101,7 +101,8 @@ def open_data(spec: JobSpec, run_dir: Path, group: Group, config: Any) -> Data:
     return Data(Batches(train, seed=spec.seed), held_out, vocabulary, record, opened.notes)
 
 
-def _reader(config: Any) -> Reader:
+def reader_of(config: Any) -> Reader:
+    """How a model of the Hugging Face `config` reads."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     limited = isinstance(positions, int) and positions > 0
     return Reader(bool(config.is_encoder_decoder), positions if limited else None)

@@ -28,6 +28,8 @@ from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
 from zerotoolsd.trainer.engine_torch.step import check_finite
 from zerotoolsd.trainer.enginetype import Outcome, Summed
 from zerotoolsd.trainer.failures import Diverged
+from zerotoolsd.trainer.generation.decoding import Decoding
+from zerotoolsd.trainer.generation.generating import generate
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.model.blueprint import Blueprint, checkpoint_activations
 from zerotoolsd.trainer.model.objective import summed_loss, token_loss
@@ -150,6 +152,14 @@ class DeepSpeedEngine:
         self.engine.eval()
         try:
             return summed_loss(self._model, examples, self.group.device)
+        finally:
+            self.engine.train()
+
+    def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
+        """As `Engine.generate`."""
+        self.engine.eval()
+        try:
+            return generate(self.engine.module, prompts, decoding, self.group.device)
         finally:
             self.engine.train()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch.distributed.fsdp import FSDPModule
 
@@ -21,6 +23,8 @@ from zerotoolsd.trainer.engine_torch.step import train_step
 from zerotoolsd.trainer.engine_torch.writing import write_tensors
 from zerotoolsd.trainer.enginetype import Outcome, Summed
 from zerotoolsd.trainer.failures import Diverged
+from zerotoolsd.trainer.generation.decoding import Decoding
+from zerotoolsd.trainer.generation.generating import generate
 from zerotoolsd.trainer.group import Group
 from zerotoolsd.trainer.lossscale import after, initial, resumed
 from zerotoolsd.trainer.model.objective import summed_loss
@@ -81,10 +85,23 @@ class TorchEngine:
 
     def evaluate(self, examples: Sequence[Example]) -> Summed:
         """As `Engine.evaluate`."""
+        with self._only_read() as model:
+            return summed_loss(model, examples, self.group.device)
+
+    def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
+        """As `Engine.generate`."""
+        with self._only_read() as model:
+            # An encoder is called on its own, and reads embeddings that the whole model gathers.
+            model.unshard()
+            return generate(model, prompts, decoding, self.group.device)
+
+    @contextmanager
+    def _only_read(self) -> Iterator[Any]:
+        """The model for forward passes alone."""
         model = self.live.model
         model.eval()
         try:
-            return summed_loss(model, examples, self.group.device)
+            yield model
         finally:
             # Without a backward pass nothing else lets go of what the forward pass gathered.
             for module in model.modules():
