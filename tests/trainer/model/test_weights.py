@@ -35,16 +35,28 @@ def report(run_dir: Path, text: Path, world_size: int, **changes: object) -> dic
     return found
 
 
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, dict[str, object]]:
+    """By number of ranks; two also load weights from a directory."""
+    root = tmp_path_factory.mktemp("weights")
+    directory = saved_model(root / "model")
+    return {
+        1: report(root / "1", text, 1),
+        2: report(root / "2", text, 2, model={"path": str(directory)}),
+        3: report(root / "3", text, 3),
+    }
+
+
 def test_initial_weights_are_the_same_at_every_world_size_and_stage(
-    tmp_path: Path, text: Path
+    reports: dict[int, dict[str, object]],
 ) -> None:
-    found = [report(tmp_path / str(size), text, size) for size in (1, 2, 3)]
-    assert found[0] == found[1] == found[2]
-    assert len(set(found[0].values())) == len(MODELS)  # stages alike, models not
+    assert len(set(reports[1].values())) == len(MODELS)  # stages alike, models not
+    for name, digest in reports[1].items():
+        assert reports[2][name] == reports[3][name] == digest
 
 
-def test_weights_of_a_directory_are_read_by_every_rank_in_part(tmp_path: Path, text: Path) -> None:
-    directory = saved_model(tmp_path / "model")
-    found = report(tmp_path / "run", text, 2, model={"path": str(directory)})
-    assert found["path equal"] is True
-    assert found["path buffers finite"] is True
+def test_weights_of_a_directory_are_read_by_every_rank_in_part(
+    reports: dict[int, dict[str, object]],
+) -> None:
+    assert reports[2]["path equal"] is True
+    assert reports[2]["path buffers finite"] is True
