@@ -23,7 +23,7 @@ def export(output_dir: Path, dtype: str) -> Path:
     from zerotools.formats.dcp import jobcheckpoint
     from zerotools.jobs.checkpointspec import EXPORT
     from zerotools.ops.consolidate import Options, prepare, refuse_overflow
-    from zerotools.ops.convert import perform
+    from zerotools.ops.conversion import perform
     from zerotools.ops.execute import Report
     from zerotools.ops.tiles import Budget
 

@@ -16,7 +16,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.inspect import inspect
 from zerotools.ops.tiles import Budget
 

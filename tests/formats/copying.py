@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Target
-from zerotools.ops.convert import drawn
+from zerotools.ops.conversion import drawn
 from zerotools.ops.execute import execute
 from zerotools.ops.plan import plan
 

@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.training import Group, TrainingState
 from zerotools.io.arrays import Array, numpy_dtype
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.tiles import Budget
 from zerotools.ops.training import plain
 from zerotools.ops.translate import prepare

@@ -13,7 +13,7 @@ from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.io.arrays import Array, numpy_dtype
 from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.convert import perform
+from zerotools.ops.conversion import perform
 from zerotools.ops.tiles import Budget
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from zerotools.io.journal import NAME
 from zerotools.io.staging import partial_of
 from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.convert import perform
+from zerotools.ops.conversion import perform
 from zerotools.ops.tiles import Budget
 
 SHARD_BYTES = 2**18

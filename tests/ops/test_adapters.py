@@ -16,7 +16,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord
 from zerotools.ops import adapters
 from zerotools.ops.adapters import merge_adapters
-from zerotools.ops.convert import Conversion, check_output
+from zerotools.ops.conversion import Conversion, check_output
 from zerotools.ops.load import load
 
 SCALE = 1.5

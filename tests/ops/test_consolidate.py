@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.io.arrays import Array, CastLosses
 from zerotools.ops.consolidate import Options, prepare, refuse_overflow
-from zerotools.ops.convert import perform
+from zerotools.ops.conversion import perform
 from zerotools.ops.execute import Report
 from zerotools.ops.tiles import Budget
 

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from tests.golden_files import DEEPSPEED
 from zerotools.io.arrays import Array
 from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.convert import perform
+from zerotools.ops.conversion import perform
 from zerotools.ops.execute import Budget
 
 # A pipeline without ZeRO has its weights in layer files, which name a tied layer by its place.

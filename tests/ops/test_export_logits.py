@@ -8,7 +8,7 @@ import pytest
 
 from tests.golden_files import DEEPSPEED
 from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.convert import perform
+from zerotools.ops.conversion import perform
 from zerotools.ops.execute import Budget
 
 

@@ -15,7 +15,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.staging import partial_of
 from zerotools.ops import consolidate, reshard
 from zerotools.ops.consolidate import Options
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.tiles import MIN_TILE_BYTES, Budget
 
 BUDGET = Budget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)

@@ -13,7 +13,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.manifest import verify_manifest
 from zerotools.io.staging import partial_of
-from zerotools.ops.convert import Conversion, Unchanged, perform
+from zerotools.ops.conversion import Conversion, Unchanged, perform
 from zerotools.ops.reshard import prepare
 from zerotools.ops.tiles import Budget
 

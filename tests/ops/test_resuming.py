@@ -21,7 +21,7 @@ from zerotools.io.journal import NAME
 from zerotools.io.staging import partial_of
 from zerotools.ops import consolidate, reshard
 from zerotools.ops.consolidate import Options
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.execute import Report
 
 OPTIONS = Options(max_shard_bytes=SHARD_BYTES)

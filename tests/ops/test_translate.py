@@ -17,7 +17,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training import Group, TrainingState
-from zerotools.ops.convert import Conversion, Unchanged, check_space, perform
+from zerotools.ops.conversion import Conversion, Unchanged, check_space, perform
 from zerotools.ops.hyperparameters import Given, completed
 from zerotools.ops.tiles import Budget
 from zerotools.ops.translate import prepare

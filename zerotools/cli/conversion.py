@@ -15,7 +15,7 @@ import click
 from zerotools.cli.quantities import ByteSize
 from zerotools.cli.render import clean, duration, print_json, size
 from zerotools.io.staging import partial_of
-from zerotools.ops.convert import Conversion, Unchanged, check_output, perform, prove
+from zerotools.ops.conversion import Conversion, Unchanged, check_output, perform, prove
 from zerotools.ops.execute import Report
 from zerotools.ops.tiles import Budget
 

@@ -12,7 +12,7 @@ from zerotools.cli.quantities import ByteSize
 from zerotools.cli.zero import zero_options
 from zerotools.formats.deepspeed.settings import Settings
 from zerotools.ops.consolidate import DTYPES, refuse_overflow
-from zerotools.ops.convert import Unchanged
+from zerotools.ops.conversion import Unchanged
 from zerotools.ops.execute import Report
 from zerotools.ops.targets import KEEP, STYLES, TARGETS, ZERO
 from zerotools.ops.translate import prepare

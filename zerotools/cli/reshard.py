@@ -9,7 +9,7 @@ import click
 from zerotools.cli.conversion import Writing, carry_out, conversion_options, say_unchanged
 from zerotools.cli.zero import zero_options
 from zerotools.formats.deepspeed.settings import Settings
-from zerotools.ops.convert import Unchanged
+from zerotools.ops.conversion import Unchanged
 from zerotools.ops.reshard import prepare
 
 

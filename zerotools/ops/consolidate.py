@@ -13,7 +13,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.ops.adapters import merge_adapters
 from zerotools.ops.aliases import settle_aliases
-from zerotools.ops.convert import Conversion
+from zerotools.ops.conversion import Conversion
 from zerotools.ops.execute import Report
 from zerotools.ops.reference import Reference, check_against, read_reference, with_companions
 from zerotools.ops.renaming import namer, parse_rule

@@ -8,7 +8,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.settings import AS_IS, Settings
-from zerotools.ops.convert import Conversion, Unchanged, drawn
+from zerotools.ops.conversion import Conversion, Unchanged, drawn
 from zerotools.ops.jobfiles import as_job
 from zerotools.ops.plan import prove_source
 from zerotools.ops.ranks import check_world_size

@@ -1,4 +1,4 @@
-"""The same checkpoint in another format, as much of it as that format can hold."""
+"""`zerotools convert`: the same checkpoint in another format, as much of it as that can hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerotools.core.training import TrainingState
 from zerotools.io.companions import companions
 from zerotools.io.wholefiles import carried_file
 from zerotools.ops.beside import left_behind
-from zerotools.ops.convert import Conversion, Unchanged, drawn
+from zerotools.ops.conversion import Conversion, Unchanged, drawn
 from zerotools.ops.hyperparameters import NAMES, Given, completed, flag
 from zerotools.ops.ranks import check_world_size
 from zerotools.ops.reshard import resharded

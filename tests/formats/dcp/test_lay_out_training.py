@@ -273,7 +273,7 @@ def test_deepspeeds_adam_decays_as_adamw_does_unless_told_otherwise(tmp_path: Pa
 @given(st.integers(1, 40), st.sampled_from(STYLES))
 def test_any_number_of_ranks_covers_every_tensor_once(ranks: int, style: str) -> None:
     """compare_layout needs files; the cover is proved by the plan itself."""
-    from zerotools.ops.convert import drawn
+    from zerotools.ops.conversion import drawn
     from zerotools.ops.plan import prove_plan
 
     source, training = _deepspeed("z3-fp32-w2-sub-groups")

@@ -22,7 +22,7 @@ from zerotools.formats.deepspeed.lay_out import lay_out
 from zerotools.formats.deepspeed.lay_out_fresh import lay_out_fresh
 from zerotools.formats.deepspeed.settings import Settings
 from zerotools.io.torchzip.torchfile import TorchFile
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.reshard import Unchanged, prepare
 from zerotools.ops.tiles import Budget
 

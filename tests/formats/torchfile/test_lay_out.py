@@ -10,7 +10,7 @@ import pytest
 from tests.ops.exports import model, noise
 from zerotools.io.arrays import Array
 from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.convert import perform
+from zerotools.ops.conversion import perform
 from zerotools.ops.tiles import Budget
 
 TENSORS: dict[str, Array] = {

@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import Group, Scalar, TrainingState
 from zerotools.formats.torchfile.lay_out_training import lay_out_training
-from zerotools.ops.convert import Conversion, drawn, perform
+from zerotools.ops.conversion import Conversion, drawn, perform
 from zerotools.ops.tiles import Budget
 
 FULL = DEEPSPEED / "z2-bf16-w2"

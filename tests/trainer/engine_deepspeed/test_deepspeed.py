@@ -23,7 +23,7 @@ from zerotools import formats
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.rules import FP16_ON_CPU
 from zerotools.ops import consolidate, reshard
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.tiles import Budget
 from zerotoolsd.trainer.failures import EXIT_BAD_JOB, EXIT_STOPPED
 

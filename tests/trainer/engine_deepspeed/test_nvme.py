@@ -20,7 +20,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.parse import job_from_dict
 from zerotools.ops import consolidate
-from zerotools.ops.convert import perform
+from zerotools.ops.conversion import perform
 from zerotools.ops.tiles import Budget
 from zerotoolsd.trainer.failures import EXIT_BAD_JOB, EXIT_STOPPED
 

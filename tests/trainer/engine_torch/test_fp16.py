@@ -17,7 +17,7 @@ from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.rules import FP16_ON_CPU
 from zerotools.jobs.spec import Fp16Spec
 from zerotools.ops import translate
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.tiles import Budget
 from zerotools.ops.training import training_of
 from zerotoolsd.trainer.lossscale import after, initial

@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import dcp
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.ops import reshard
-from zerotools.ops.convert import Conversion, perform
+from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.tiles import Budget
 
 pytestmark = pytest.mark.torch

@@ -129,7 +129,7 @@ def test_what_is_exported_says_what_the_adapted_model_says(
 
     from zerotools import load_state_dict
     from zerotools.ops.consolidate import Options, prepare
-    from zerotools.ops.convert import perform
+    from zerotools.ops.conversion import perform
     from zerotools.ops.tiles import Budget
     from zerotoolsd.trainer.model.lora import add_adapters
 

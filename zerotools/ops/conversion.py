@@ -1,6 +1,7 @@
 """A conversion is a value first: a source, a target, and what the user should know.
 
-`consolidate` and `reshard` prepare one and `perform` carries it out; a dry run prints it.
+`consolidate`, `reshard` and `translate` prepare one, and `perform` carries it out; a dry run prints
+it.
 """
 
 from __future__ import annotations
