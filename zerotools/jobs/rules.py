@@ -40,7 +40,7 @@ FP16_ON_CPU = "ZEROTOOLS_FP16_ON_CPU"
 
 
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """What is wrong with `spec`, and what in it is legitimate but not supported yet."""
+    """What is wrong with `spec`, and what in it is legitimate but not supported."""
     if spec.engine == "script":
         own = [*check_script(spec), *check_time_limit(spec)]
         return [*_check_ranks(spec), *own, *_check_names(spec)], []

@@ -79,13 +79,22 @@ class Setup:
 
     @property
     def has_masters(self) -> bool:
-        """Whether engine `torch` keeps fp32 masters apart from the weights that are computed with.
+        """Whether engine `torch` keeps masters apart: see `has_masters`."""
+        return has_masters(
+            self.stage,
+            half=self.width == _HALF,
+            offloads=self.offload_optimizer != "none",
+            params_on_host=self.offload_params != "none",
+        )
 
-        Elsewhere its fp32 weights are the masters, and 16-bit ones are gathered from them.
-        """
-        if self.offload_params != "none":
-            return False
-        return self.offload_optimizer != "none" or (self.stage == 1 and self.width == _HALF)
+
+def has_masters(stage: int, *, half: bool, offloads: bool, params_on_host: bool) -> bool:
+    """Whether engine `torch` keeps fp32 masters apart from the weights that are computed with.
+
+    Elsewhere its fp32 weights are the masters, and 16-bit ones are gathered from them. `half` says
+    that the passes compute in 16 bits, `offloads` that the optimizer's state is offloaded.
+    """
+    return not params_on_host and (offloads or (stage == 1 and half))
 
 
 def textbook(parameters: Iterable[Parameter], setup: Setup) -> State:

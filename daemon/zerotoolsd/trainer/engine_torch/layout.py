@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from zerotools.jobs.spec import JobSpec
+from zerotools.ops import estimate
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,13 +37,13 @@ class Layout:
 
     @property
     def has_masters(self) -> bool:
-        """Whether fp32 masters are kept apart from the weights that the model computes with.
-
-        Without, FSDP's fp32 shards are the masters, and 16-bit weights are gathered of them.
-        """
-        if self.params_on_host:
-            return False
-        return self.offload != "none" or (self.stage == 1 and self.precision in HALVES)
+        """Whether fp32 masters are kept apart from the weights that the model computes with."""
+        return estimate.has_masters(
+            self.stage,
+            half=self.half is not None,
+            offloads=self.offload != "none",
+            params_on_host=self.params_on_host,
+        )
 
     @property
     def half(self) -> torch.dtype | None:
