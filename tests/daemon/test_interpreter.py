@@ -113,10 +113,10 @@ def test_offload_to_nvme_needs_what_async_io_is_compiled_with(tmp_path: Path) ->
     ask(python, needs, PYTHONPATH=str(tmp_path), PATH="/nowhere")
 
 
-def test_a_job_that_offloads_to_nvme_asks_for_async_io() -> None:
+def test_jobs_of_deepspeed_need_what_they_ask_it_for() -> None:
     for device in ("cpu", "nvme"):
         offload = {"device": device, "nvme_path": "/n"}
-        tree = {
+        tree: dict[str, Any] = {
             "device": "cpu",
             "engine": "deepspeed",
             "zero": {"stage": 3},
@@ -128,6 +128,11 @@ def test_a_job_that_offloads_to_nvme_asks_for_async_io() -> None:
         needs = needs_of(job_from_dict(tree, source="job.toml"))
         assert needs is not None
         assert needs.async_io == (device == "nvme")
+    with_adapters = {**tree, "lora": {"rank": 4}}
+    del with_adapters["deepspeed"]["config"]["zero_optimization"]["offload_param"]
+    needs = needs_of(job_from_dict(with_adapters, source="job.toml"))
+    assert needs is not None
+    assert list(needs.packages) == ["torch", "transformers", "deepspeed", "peft"]
 
 
 def test_a_quick_answer_leaves_nothing_to_warn_of(

@@ -33,10 +33,8 @@ class LoraSpec:
         return (2 * rank if self.alpha is None else self.alpha) / rank
 
 
-def check_lora(spec: LoraSpec, engine: str) -> Iterator[str]:
-    """What is wrong with `[lora]` in a job of `engine`."""
-    if spec.rank is not None and engine != "torch":
-        yield f'lora.rank = {spec.rank}: has no place in an engine = "{engine}" job; leave it out'
+def check_lora(spec: LoraSpec) -> Iterator[str]:
+    """What is wrong with `[lora]`."""
     if spec.rank is None and spec != LoraSpec():
         yield "lora.rank: is missing; without it there are no adapters, and [lora] has no place"
     if spec.dropout >= 1:

@@ -49,7 +49,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         *_check_model(spec),
         *check_data(spec),
         *check_generation(spec),
-        *check_lora(spec.lora, spec.engine),
+        *check_lora(spec.lora),
         *_check_batch(spec),
         *_check_training(spec),
         *_check_loss_scale(spec),

@@ -72,6 +72,11 @@ def _check_nvme(spec: JobSpec) -> Iterator[str]:
         section = f"deepspeed.config zero_optimization.offload_{what}"
         if device_of(config, what) != "nvme":
             continue
+        if spec.lora.rank is not None:
+            yield (
+                f'{section}.device = "nvme": checkpoints would hold the weights alone, which is no '
+                'place for adapters; leave [lora] out, or use "cpu"'
+            )
         if stage_of(config) < 3:
             yield (
                 f'{section}.device = "nvme": DeepSpeed does it at stage 3 alone, {instead}; set '

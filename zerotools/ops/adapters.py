@@ -21,6 +21,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.layout import Placed, moved
+from zerotools.formats.dcp.jobcheckpoint import RECORD, read_record
 from zerotools.formats.dcp.jobrecord import JobRecord, LoraRecord
 from zerotools.io.staging import Staging, partial_of
 from zerotools.ops.load import load
@@ -62,8 +63,8 @@ def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> Merged | None:
     Raises:
         BadFile: a weight has half an adapter, or one of other shapes; or an adapter has no weight.
     """
-    record = checkpoint.origin.details.get("job")
-    if not isinstance(record, JobRecord) or record.lora is None:
+    record = _record_of(checkpoint)
+    if record is None or record.lora is None:
         return None
     scale, folder = record.lora.scale, partial_of(scratch)
     merges = {_plain(merge.weight): merge for merge in _merges(checkpoint, record.lora, folder)}
@@ -88,6 +89,15 @@ def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> Merged | None:
         f"{len(merges)} weights have their adapters added, {scale:g} times; the sums take {size} "
         "bytes beside the output while it is written",
     )
+
+
+def _record_of(checkpoint: Checkpoint) -> JobRecord | None:
+    """That of the job; DeepSpeed's own files lie in a directory below it."""
+    record = checkpoint.origin.details.get("job")
+    if record is None and checkpoint.origin.format == "deepspeed":
+        directory = checkpoint.root.parent
+        return read_record(directory) if (directory / RECORD).is_file() else None
+    return record if isinstance(record, JobRecord) else None
 
 
 def _plain(key: Key) -> Key:

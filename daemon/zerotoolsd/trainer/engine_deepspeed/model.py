@@ -21,6 +21,7 @@ from zerotoolsd.trainer.engine_torch.layout import HALVES
 from zerotoolsd.trainer.engine_torch.memory import make_memory
 from zerotoolsd.trainer.model.blueprint import Blueprint
 from zerotoolsd.trainer.model.initial import initialise, units, with_memory, with_values
+from zerotoolsd.trainer.model.lora import is_adapter
 from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
 
 Tree = Mapping[str, Any]
@@ -48,7 +49,7 @@ def make_model(
     model = copy.deepcopy(blueprint.model)
     _allocate(model, device)
     parameters, host = dict(model.named_parameters()), make_memory(device, "none").host
-    given = parameters if from_seed else {}
+    given = parameters if from_seed else _adapters(parameters) if path is not None else {}
     initialise(given, dict(model.named_buffers()), blueprint, spec.seed, host)
     if path is None:
         return model, []
@@ -76,10 +77,16 @@ def _cut(
     unused: list[str] | None = None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for prefix, unit in units(blueprint):
-            by_rule = from_seed or next(unit.buffers(), None) is not None
+            adapted = path is not None and any(_adapters(dict(unit.named_parameters(prefix))))
+            by_rule = from_seed or adapted or next(unit.buffers(), None) is not None
             left = cutting.fill(prefix, spec.seed if by_rule else None, path)
             unused = left if unused is None else [name for name in unused if name in left]
     return cutting.model, unused or []
+
+
+def _adapters(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Those that a directory's model does not have."""
+    return {name: parameter for name, parameter in parameters.items() if is_adapter(name)}
 
 
 class _Cutting:
