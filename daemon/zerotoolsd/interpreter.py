@@ -77,8 +77,16 @@ async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = 
             f"python = {python}: has no {' and no '.join(missing)}; type: "
             f"{python} -m pip install {wanted}"
         )
-    if needs.async_io and (why := json.loads(await _ask(python, env, nvme.__file__))):
+    if needs.async_io and (why := await _without_async_io(python, env)):
         raise BadRequest(f"python = {python}: {nvme.refusal(why)}")
+
+
+async def _without_async_io(python: str, env: Mapping[str, str]) -> str | None:
+    output = await _ask(python, env, "-P", nvme.__file__)
+    try:
+        return None if (why := json.loads(output)) is None else str(why)
+    except ValueError:  # such as where there is no room to try in; the ranks ask again
+        return None
 
 
 async def _ask(python: str, env: Mapping[str, str], *arguments: str) -> bytes:

@@ -107,6 +107,9 @@ def test_offload_to_nvme_needs_what_async_io_is_compiled_with(tmp_path: Path) ->
     assert "the kernel has no asynchronous I/O: Function not implemented" in said()
     script(programs / "cxx", 'printf "#!/bin/sh\\nexit 0\\n" > "$3"; /bin/chmod +x "$3"')
     ask(python, needs, PYTHONPATH=str(tmp_path), PATH=f"{programs}", CXX="cxx")
+    failing = script(tmp_path / "failing", f'[ "$1" = -P ] && exit 1; exec {python} "$@"')
+    script(programs / "cxx", "exit 1")
+    ask(failing, needs, PYTHONPATH=str(tmp_path), PATH=f"{programs}", CXX="cxx")  # ranks ask again
     ready = tmp_path / "deepspeed" / "ops" / "aio" / "async_io_op.cpython.so"
     ready.parent.mkdir(parents=True)
     ready.write_text("")
