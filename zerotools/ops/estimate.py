@@ -19,8 +19,6 @@ from math import ceil, prod
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 WEIGHTS, MASTERS, MOMENTS, GRADIENTS = "weights", "masters", "moments", "gradients"
-GATHERED = "gathered"
-"""Whole weights of the blocks that are computed with, let go of afterwards."""
 
 State = Mapping[tuple[str, str], int]
 """Bytes by (place, sort)."""

@@ -125,13 +125,13 @@ class Output:
 
     def carried(self, file: str, tensor: Tensor) -> Tensor | None:
         """Where a tensor of the source is in `file`; None if its bytes are not carried over."""
-        chunks = [self._moved(file, chunk, tensor) for chunk in tensor.chunks]
+        chunks = [self._moved(file, chunk) for chunk in tensor.chunks]
         moved = [chunk for chunk in chunks if chunk is not None]
         if len(moved) < len(chunks):
             return None
         return Tensor(tensor.dtype, tensor.shape, moved)
 
-    def _moved(self, file: str, chunk: Chunk, tensor: Tensor) -> Chunk | None:
+    def _moved(self, file: str, chunk: Chunk) -> Chunk | None:
         if self.source is None or chunk.file != self.source.name:
             return None
         if chunk.box.is_empty:

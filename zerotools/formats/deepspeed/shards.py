@@ -177,9 +177,3 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
 def first_of(shards: Sequence[Shard | None]) -> Shard:
     """The first file that is there: all are equal in everything but their vectors."""
     return next(shard for shard in shards if shard is not None)
-
-
-def is_vector(value: Any) -> bool:
-    """Whether a value of the optimizer's state is one of the flat vectors."""
-    tensor = as_tensor(value)
-    return tensor is not None and len(tensor.shape) == 1

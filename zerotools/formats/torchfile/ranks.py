@@ -53,7 +53,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     parts = _open_all(path, model)
     size = _world_size(model, parts)
     parts = _within(model, parts, size)
-    _refuse_unaddressed(path, model, parts)
+    _refuse_unaddressed(path, parts)
     beside = None if model.is_optimizer else optimizer_of(model, groups)
     moments = list(parts)
     if beside is not None:
@@ -94,7 +94,7 @@ def _open_all(path: Path, group: RankGroup) -> list[Opened]:
     return [open_file(path, group.files[rank]) for rank in sorted(group.files)]
 
 
-def _refuse_unaddressed(path: Path, model: RankGroup, parts: Sequence[Opened]) -> None:
+def _refuse_unaddressed(path: Path, parts: Sequence[Opened]) -> None:
     for file, contents in parts:
         for name, pieces in contents.weights.items():
             if pieces.kind == SHARDED and name.rpartition(".")[2].endswith(_FLAT):
