@@ -194,6 +194,15 @@ class EngineService:
             raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
         if job.state not in states.TERMINAL:
             raise Conflict(f"job {job_id} is not over: it is {job.state}")
+        if (
+            job.state == states.SUCCEEDED
+            and job.spec.engine != "script"
+            and not job.standing.reason
+        ):
+            raise Conflict(
+                f"job {job_id} has succeeded: all its steps are done; to train longer, submit its "
+                f'job file with more steps and resume_from = "{job.output_dir}"'
+            )
         spec = replace(job.spec, output_dir=job.output_dir)
         if spec.engine == "script":
             found = told.latest_checkpoint(job, self._store.attempts(job.id))

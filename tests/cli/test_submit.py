@@ -194,6 +194,8 @@ class Prompt(FakeService):
             attempts=(an_attempt(state="ended", ended=33.0),),
             progress=STEP | {"step": 40},
             latest_checkpoint={"step": 40, "path": "/out/step-00000040"},
+            output_dir="/out",
+            spec=view.spec | {"checkpoint": {"export_on_finish": "bf16"}},
         )
         return view, is_new
 
@@ -212,6 +214,7 @@ class TestFollow:
             "  host peak 6.0 GiB\n"
             "job 1 (tiny) succeeded at step 40 of 40, after 32 s\n"
             "  look inside  zerotools inspect /out/step-00000040\n"
+            "  the model    /out/export\n"
         )
 
     def test_a_failure_is_status_6(

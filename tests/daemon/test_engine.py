@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.daemon.daemons import make_job
 from tests.daemon.engines import TOKEN, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.config import Config, Limits
+from zerotoolsd.service import Conflict
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
@@ -186,5 +189,10 @@ def test_an_export_that_fails_is_told_and_the_job_has_succeeded(tmp_path: Path) 
                 "all its steps are done and saved; the export failed: "
                 f"{out} holds no checkpoint to export"
             )
+            await it.service.resume(one.id, uid=0)
+            done, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
+            await it.reach(done.id, "succeeded")
+            with pytest.raises(Conflict, match="has succeeded: all its steps are done; to train"):
+                await it.service.resume(done.id, uid=0)
 
     asyncio.run(story())

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.cli import render
+from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 
 Job = Mapping[str, Any]
@@ -96,3 +97,11 @@ def checkpoint_path(job: Job) -> str:
     """Path of its newest checkpoint; empty where it has none."""
     checkpoint = job["latest_checkpoint"]
     return render.clean(str(checkpoint["path"])) if checkpoint else ""
+
+
+def exported_model(job: Job) -> str:
+    """Path of the model that it was to leave, and did; empty where its reason says why not."""
+    wanted = job["spec"].get("checkpoint", {}).get("export_on_finish")
+    if not wanted or job["state"] != SUCCEEDED or job["reason"]:
+        return ""
+    return render.clean(f"{job['output_dir']}/{EXPORT}")

@@ -13,11 +13,19 @@ import click
 from zerotools.cli import picture, render
 from zerotools.cli.chart import chart
 from zerotools.cli.curves import Curves, curves_of
-from zerotools.cli.describe import Job, checkpoint_path, is_over, loss, plan, steps, title
+from zerotools.cli.describe import (
+    Job,
+    checkpoint_path,
+    exported_model,
+    is_over,
+    loss,
+    plan,
+    steps,
+    title,
+)
 from zerotools.cli.options import job_argument, json_option, socket_option
 from zerotools.cli.progress import figures, speed, time_left
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.dataspec import PREDICTIONS
 from zerotools.jobs.states import SUCCEEDED
@@ -140,17 +148,11 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "checkpoint", checkpoint_path(job) or "none yet"
     if job["started"] and job["spec"].get("eval", {}).get("predict_with_generate"):
         yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
-    if job["state"] == SUCCEEDED and _exported(job):
-        yield "model", f"{job['output_dir']}/{EXPORT}"
+    yield "model", exported_model(job)
     yield "user", f"uid {job['uid']}"
     if is_over(job) and job["state"] != SUCCEEDED and job["latest_checkpoint"]:
         yield "go on", f"zerotools resume {job['id']}"
     yield "log", f"zerotools logs {'' if is_over(job) else '-f '}{job['id']}"
-
-
-def _exported(job: Job) -> bool:
-    """Whether it was to leave a model, and did: else its reason says why not."""
-    return bool(job["spec"].get("checkpoint", {}).get("export_on_finish")) and not job["reason"]
 
 
 def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:

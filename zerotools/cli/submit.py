@@ -13,7 +13,7 @@ import click
 
 from zerotools.cli import render
 from zerotools.cli.configs import Configs, config_options, read_job_file
-from zerotools.cli.describe import Job, checkpoint_path, outcome, plan, title
+from zerotools.cli.describe import Job, checkpoint_path, exported_model, outcome, plan, title
 from zerotools.cli.follow import Follower
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
@@ -153,4 +153,6 @@ def _follow(client: DaemonClient, job: Job, as_json: bool) -> int:
     click.echo(f"{title(ended)} {outcome(ended)}")
     if path := checkpoint_path(ended):
         click.echo(f"  look inside  zerotools inspect {shlex.quote(str(path))}")
+    if model := exported_model(ended):
+        click.echo(f"  the model    {model}")
     return 0

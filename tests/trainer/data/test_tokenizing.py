@@ -29,6 +29,7 @@ def test_files_follow_each_other_with_an_end_of_text_between(tmp_path: Path) -> 
         (tmp_path / name).write_text(f"{name}{name}\n")
     tokenize([tmp_path / "a", tmp_path / "b"], Letters(), tmp_path / "ids")
     tokens = TokenFile(tmp_path / "ids", vocabulary=256)
+    (tmp_path / "ids").unlink()
     assert list(tokens.read(0, len(tokens))) == [97, 97, 10, 0, 98, 98, 10, 0]
     assert list(tokens.read(3, 5)) == [0, 98]
 

@@ -13,7 +13,7 @@ from zerotools.jobs.spec import JobSpec
 from zerotools.jobs.tokenfiles import TokenArray, read_token_header
 from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens, find_files, measure
-from zerotoolsd.trainer.data.examplestore import Examples
+from zerotoolsd.trainer.data.examplestore import Examples, index_of
 from zerotoolsd.trainer.data.packing import Packs, plan_packs
 from zerotoolsd.trainer.data.preparing import Reader, Survey, prepare_examples
 from zerotoolsd.trainer.data.sequences import Pool, Windows, hold_out
@@ -97,8 +97,18 @@ def open_data(spec: JobSpec, run_dir: Path, group: Group, config: Any) -> Data:
         train, held_out = hold_out(train, spec.eval.fraction, spec.seed)
     if spec.data.packing:
         train = _packed(train, spec, run_dir / PACKS_FILE, group)
+    _unlink(run_dir, group)
     record = replace(opened.record, sequences=len(train))
     return Data(Batches(train, seed=spec.seed), held_out, vocabulary, record, opened.notes)
+
+
+def _unlink(run_dir: Path, group: Group) -> None:
+    """Take the names from the files that rank 0 wrote: their room is free when the ranks end."""
+    group.gathered(None)  # all have opened theirs
+    if group.rank.leads:
+        for name in (TOKEN_FILE, EVAL_FILE, PACKS_FILE):
+            (run_dir / name).unlink(missing_ok=True)
+            index_of(run_dir / name).unlink(missing_ok=True)
 
 
 def reader_of(config: Any) -> Reader:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import array
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.data.corpus import text_pieces
+from zerotoolsd.trainer.data.examplestore import ID_TYPE, mapped
 
-ID_TYPE = "I"
-ID_BYTES = array.array(ID_TYPE).itemsize
 TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -29,27 +27,19 @@ TOKENIZER_FILES = (
 
 
 class TokenFile:
-    """Token ids in a file, 32 bits each."""
+    """Token ids in a file, 32 bits each; its name may go while it is read."""
 
     def __init__(self, path: Path, vocabulary: int) -> None:
-        self.path = path
         self.vocabulary = vocabulary
-        self._length = path.stat().st_size // ID_BYTES
+        # an empty file cannot be mapped
+        self._ids = mapped(path, ID_TYPE) if path.stat().st_size else memoryview(b"").cast(ID_TYPE)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._ids)
 
     def read(self, start: int, stop: int) -> Sequence[int]:
-        """Tokens [start, stop).
-
-        Raises:
-            BadFile: the file has become shorter.
-        """
-        with self.path.open("rb") as file:
-            data = os.pread(file.fileno(), (stop - start) * ID_BYTES, start * ID_BYTES)
-        if len(data) != (stop - start) * ID_BYTES:
-            raise BadFile(f"{self.path} ends before token {stop}")
-        return array.array(ID_TYPE, data)
+        """Tokens [start, stop)."""
+        return self._ids[start:stop].tolist()
 
 
 def load_tokenizer(directory: Path) -> Any:
