@@ -6,6 +6,7 @@ what is wrong with it in the same words.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import itertools
 from collections.abc import Iterator, Sequence
@@ -65,7 +66,7 @@ def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[st
     for path in paths:
         try:
             if kind == "text":
-                _open(path)
+                _check_text(path)
                 usable = True
             elif kind == "tokens":
                 read_token_header(path, spec.data.token_type)
@@ -93,12 +94,21 @@ def _is_empty(path: Path) -> bool:
         return False
 
 
-def _open(path: Path) -> None:
+def _check_text(path: Path) -> None:
+    """Raise BadFile where it cannot be read, or its beginning is not UTF-8."""
     try:
-        with path.open("rb"):
-            return
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        raise BadFile(
+            f"{path}, line {line}: is not UTF-8: byte {error.start} of the file is "
+            f"0x{data[error.start]:02x} ({error.reason}); convert it, or leave it out"
+        ) from None
 
 
 def _has_examples(spec: JobSpec, path: Path) -> bool:

@@ -127,3 +127,13 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
         check(data)
     else:
         assert f"data.examples = {path}: {sentence.format(path=path)}" in refusal(data)
+
+
+def test_the_beginning_of_text_is_decoded(make: Make) -> None:
+    cut = "é".encode() * 1_000_000  # a character lies across the end of what is looked at
+    check({"text": [make("cut.txt", b"a" + cut)]})
+    latin = make("latin.txt", b"fine\ncaf\xe9\n")
+    assert refusal({"text": [latin]}) == (
+        f"{latin}, line 2: is not UTF-8: byte 8 of the file is 0xe9 (invalid continuation byte); "
+        "convert it, or leave it out"
+    )

@@ -69,7 +69,8 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
     command = f"zerotools reshard {shlex.quote(str(path))} {shlex.quote(str(out))}"
     stage = f" --stage {wanted[1]}" if saved[1] != wanted[1] else ""
     yield (
-        f"resume_from = {path}: was saved by {saved[0]} ranks at stage {saved[1]} and the job has "
-        f"{wanted[0]} ranks at stage {wanted[1]}, which DeepSpeed does not load; type: {command} "
+        f"resume_from = {path}: was saved at world size {saved[0]} and stage {saved[1]} and the "
+        f"job has {wanted[0]} and stage {wanted[1]}, which DeepSpeed does not load; "
+        f"type: {command} "
         f'--world-size {wanted[0]}{stage}, and set resume_from = "{out}"'
     )

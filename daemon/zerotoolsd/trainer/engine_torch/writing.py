@@ -35,8 +35,9 @@ def write_tensors(tree: Tree, directory: Path, group: Group) -> None:
     try:
         dcp.save(tree, storage_writer=writer, process_group=group.control)
     except CheckpointException as error:  # a BaseException: it must not pass as an interruption
-        free = shutil.disk_usage(directory).free  # what was written is still there
-        raise SaveFailed(why_not(_causes(error), directory.parent, free)) from error
+        output = directory.parents[1]  # beyond the staging directory
+        free = shutil.disk_usage(output).free  # what was written is still there
+        raise SaveFailed(why_not(_causes(error), output, free)) from error
 
 
 def why_not(causes: str, output: Path, free_bytes: int) -> str:
