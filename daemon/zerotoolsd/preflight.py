@@ -65,10 +65,22 @@ def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
         choice = layout.resolve(resume_from, digests=False)
         if choice.record is not None and choice.path is not None:
             yield from not_resumable(spec, choice.record, choice.path)
+            yield from _nothing_left(spec, choice.record.step, choice.path)
     except BadRequest as error:
         yield str(error)
     except BadFile as error:
         yield f"resume_from = {resume_from}: {error}; name another checkpoint"
+
+
+def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
+    """A run that goes on in its own directory may have its export left to do."""
+    steps, own = spec.train.steps, Path(spec.output_dir or "")
+    if steps is None or step < steps or (spec.output_dir and _is_within(str(checkpoint), own)):
+        return
+    yield (
+        f"train.steps = {steps}: counts from the beginning of the run, and resume_from = "
+        f"{checkpoint} is of step {step}; set a number above {step}"
+    )
 
 
 def check_output(spec: JobSpec) -> None:

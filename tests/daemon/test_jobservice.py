@@ -116,6 +116,12 @@ def test_an_older_checkpoint_of_the_jobs_own_directory_is_refused(tmp_path: Path
             "which the job would go on; name another output_dir to go on from step 20, or "
             f'resume_from = "{output}" to go on from step 40'
         )
+        short = {"train": {"steps": 20, "batch_size": 4}, "resume_from": str(older)}
+        message = await refusal(submit(it, **short), BadRequest)
+        assert message == (
+            "train.steps = 20: counts from the beginning of the run, and resume_from = "
+            f"{older} is of step 20; set a number above 20"
+        )
         await submit(it, output_dir=str(tmp_path / "other"), resume_from=str(older))
         await submit(it, output_dir=str(output), resume_from=str(newest))
 

@@ -171,3 +171,14 @@ def test_reading_adds_what_was_chosen(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"step-{number}").symlink_to(golden)
     assert formats.read(tmp_path).origin.notes[0] == "took step-2, the newest of 2"
+
+
+def test_the_hints_of_a_job_mean_what_they_name(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[1] / "golden" / "torch-2.13.0-fsdp2" / "two_ranks"
+    for number in (1, 2):
+        (tmp_path / f"step-{number:08d}").symlink_to(golden)
+    (tmp_path / "best").write_text("step-00000001\n")
+    assert formats.read(tmp_path / "best").origin.path == tmp_path / "step-00000001"
+    (tmp_path / "best").write_text("global_step10\n")  # DeepSpeed has such a file too
+    with pytest.raises(BadFile, match="best is no checkpoint"):
+        formats.read(tmp_path / "best")

@@ -40,6 +40,7 @@ FORMATS: Mapping[str, Format] = {
 def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> Checkpoint:
     """The checkpoint at `path`, in whichever format it is.
 
+    The file `best` or `latest` of a job's output directory means the checkpoint that it names.
     `tag` chooses one of a DeepSpeed save directory; `layout` is a file of rules on how its
     tensor-parallel ranks share the weights, for checkpoints that do not say it themselves.
 
@@ -50,6 +51,8 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     """
     if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
         path = path.resolve()
+    if path.name in ("best", "latest") and path.is_file():  # hints beside a job's checkpoints
+        path = import_module("zerotools.formats.dcp.jobcheckpoint").meant(path)
     found = detect(path)
     form = FORMATS[found.format]
     options = {
