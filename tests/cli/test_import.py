@@ -67,7 +67,11 @@ def test_without_a_job_file_the_missing_keys_are_named(
 ) -> None:
     done = imported(capsys, "--deepspeed", PLAIN)
     assert done.status == 0
-    assert done.out.endswith("#   model.path\n#   data.text\n#   train.steps\n")
+    assert done.out.endswith(
+        "#   model.path, or model.config to start from random weights\n"
+        "#   data.text, data.tokens or data.examples\n"
+        "#   train.steps or train.epochs\n"
+    )
 
 
 def test_a_file_that_exists_is_left_alone(

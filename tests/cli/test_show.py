@@ -72,3 +72,11 @@ def test_at_80_columns_why_attempts_ended_stands_whole_below_them(
     assert max(map(len, attempts)) <= 80
     assert cause.split()[-1] in "\n".join(lines)
     assert "  go on       zerotools resume 1" in lines
+
+
+def test_a_job_whose_export_failed_can_go_on(service: FakeService, client: DaemonClient) -> None:
+    newest = {"step": 10, "path": "/o/step-10"}
+    service.add(state="succeeded", reason=None, latest_checkpoint=newest)
+    assert not any(line.startswith("  go on") for line in page(client.job(1), None))
+    service.change(1, reason="the export failed: no room")
+    assert "  go on       zerotools resume 1" in page(client.job(1), None)

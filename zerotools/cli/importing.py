@@ -14,6 +14,13 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.importing import Imported
 from zerotools.jobs.imports.toml import to_toml
 
+_CHOICES = {
+    "model.path": "model.path, or model.config to start from random weights",
+    "data.text": "data.text, data.tokens or data.examples",
+    "train.steps": "train.steps or train.epochs",
+}
+"""What serves in the place of a key that is missing."""
+
 
 @click.command("import")
 @click.argument("job_file", metavar="[JOBFILE]", required=False)
@@ -63,7 +70,7 @@ def command(job_file: str | None, configs: Configs, output: Path | None, as_json
 def _missing(imported: Imported) -> str:
     if not imported.missing:
         return ""
-    listed = "".join(f"#   {key}\n" for key in imported.missing)
+    listed = "".join(f"#   {_CHOICES.get(key, key)}\n" for key in imported.missing)
     return f"\n# A job needs these keys too, which no config says:\n{listed}"
 
 

@@ -150,7 +150,8 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
     yield "model", exported_model(job)
     yield "user", f"uid {job['uid']}"
-    if is_over(job) and job["state"] != SUCCEEDED and job["latest_checkpoint"]:
+    done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
+    if is_over(job) and not done and job["latest_checkpoint"]:
         yield "go on", f"zerotools resume {job['id']}"
     yield "log", f"zerotools logs {'' if is_over(job) else '-f '}{job['id']}"
 
