@@ -59,9 +59,9 @@ class AttemptView:
 class JobView:
     """A job as clients see it.
 
-    `reason` says why it waits or why it ended; `progress` is the last step's datagram;
-    `latest_checkpoint` is `{"step": int, "path": str}`; `stage` is None for a program of the
-    user's own; `spec` has its `env` values blanked.
+    `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
+    the last step's datagram; `latest_checkpoint` is `{"step": int, "path": str}`; `stage` is None
+    for a program of the user's own; `spec` has its `env` values blanked.
     """
 
     id: int

@@ -22,9 +22,13 @@ _TAIL_BYTES = 32 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes."""
+    """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes.
+
+    `doing` is what is done before the first step, until that is over.
+    """
 
     step: Mapping[str, Any] | None = None
+    doing: str | None = None
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
     peak_host_bytes: int | None = None
@@ -69,11 +73,18 @@ def so_far(run_dir: Path) -> Told:
     summary = next((m for m in messages if m.get("event") == SUMMARY), None)
     return Told(
         step=step,
+        doing=_doing(messages),
         checkpoint_step=newest[0] if newest else None,
         checkpoint_path=newest[1] if newest else None,
         peak_host_bytes=_count(summary, "peak_host_bytes"),
         peak_gpu_bytes=_count(step, "gpu_peak_bytes"),
     )
+
+
+def _doing(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    newest = next((m for m in messages if m.get("event") in ("step", "phase")), {})
+    doing = newest.get("doing")
+    return doing if isinstance(doing, str) else None
 
 
 def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str | None]]:

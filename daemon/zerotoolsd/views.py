@@ -23,13 +23,14 @@ def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> 
     except ZerotoolsError as error:
         spec, unreadable = None, str(error)
     found = told.latest_checkpoint(job, attempts)
-    steps = (told.of(attempt).step for attempt in reversed(attempts))
-    progress = next((step for step in steps if step is not None), None)
+    known = [told.of(attempt) for attempt in reversed(attempts)]
+    progress = next((each.step for each in known if each.step is not None), None)
+    doing = known[0].doing if known else None
     return JobView(
         id=job.id,
         name=job.name,
         state=job.state,
-        reason=waits or job.standing.reason or unreadable,
+        reason=waits or job.standing.reason or unreadable or doing,
         uid=job.uid,
         created=job.created,
         started=job.started,

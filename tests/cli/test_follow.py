@@ -77,6 +77,24 @@ def test_a_job_from_the_queue_over_a_crash_to_its_end(
     ]
 
 
+def test_what_a_job_prepares_is_told_and_its_end_is_not(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add(state="running", reason=None, attempts=(an_attempt(1),))
+
+    def script() -> Iterator[None]:
+        for reason in (None, "loading the weights", None, None):
+            service.change(1, reason=reason)
+            yield
+        service.change(1, state="succeeded")
+        yield
+
+    assert follow(client, script()).splitlines() == [
+        "job 1 (tiny) running",
+        "job 1 (tiny) running: loading the weights",
+    ]
+
+
 def test_a_cancelled_job_did_not_do_what_was_asked(
     service: FakeService, client: DaemonClient
 ) -> None:
@@ -179,3 +197,8 @@ def test_a_job_at_its_time_limit_is_gone_on_with_by_one_command(
     service.add(state="stopped", reason="its time limit of 1 h is over", attempts=(an_attempt(1),))
     with pytest.raises(JobFailed, match=r"over; go on with it: zerotools resume 1$"):
         follow(client, iter(()))
+
+
+def test_a_checkpoint_that_could_not_be_saved_is_told_of() -> None:
+    record = {"event": "save_failed", "step": 4, "why": "No space left on device"}
+    assert event_text(record) == "could not save step 4: No space left on device"

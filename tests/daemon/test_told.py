@@ -15,6 +15,18 @@ def test_the_newest_step_is_found_among_other_lines(tmp_path: Path) -> None:
     assert told.so_far(tmp_path).step == {"event": "step", "step": 2}
 
 
+def test_what_a_rank_prepares_is_known_until_its_first_step(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    path.write_text('{"event": "phase", "doing": []}\n')
+    assert told.so_far(tmp_path).doing is None
+    with path.open("a") as file:
+        file.write('{"event": "phase", "doing": "reading the data"}\n{"event": "summary"}\n')
+    assert told.so_far(tmp_path).doing == "reading the data"
+    with path.open("a") as file:
+        file.write('{"event": "step", "step": 1}\n')
+    assert told.so_far(tmp_path).doing is None
+
+
 def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
     assert told.so_far(tmp_path) == told.Told()
     os.mkfifo(tmp_path / "progress.jsonl")

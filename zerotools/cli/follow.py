@@ -52,9 +52,9 @@ class Follower:
     def _show_state(self, job: Job) -> None:
         number = job["attempt"]["number"] if job["attempt"] else 0
         said = (job["state"], job["reason"], number)
-        if said == self._said:
+        known, self._said = self._said, said
+        if said == known or (not job["reason"] and (job["state"], number) == known[::2]):
             return
-        self._said = said
         text = f"{title(job)} {str(job['state']).replace('_', ' ')}"
         if job["state"] == "running" and number > 1:
             text += f", attempt {number}"

@@ -161,6 +161,8 @@ def event_text(record: Record) -> str:
             return f"{how} step {step}: {path}{_cost(record)}"
         case "eval":
             return _evaluated(step, record)
+        case "save_failed":
+            return f"could not save step {step}: {render.clean(_why(record))}"
         case "resumed":
             rng = "" if record.get("rng") == "restored" else "; random state seeded anew"
             return f"goes on from step {step}: {path}{rng}"

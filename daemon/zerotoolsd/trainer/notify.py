@@ -1,7 +1,7 @@
 """Progress datagrams to the supervisor. Training never waits for them, and never fails with them.
 
-Steps and heartbeats are dropped if the receiver is behind; `checkpoint`, `error` and `eval` events
-wait up to a second for room.
+Steps and heartbeats are dropped if the receiver is behind; `checkpoint`, `error`, `eval` and
+`phase` events wait up to a second for room.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zerotools.io.datagrams import LARGEST_DATAGRAM, Sender, resident_bytes
 __all__ = ["LARGEST_DATAGRAM", "Notifier", "resident_bytes"]
 
 HEARTBEAT_SECONDS = 2.0
-_DURABLE = ("checkpoint", "error", "eval")
+_DURABLE = ("checkpoint", "error", "eval", "phase")
 
 
 class Notifier:

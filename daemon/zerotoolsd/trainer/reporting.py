@@ -63,6 +63,11 @@ class Reporter:
         """A phase begins: init, load, train, eval, save, done, stopped."""
         self._notifier.enter(phase)
 
+    def prepares(self, doing: str) -> None:
+        """What is done before the first step, which may take minutes: `loading the weights`."""
+        if self._leads:
+            self._notifier.event("phase", doing=doing)
+
     def at(self, step: int) -> None:
         """`step` optimizer steps are done."""
         self._notifier.step = step

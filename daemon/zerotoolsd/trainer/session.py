@@ -85,6 +85,7 @@ def prepare(
         ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
     """
     config = read_config(spec.model)
+    reporter.prepares("reading the data")
     data = open_data(spec, run_dir, group, config)
     spec = with_steps(spec, len(data.batches.pool))
     reporter.expect(spec.train.total_steps)
@@ -110,6 +111,9 @@ def prepare(
         reporter.skipped(skipped.path, skipped.why)
     start = decision.start
     reporter.enter("load")
+    reporter.prepares(
+        "loading the weights" if start is None else f"loading step {start.record.step}"
+    )
     engine = make_engine(spec, blueprint, group, reporter, start)
     phases.done("weights")
     begin(spec, engine, group, reporter, start)
@@ -122,6 +126,7 @@ def prepare(
     checkpoints = make_checkpointing(spec, engine, group, reporter, add_files, before_commit)
     stop = Stop(run_dir, group.rank)
     stop.listen()
+    reporter.prepares("taking the first step")
     return Run(
         spec,
         stop,
