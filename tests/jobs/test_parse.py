@@ -195,6 +195,12 @@ def test_a_bare_python_is_looked_up() -> None:
             {"train__schedule": "wsd", "train__decay_steps": 6, "train__warmup_steps": 5},
             "must leave room for train.warmup_steps, which is 5, in train.steps, which is 10",
         ),
+        ({"train__momentum": 0.5}, 'has no place in a train.optimizer = "adamw" job; leave it out'),
+        ({"train__optimizer": "sgd", "train__eps": 1e-6}, 'out, or set "adamw"'),
+        (
+            {"train__optimizer": "adafactor", "train__betas": [0.9, 0.98]},
+            'train.betas = [0.9, 0.98]: has no place in a train.optimizer = "adafactor" job',
+        ),
         ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
         ({"train__optimizer": "adam"}, '"adamw", "sgd", "adafactor"; did you mean "adamw"?'),
         ({"train__betas": [0.9]}, "train.betas = [0.9]: must be two numbers in [0, 1)"),

@@ -110,6 +110,8 @@ def _check_training(spec: JobSpec) -> Iterator[str]:
     train = spec.train
     yield from check_length(train)
     yield from _check_decay(train)
+    if spec.engine == "torch":
+        yield from _check_optimizer(train)
     if train.schedule != "constant" and train.min_learning_rate > train.learning_rate:
         yield (
             f"train.min_learning_rate = {train.min_learning_rate}: must be at most "
@@ -148,6 +150,17 @@ def _check_decay(train: TrainSpec) -> Iterator[str]:
             f"train.decay_steps = {train.decay_steps}: has no place in a "
             f'train.schedule = "{train.schedule}" job; leave it out, or set "wsd"'
         )
+
+
+def _check_optimizer(train: TrainSpec) -> Iterator[str]:
+    unset = TrainSpec(batch_size=train.batch_size)
+    for owner, name in (("sgd", "momentum"), ("adamw", "betas"), ("adamw", "eps")):
+        value = getattr(train, name)
+        if train.optimizer != owner and value != getattr(unset, name):
+            yield (
+                f"train.{name} = {show(value)}: has no place in a "
+                f'train.optimizer = "{train.optimizer}" job; leave it out, or set "{owner}"'
+            )
 
 
 def _check_loss_scale(spec: JobSpec) -> Iterator[str]:
