@@ -21,13 +21,14 @@ def zerotools(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def refused(status: int, *arguments: object) -> str:
-    """The one sentence of a command that must fail with `status`."""
+    """The one sentence of a command that must fail with `status`, its hint at the end."""
     done = zerotools(*arguments)
     assert done.returncode == status, done
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("zerotools: ")]
-    return sentence
+    lines = done.stderr.splitlines()
+    (sentence,) = [line for line in lines if line.startswith("error: ")]
+    return "; ".join([sentence, *(line[6:] for line in lines if line.startswith("hint: "))])
 
 
 @pytest.fixture

@@ -208,7 +208,7 @@ def test_companions_come_from_the_config_dir(convert: Convert, tmp_path: Path, t
 def test_weights_that_fp16_cannot_hold_are_refused(convert: Convert, tmp_path: Path) -> None:
     source = model(tmp_path / "in", {"w": noise(40) * 1e6})
     status, _, err = convert(source, tmp_path / "out", "--to", "safetensors", "--dtype", "fp16")
-    assert (status, "; use --dtype bf16 or fp32\n" in err) == (2, True)
+    assert (status, "hint: use --dtype bf16 or fp32\n" in err) == (2, True)
     assert not (tmp_path / "out").exists()
 
 

@@ -154,7 +154,7 @@ def test_a_daemon_that_restarts_is_waited_for(capsys: pytest.CaptureFixture[str]
         now[0] += 20
 
     assert Poller(pause=pause, clock=lambda: now[0]).ask(question) == 7
-    assert capsys.readouterr().err == "zerotools: gone; trying again for a minute\n"
+    assert capsys.readouterr().err == "warning: gone; trying again for a minute\n"
     answers = iter([DaemonUnreachable("gone")] * 9)
     with pytest.raises(DaemonUnreachable):
         Poller(pause=pause, clock=lambda: now[0]).ask(question)

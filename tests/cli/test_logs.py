@@ -56,11 +56,11 @@ def test_what_is_not_there(zerotools: Command, service: FakeService) -> None:
         "needs 1 GPU, and GPU 0 is leased to job 1\n",
     )
     assert zerotools("logs", "1", "--rank", "2").err == (
-        "zerotools: --rank 2: job 1 (tiny) has ranks 0 to 1; 'all' is allowed too\n"
+        "error: --rank 2: job 1 (tiny) has ranks 0 to 1; 'all' is allowed too\n"
     )
     service.change(1, attempts=(an_attempt(),))
     done = zerotools("logs", "1", "--attempt", "4")
-    assert (done.status, done.err) == (2, "zerotools: job 1 has no attempt 4; it had 1 so far\n")
+    assert (done.status, done.err) == (2, "error: job 1 has no attempt 4; it had 1 so far\n")
 
 
 def test_follow_goes_on_over_attempts(
@@ -106,7 +106,7 @@ def test_follow_of_one_attempt_ends_with_it(
 def test_follow_of_a_job_that_fails_is_status_6(zerotools: Command, running: FakeService) -> None:
     running.change(1, state="failed", reason="no data", attempts=(an_attempt(ended=1.0),))
     done = zerotools("logs", "-f", "1", "--rank", "1")
-    assert (done.status, done.err) == (6, "zerotools: job 1 (tiny) failed: no data\n")
+    assert (done.status, done.err) == (6, "error: job 1 (tiny) failed: no data\n")
 
 
 def test_a_line_without_end_is_cut() -> None:

@@ -31,20 +31,20 @@ def group_of(body: Callable[[], object]) -> click.Group:
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (errors.BadRequest("no such path: x"), 2, "zerotools: no such path: x\n"),
-        (errors.BadFile("x is damaged"), 3, "zerotools: x is damaged\n"),
-        (errors.Unsupported("stage 1"), 4, "zerotools: stage 1\n"),
-        (errors.DaemonUnreachable("nobody there"), 5, "zerotools: nobody there\n"),
-        (errors.DaemonRefused("no", status=409, code="conflict"), 5, "zerotools: no\n"),
-        (errors.JobFailed("job 3 failed"), 6, "zerotools: job 3 failed\n"),
+        (errors.BadRequest("no such path: x"), 2, "error: no such path: x\n"),
+        (errors.BadFile("x is damaged"), 3, "error: x is damaged\n"),
+        (errors.Unsupported("stage 1"), 4, "error: stage 1\n"),
+        (errors.DaemonUnreachable("nobody there"), 5, "error: nobody there\n"),
+        (errors.DaemonRefused("no", status=409, code="conflict"), 5, "error: no\n"),
+        (errors.JobFailed("job 3 failed"), 6, "error: job 3 failed\n"),
         (
             click.UsageError("Missing argument."),
             2,
-            "zerotools: missing argument (see zerotools verb",
+            "error: missing argument\nhint: see zerotools verb --help\n",
         ),
-        (OSError(errno.ENOSPC, "No space left on device", "/out"), 71, "zerotools: /out: No space"),
-        (errors.BadFile("bad\x1b[2J"), 3, "zerotools: bad\\x1b[2J\n"),
-        (RuntimeError("odd"), 70, "zerotools: this is a defect in zerotools, please report it"),
+        (OSError(errno.ENOSPC, "No space left on device", "/out"), 71, "error: /out: No space"),
+        (errors.BadFile("bad\x1b[2J"), 3, "error: bad\\x1b[2J\n"),
+        (RuntimeError("odd"), 70, "error: this is a defect in zerotools, please report it"),
     ],
 )
 def test_an_error_is_one_sentence_and_a_status(
@@ -53,7 +53,8 @@ def test_an_error_is_one_sentence_and_a_status(
     assert run(group_raising(error), ["verb"]) == status
     shown = capsys.readouterr()
     assert shown.err.startswith(said)
-    assert shown.err.count("\n") == 1
+    assert shown.err.count("error: ") == 1
+    assert all(line.startswith(("error: ", "hint: ")) for line in shown.err.splitlines())
     assert shown.out == ""
 
 
@@ -75,7 +76,7 @@ def test_the_status_of_a_command_is_its_return_value() -> None:
 def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(build(), ["x" * 9]) == 2
     assert capsys.readouterr().err == (
-        "zerotools: there is no command 'xxxxxxxxx' (see zerotools --help)\n"
+        "error: there is no command 'xxxxxxxxx'\nhint: see zerotools --help\n"
     )
 
 

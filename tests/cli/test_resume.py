@@ -20,5 +20,5 @@ def test_a_job_that_is_over_goes_on_as_a_new_one(zerotools: Command, service: Fa
 def test_a_job_that_is_not_over_is_left_alone(zerotools: Command, service: FakeService) -> None:
     service.add(state="running")
     done = zerotools("resume", "1")
-    assert (done.status, done.err) == (5, "zerotools: job 1 is not over: it is running\n")
-    assert zerotools("resume", "9").err == "zerotools: there is no job 9\n"
+    assert (done.status, done.err) == (5, "error: job 1 is not over: it is running\n")
+    assert zerotools("resume", "9").err == "error: there is no job 9\n"

@@ -48,13 +48,13 @@ def test_show_says_where_predictions_are(service: FakeService, client: DaemonCli
 
 def test_show_of_nothing(zerotools: Command) -> None:
     done = zerotools("show", "3")
-    assert (done.status, done.err) == (2, "zerotools: there is no job 3\n")
+    assert (done.status, done.err) == (2, "error: there is no job 3\n")
 
 
 @pytest.mark.parametrize("word", ["abc", "0", "1.5", "-1"])
 def test_show_of_what_is_no_number(zerotools: Command, word: str) -> None:
     done = zerotools("show", "--", word)
-    sentence = f"zerotools: {word} is no job: give its number, which `zerotools queue` lists\n"
+    sentence = f"error: {word} is no job: give its number, which `zerotools queue` lists\n"
     assert (done.status, done.err) == (2, sentence)
 
 

@@ -60,7 +60,7 @@ def test_nothing_is_queued_if_one_file_is_wrong(
     done = zerotools("submit", str(job_file), str(wrong))
     assert done.status == 2
     assert done.err == (
-        f"zerotools: {wrong}: train.stepps: unknown key; did you mean train.steps?\n"
+        f"error: {wrong}: train.stepps: unknown key\nhint: did you mean train.steps?\n"
     )
     assert service.views == {}
 
@@ -82,7 +82,7 @@ def test_files_that_are_no_job(
         path.write_bytes(content)
     assert run(build(), ["submit", str(path)]) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith(f"zerotools: {path}: ")
+    assert shown.startswith(f"error: {path}: ")
     assert said in shown
 
 
@@ -95,7 +95,7 @@ def test_follow_is_for_one_job(zerotools: Command, job_file: Path) -> None:
     done = zerotools("submit", "-f", str(job_file), str(job_file))
     assert (done.status, done.err) == (
         2,
-        "zerotools: --follow is for one job file; there are 2\n",
+        "error: --follow is for one job file; there are 2\n",
     )
 
 
@@ -125,7 +125,7 @@ def test_a_config_that_contradicts_the_job_queues_nothing(
     assert done.status == 2
     assert (
         f"train.batch_size: {job_file} train.batch_size says 12, "
-        f"{config}:2 train_batch_size says 32; make them agree"
+        f"{config}:2 train_batch_size says 32\nhint: make them agree"
     ) in done.err
     assert service.views == {}
 
@@ -138,7 +138,7 @@ def test_a_dry_run_queues_nothing(zerotools: Command, service: FakeService, job_
     assert zerotools("submit", "--dry-run", "-f", str(job_file)).status == 2
     service.error = BadRequest("data.text = a.txt: no file matches")
     refused = zerotools("submit", "--dry-run", str(job_file))
-    assert refused == (2, "", "zerotools: data.text = a.txt: no file matches\n")
+    assert refused == (2, "", "error: data.text = a.txt: no file matches\n")
     assert service.views == {}
 
 
@@ -172,7 +172,7 @@ def test_nobody_answers(job_file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "no.sock"
     assert run(build(), ["submit", str(job_file), "--socket", str(path)]) == 5
     assert capsys.readouterr().err == (
-        f"zerotools: nothing answers at {path}; is zerotoolsd running? Start it with "
+        f"error: nothing answers at {path}\nhint: is zerotoolsd running? Start it with "
         "'zerotoolsd', or set ZEROTOOLS_SOCKET to its socket\n"
     )
 
@@ -224,8 +224,8 @@ class TestFollow:
         done = zerotools("submit", "-f", str(job_file))
         assert (done.status, done.err) == (
             6,
-            "zerotools: job 1 (tiny) failed at step 40 of 40, after 32 s: rank 1 ended with "
-            "status 64: no data; its log: zerotools logs 1\n",
+            "error: job 1 (tiny) failed at step 40 of 40, after 32 s: rank 1 ended with "
+            "status 64: no data\nhint: its log: zerotools logs 1\n",
         )
 
     def test_json_has_the_end_and_nothing_else(self, zerotools: Command, job_file: Path) -> None:

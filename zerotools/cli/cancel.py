@@ -10,6 +10,7 @@ import click
 
 from zerotools.cli import render
 from zerotools.cli.describe import checkpoint_path, is_over, outcome, title
+from zerotools.cli.messages import say_error
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
 from zerotools.core.errors import ZerotoolsError
@@ -43,7 +44,7 @@ def command(job_ids: tuple[int, ...], wait: bool, socket: Path | None, as_json: 
         render.print_json(jobs)
     sys.stdout.flush()
     for refusal in errors[:-1]:
-        click.echo(f"zerotools: {refusal}", err=True)
+        say_error(str(refusal))
     if errors:
         raise errors[-1]
 

@@ -20,7 +20,7 @@ import click
 from zerotools import __version__
 from zerotools.cli.commands import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
-from zerotools.cli.render import clean
+from zerotools.cli.messages import say_error
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 
 EXIT_DEFECT = 70
@@ -100,7 +100,7 @@ def run(group: click.Group, arguments: Sequence[str]) -> int:
             traceback.print_exc()
         message, status = _explain(error)
         if message:
-            sys.stderr.write(f"zerotools: {_printable(message)}\n")
+            say_error(message)
         return status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -125,7 +125,7 @@ def _explain(error: Exception) -> tuple[str, int]:
             return str(error), error.exit_code
         case click.UsageError():
             where = error.ctx.command_path if error.ctx else "zerotools"
-            return f"{_sentence(error.format_message())} (see {where} --help)", error.exit_code
+            return f"{_sentence(error.format_message())}{_manual(error, where)}", error.exit_code
         case click.ClickException():
             return error.format_message(), error.exit_code
         case click.Abort():
@@ -139,14 +139,14 @@ def _explain(error: Exception) -> tuple[str, int]:
     detail = f": {error}" if str(error) else ""
     return (
         f"this is a defect in zerotools, please report it ({name}{detail}); "
-        "the same command with --debug shows where",
+        "run the same command with --debug to see where",
         EXIT_DEFECT,
     )
 
 
-def _printable(message: str) -> str:
-    """Names of files and jobs are part of messages, and must not move the cursor."""
-    return "\n".join(clean(line) for line in message.split("\n"))
+def _manual(error: click.UsageError, where: str) -> str:
+    """Where to look; but an error that has a guess of its own says enough."""
+    return "" if "did you mean" in error.format_message() else f"; see {where} --help"
 
 
 def _sentence(text: str) -> str:

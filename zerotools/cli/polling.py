@@ -44,7 +44,7 @@ class Poller:
             except DaemonUnreachable as error:
                 if until is None:
                     until = self._clock() + self._patience
-                    self.say(f"zerotools: {error}; trying again for a minute")
+                    self.say(f"warning: {error}; trying again for a minute")
                 elif self._clock() > until:
                     raise
             self._pause(self._interval)

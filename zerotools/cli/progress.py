@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from zerotools.cli import render
 
-EVERY_SECONDS = 5.0
+EVERY_SECONDS = 30.0
+"""Between two lines of steps where the stream is not a terminal."""
 Record = Mapping[str, Any]
 
 
@@ -33,6 +34,7 @@ class ProgressLine:
         self.host_peak_bytes: int | None = None
         self._next = 0.0
         self._held: str | None = None
+        self._last: Record | None = None
 
     def show(self, record: Record) -> None:
         """Take one record."""
@@ -52,17 +54,21 @@ class ProgressLine:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Let the last step stay where it is."""
+        """Let the last step stay where it is; on a terminal, show it again below what came after."""
+        if self._tty and self._last is not None and self._held is None:
+            self._step(self._last)
         if self._held is not None:
             self._stream.write("\n" if self._tty else self._held + "\n")
-            self._held = None
+        self._held = self._last = None
         self._stream.flush()
 
     def _step(self, record: Record) -> None:
-        text = step_text(record, self.host_peak_bytes)
+        columns = (render.terminal_columns(self._stream) or 80) - 1 if self._tty else None
+        text = step_text(record, self.host_peak_bytes, columns)
+        self._last = record
         if self._tty:
             self._erase()
-            self._stream.write(render.shorten(text, (render.terminal_columns() or 80) - 1))
+            self._stream.write(text)
             self._held = text
         elif self._clock() >= self._next:
             self._stream.write(text + "\n")
@@ -78,38 +84,64 @@ class ProgressLine:
             self._held = None
 
 
-def step_text(record: Record, host_peak_bytes: int | None = None) -> str:
+def step_text(
+    record: Record, host_peak_bytes: int | None = None, columns: int | None = None
+) -> str:
     """`step 12/40   30%  loss 2.5031  grad 0.81  lr 3.0e-04  15,300 tokens/s  14 s left`.
 
-    The host memory is the peak of all ranks where that is known, else what rank 0 holds.
+    The host memory is the peak of all ranks where that is known, else what rank 0 holds. Where
+    `columns` are too few for all of it, what matters least is left out; the step, the loss and the
+    time left are last to go.
     """
+    parts = [part for part in _parts(record, host_peak_bytes) if part[1]]
+    while columns is not None and len(parts) > 1 and render.width(_joined(parts)) > columns:
+        parts.remove(max(parts, key=lambda part: part[0]))
+    text = _joined(parts)
+    return text if columns is None else render.shorten(text, columns)
+
+
+def _joined(parts: list[tuple[int, str]]) -> str:
+    return "  ".join(text for _, text in parts)
+
+
+def _parts(record: Record, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
+    """What there is to show from left to right, each with the order in which it is given up: the
+    highest first. A text may be empty."""
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
-    parts = [f"step {step}"]
-    if total > 0:
-        parts = [f"step {step:>{len(str(total))}}/{total}", f"{100 * step // total:3d}%"]
-    for name, form in (
-        ("loss", "loss {}"),
-        ("grad_norm", "grad {:.3g}"),
-        ("lr", "lr {:.1e}"),
-        ("loss_scale", "scale {:g}"),
-        ("tokens_per_second", "{:,.0f} tokens/s"),
-        ("mfu", "MFU {:.1%}"),
-    ):
-        if (value := _number(record, name)) is not None:
-            parts.append(form.format(render.loss(value) if name == "loss" else value))
-        elif name == "loss" and "loss" in record:
-            parts.append("loss nan")  # JSON has no NaN: the API says null
-    if skipped := _number(record, "skipped_steps"):
-        parts.append(f"{skipped:.0f} skipped")
-    if host_peak_bytes is not None:
-        parts.append(f"host peak {render.size(host_peak_bytes)}")
-    elif (memory := _number(record, "rss_bytes")) is not None:
-        parts.append(f"host {render.size(memory)} (rank 0)")
-    if (memory := _number(record, "gpu_peak_bytes")) is not None:
-        parts.append(f"GPU {render.size(memory)}")
-    if left := time_left(record):
-        parts.append(f"{left} left")
-    return "  ".join(parts)
+    yield 0, f"step {step:>{len(str(total))}}/{total}" if total > 0 else f"step {step}"
+    yield 3, f"{100 * step // total:3d}%" if total > 0 else ""
+    yield 1, _loss(record)
+    forms = (
+        (7, "grad_norm", "grad {:.3g}"),
+        (8, "lr", "lr {:.1e}"),
+        (9, "loss_scale", "scale {:g}"),
+        (4, "tokens_per_second", "{:,.0f} tokens/s"),
+        (10, "mfu", "MFU {:.1%}"),
+    )
+    for order, name, form in forms:
+        value = _number(record, name)
+        yield order, "" if value is None else form.format(value)
+    skipped = _number(record, "skipped_steps")
+    yield 5, f"{skipped:.0f} skipped" if skipped else ""
+    yield 11, _host_memory(record, host_peak_bytes)
+    memory = _number(record, "gpu_peak_bytes")
+    yield 6, "" if memory is None else f"GPU {render.size(memory)}"
+    left = time_left(record)
+    yield 2, f"{left} left" if left else ""
+
+
+def _loss(record: Record) -> str:
+    value = _number(record, "loss")
+    if value is not None:
+        return f"loss {render.loss(value)}"
+    return "loss nan" if "loss" in record else ""  # JSON has no NaN: the API says null
+
+
+def _host_memory(record: Record, peak_bytes: int | None) -> str:
+    if peak_bytes is not None:
+        return f"host peak {render.size(peak_bytes)}"
+    memory = _number(record, "rss_bytes")
+    return "" if memory is None else f"host {render.size(memory)} (rank 0)"
 
 
 def figures(record: Record) -> str:
@@ -153,7 +185,7 @@ def _number(record: Record, name: str) -> float | None:
 
 
 def event_text(record: Record) -> str:
-    """A record that is no step, in a sentence; empty for one that is nobody's business."""
+    """A record that is not a step, in a sentence; empty for one that users need not see."""
     step, path = int(_number(record, "step") or 0), render.clean(str(record.get("path", "")))
     match record.get("event"):
         case "checkpoint":

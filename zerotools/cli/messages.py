@@ -1,0 +1,83 @@
+"""What goes to standard error: `error:`, `hint:`, `warning:` and `note:`, each with its label.
+
+A message of `zerotools.core.errors` is one sentence that ends with what to do. Where that is a
+clause of its own, after the last semicolon, it is shown as a hint:
+
+    train.stepps: unknown key; did you mean train.steps?
+
+    error: train.stepps: unknown key
+    hint: did you mean train.steps?
+
+On a terminal, lines are wrapped at words to its width, and what follows a label's first line is
+indented. Elsewhere every message is one line, so that programs can search for it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from typing import TextIO
+
+from zerotools.cli import render
+from zerotools.cli.style import paint
+
+_LABELS = {"error": "error", "hint": "busy", "warning": "warning", "note": "quiet"}
+_ADVICE = (
+    *("add", "allow", "ask", "check", "choose", "convert", "copy", "correct", "create", "delete"),
+    *("describe", "did you mean", "end it", "export", "free", "give", "go on", "install", "is it"),
+    *("is zerotoolsd", "its log", "leave", "let", "list", "load", "lower", "make", "merge", "move"),
+    *("name", "pass", "pick", "point", "print", "put", "raise", "read", "redistribute", "remove"),
+    *("rename", "repeat", "report", "resume", "run", "save", "say", "see", "set", "split", "start"),
+    *("state", "stop", "submit", "take", "train", "try", "turn", "update", "upgrade", "use"),
+    *("wait", "write", "zerotools", "the same command with"),
+)
+"""How a clause begins that tells what to do."""
+_HINT = re.compile(rf"^(.*); ((?:{'|'.join(_ADVICE)})\b[^;]*)$", re.DOTALL)
+_NARROWEST = 40
+
+
+def split(message: str) -> tuple[str, str]:
+    """What is wrong, and what to do about it ("" where the message has no clause that says it)."""
+    found = None if "\n" in message else _HINT.match(message)
+    return (found[1], found[2]) if found else (message, "")
+
+
+def say_error(message: str, stream: TextIO | None = None) -> None:
+    """An error, with its hint on a line of its own."""
+    what, hint = split(message)
+    say("error", what, stream)
+    if hint:
+        say("hint", hint, stream)
+
+
+def say(label: str, text: str, stream: TextIO | None = None) -> None:
+    """One message; `label` is error, hint, warning or note. Names in it cannot move the cursor."""
+    stream = stream or sys.stderr
+    columns = render.terminal_columns(stream)
+    shown = paint(f"{label}:", _LABELS[label], stream)
+    lines = [render.clean(line) for line in text.split("\n")]
+    if columns is not None:
+        lines = wrapped(f"{label}:", lines, columns)
+    stream.write(f"{shown} " + "\n".join(lines) + "\n")
+    stream.flush()
+
+
+def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
+    """`lines` cut at words: to `columns`, the first of them after `label`."""
+    width = max(_NARROWEST, columns - 1)
+    cut: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()))
+        first = " " * (len(label) + 1) if not cut else indent
+        cut += textwrap.wrap(
+            line.strip(),
+            width,
+            initial_indent=first,
+            subsequent_indent=indent + "  ",
+            break_long_words=False,  # a path stays whole, so that it can be copied
+            break_on_hyphens=False,
+        ) or [""]
+    if cut:
+        cut[0] = cut[0][len(label) + 1 :]
+    return cut

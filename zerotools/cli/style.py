@@ -1,0 +1,54 @@
+"""Colour, on a terminal that wants it: one word for each meaning, one place that knows escapes.
+
+A stream gets colour where it is a terminal, `NO_COLOR` is unset or empty (https://no-color.org) and
+`TERM` is not `dumb`. Colour repeats what the text says and never says more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TextIO
+
+from zerotools.jobs import states
+
+_RESET = "\x1b[0m"
+_CODES = {
+    "error": "\x1b[1;31m",
+    "bad": "\x1b[31m",
+    "warning": "\x1b[33m",
+    "good": "\x1b[32m",
+    "busy": "\x1b[36m",
+    "quiet": "\x1b[2m",
+    "strong": "\x1b[1m",
+}
+_OF_STATES: Mapping[str, str] = {
+    states.QUEUED: "quiet",
+    states.LAUNCHING: "busy",
+    states.RUNNING: "busy",
+    states.STOPPING: "warning",
+    states.WAITING_RETRY: "warning",
+    states.SUCCEEDED: "good",
+    states.FAILED: "bad",
+    states.CANCELLED: "quiet",
+    states.HALTED: "warning",
+}
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether escapes may be written to `stream`."""
+    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
+def paint(text: str, meaning: str, stream: TextIO) -> str:
+    """`text` in the colour of `meaning`, where `stream` wants colour; spaces around it stay plain."""
+    bare = text.strip()
+    if not bare or not wants_colour(stream):
+        return text
+    return text.replace(bare, f"{_CODES[meaning]}{bare}{_RESET}", 1)
+
+
+def paint_state(state: str, stream: TextIO) -> str:
+    """A job's state as it is shown; `state` may be padded, and have spaces for underscores."""
+    meaning = _OF_STATES.get(state.strip().replace(" ", "_"), "strong")
+    return paint(state, meaning, stream)
