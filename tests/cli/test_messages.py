@@ -1,4 +1,4 @@
-"""Messages: labels, hints on a line of their own, lines that break at words, colour where wanted."""
+"""Messages: labels, hints on lines of their own, lines that break at words, and colour."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class ProgressLine:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Let the last step stay where it is; on a terminal, show it again below what came after."""
+        """Let the last step stay where it is; on a terminal, it stands below what came after."""
         if self._tty and self._last is not None and self._held is None:
             self._step(self._last)
         if self._held is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 from zerotools.cli import render
 from zerotools.cli.describe import Job, age, loss, ranks, steps
 from zerotools.cli.options import json_option, socket_option
+from zerotools.cli.style import paint_state
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
@@ -68,7 +70,8 @@ def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:
 def table(jobs: Sequence[Job], columns: int | None) -> list[str]:
     """Lines of the listing. Reasons that do not fit beside their jobs stand below them, whole."""
     rows = [_row(job) for job in jobs]
-    return render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns)
+    paint = {"state": partial(paint_state, stream=sys.stdout)}
+    return render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns, paint=paint)
 
 
 def _row(job: Job) -> tuple[str, ...]:

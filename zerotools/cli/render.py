@@ -13,7 +13,8 @@ import sys
 import textwrap
 import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TextIO
 
 UNKNOWN = "-"
@@ -102,11 +103,12 @@ def table(
     right: Sequence[str] = (),
     columns: int | None = None,
     indent: int = 0,
+    paint: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
 ) -> list[str]:
     """Lines of a plain table: two spaces between columns, those named in `right` right-aligned.
 
     Every cell is cleaned. Only the last column is shortened, and only where `columns`, the width of
-    the terminal, is given.
+    the terminal, is given. `paint` colours the padded cells of a column, by its header.
     """
     cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
     widths = [max(width(cell) for cell in column) for column in zip(*cells, strict=True)]
@@ -114,12 +116,17 @@ def table(
         left = columns - indent - sum(widths[:-1]) - 2 * (len(widths) - 1)
         widths[-1] = max(min(widths[-1], left), 12)
     lines = []
-    for row in cells:
+    for number, row in enumerate(cells):
         row[-1] = shorten(row[-1], widths[-1])
         padded = [
             " " * (w - width(cell)) + cell if name in right else cell + " " * (w - width(cell))
             for name, cell, w in zip(headers, row, widths, strict=True)
         ]
+        if number:
+            padded = [
+                paint[name](cell) if name in paint else cell
+                for name, cell in zip(headers, padded, strict=True)
+            ]
         lines.append((" " * indent + "  ".join(padded)).rstrip())
     return lines
 
@@ -130,13 +137,14 @@ def table_and_remarks(
     *,
     right: Sequence[str] = (),
     columns: int | None = None,
+    paint: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
 ) -> list[str]:
     """Lines of a table whose last column is sentences: below their rows, whole, if they make it
     wider than `columns`."""
-    lines = table(headers, rows, right=right)
-    if columns is None or all(width(line) <= columns for line in lines):
-        return lines
-    header, *short = table(headers[:-1], [row[:-1] for row in rows], right=right)
+    plain = table(headers, rows, right=right)
+    if columns is None or all(width(line) <= columns for line in plain):
+        return table(headers, rows, right=right, paint=paint)
+    header, *short = table(headers[:-1], [row[:-1] for row in rows], right=right, paint=paint)
     lines = [header]
     for line, row in zip(short, rows, strict=True):
         lines.append(line)

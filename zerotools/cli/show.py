@@ -25,6 +25,7 @@ from zerotools.cli.describe import (
 )
 from zerotools.cli.options import job_argument, json_option, socket_option
 from zerotools.cli.progress import figures, speed, time_left
+from zerotools.cli.style import paint_state
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.dataspec import PREDICTIONS
@@ -117,7 +118,8 @@ def charts(curves: Curves, columns: int, *, braille: bool) -> list[str]:
 
 def page(job: Job, columns: int | None) -> list[str]:
     """Lines of the page."""
-    lines = [f"{title(job)}: {str(job['state']).replace('_', ' ')}"]
+    state = paint_state(str(job["state"]).replace("_", " "), sys.stdout)
+    lines = [f"{title(job)}: {state}"]
     lines += render.fields(_facts(job), indent=2)
     if job["attempts"]:
         rows = [_attempt_row(attempt) for attempt in job["attempts"]]
