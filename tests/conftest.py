@@ -24,6 +24,9 @@ ALONE = ("gpu", "aio")
 NOTED = "marks"
 """What a test's marks are called in its report, which is all that comes from another process."""
 
+# What DeepSpeed compiles is kept with the environment of the tests, not with their user.
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{sys.prefix}/torch_extensions")
+
 settings.register_profile("steady", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("steady")
 
@@ -50,7 +53,7 @@ def _gpus() -> int:
 def _without_async_io() -> str | None:
     if (why := nvme.lacking()) is not None:
         return f"DeepSpeed's async_io cannot be compiled here: {why}"
-    builds = Path(os.environ.get("TORCH_EXTENSIONS_DIR", f"{sys.prefix}/torch_extensions"))
+    builds = Path(os.environ["TORCH_EXTENSIONS_DIR"])
     if (builds / "async_io" / "async_io.so").exists():
         return None
     return f"DeepSpeed's async_io is not in {builds}; scripts/async_io compiles it, in minutes"

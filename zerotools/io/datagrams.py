@@ -54,7 +54,7 @@ def resident_bytes() -> int:
 def encode(tree: dict[str, Any]) -> bytes:
     """The bytes of a datagram; sentences that make it too long are cut."""
     data = _bytes(json.dumps(tree, ensure_ascii=False))
-    for key in ("message", "why"):
+    for key in ("message", "why", "doing"):
         if len(data) > LARGEST_DATAGRAM and isinstance(tree.get(key), str):
             short = _bytes(tree[key])[: LARGEST_DATAGRAM // 4].decode(errors="ignore")
             tree = {**tree, key: short + "…"}

@@ -36,6 +36,7 @@ class Reporter:
         self._utilization: Utilization | None = None
         self.state: Prediction | None = None
         self.has_stepped = False
+        self.doing: str | None = None
 
     def write_to(self, metrics: Metrics) -> None:
         """Write what the steps come to into `metrics` too, which rank 0 alone has."""
@@ -65,6 +66,7 @@ class Reporter:
 
     def prepares(self, doing: str) -> None:
         """What is done before the first step, which may take minutes: `loading the weights`."""
+        self.doing = doing
         if self._leads:
             self._notifier.event("phase", doing=doing)
 

@@ -197,7 +197,7 @@ def make_deepspeed_engine(
         ZerotoolsError: there is no DeepSpeed here, it refuses the configuration, or the model
             cannot be initialised.
     """
-    deepspeed = import_deepspeed(spec)
+    deepspeed = import_deepspeed(spec, reporter)
     config = completed(spec)
     make_adam_ready(deepspeed, config, reporter.say)
     if on_nvme(config):

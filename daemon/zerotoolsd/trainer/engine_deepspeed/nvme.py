@@ -19,7 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import nvme
 from zerotools.jobs.deepspeedconfig import device_of
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.engine_deepspeed.place import BUILDS
+from zerotoolsd.trainer.engine_deepspeed.builds import BUILDS
 
 
 def make_nvme_ready(

@@ -15,16 +15,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils import file_baton
+
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.deepspeedconfig import ADAMS, at, device_of
 from zerotools.jobs.rules import FP16_ON_CPU
 from zerotools.jobs.spec import JobSpec
+from zerotoolsd.trainer.engine_deepspeed.builds import BUILDS, Teller, build_in_own, take_turns
 
-BUILDS, BUILT = "TORCH_EXTENSIONS_DIR", "torch_extensions"
 
-
-def import_deepspeed(spec: JobSpec) -> Any:
-    """The module, set up for the device of `spec`.
+def import_deepspeed(spec: JobSpec, teller: Teller) -> Any:
+    """The module, set up for the device of `spec`; `teller` says what it compiles.
 
     Raises:
         BadRequest: this interpreter has none.
@@ -34,8 +36,7 @@ def import_deepspeed(spec: JobSpec) -> Any:
     programs = Path(sys.executable).parent
     if (programs / "ninja").exists():
         os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    if os.access(sys.prefix, os.W_OK):
-        os.environ.setdefault(BUILDS, str(Path(sys.prefix) / BUILT))
+    _compile_by_turns(teller)
     try:
         import deepspeed
     except ModuleNotFoundError as error:
@@ -54,6 +55,13 @@ def import_deepspeed(spec: JobSpec) -> Any:
     if spec.device == "cpu" and not _can_compile():
         _without_operators_of_the_group(deepspeed)
     return deepspeed
+
+
+def _compile_by_turns(teller: Teller) -> None:
+    own = build_in_own(torch.__version__)
+    loaded = sys.modules.get("torch.utils.cpp_extension")
+    batons = [file_baton] if loaded is None else [file_baton, loaded]
+    take_turns(batons, own=own, teller=teller)
 
 
 @contextmanager

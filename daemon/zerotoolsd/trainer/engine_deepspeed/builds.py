@@ -1,0 +1,185 @@
+"""Where DeepSpeed's operators are compiled, and whose turn it is.
+
+torch marks a directory in which it compiles by a file `lock` (torch/utils/file_baton.py). A process
+that is killed meanwhile leaves it behind, and whoever needs the operator then waits for ever. In a
+directory of ours a lock of the kernel's says who compiles: it ends with its process, so that a
+`lock` which is found under it is a leftover. In a directory of the user's, where programs that know
+nothing of ours compile too, a `lock` is named and waited for, and never removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+BUILDS = "TORCH_EXTENSIONS_DIR"
+TURN = "zerotools.lock"
+"""The file beside torch's `lock` on which the kernel's lock is taken."""
+WAIT_SECONDS = 0.2
+
+
+class Teller(Protocol):
+    """Who says what a rank does."""
+
+    doing: str | None
+
+    def prepares(self, doing: str) -> None:
+        """What is done before the first step."""
+        ...
+
+    def say(self, line: str) -> None:
+        """A line for people."""
+        ...
+
+    def alive(self) -> None:
+        """Something that takes long goes on."""
+        ...
+
+
+def own_directory(torch_version: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's jobs compile for this Python and this torch. Raises RuntimeError: there is
+    no home directory."""
+    given = environment.get("XDG_CACHE_HOME", "")
+    cache = Path(given) if given.startswith("/") else Path.home() / ".cache"
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    # Two environments may have other versions of DeepSpeed, whose operators bear the same names.
+    prefix = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:12]
+    return cache / "zerotools" / "torch_extensions" / f"{python}-torch{torch_version}-{prefix}"
+
+
+def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
+    """Have operators compiled in a directory of ours, unless the user has named one; whether.
+
+    `environment` is changed. Where the directory cannot be made it stays torch's usual one.
+    """
+    if environment.get(BUILDS):
+        return False
+    try:
+        directory = own_directory(torch_version, environment)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (OSError, RuntimeError):
+        return False
+    environment[BUILDS] = str(directory)
+    return True
+
+
+def take_turns(batons: Any, *, own: bool, teller: Teller) -> None:
+    """Have torch compile by turns of ours. `batons` are the modules in which it finds FileBaton."""
+    for module in batons:
+        if hasattr(module, "FileBaton"):
+            module.FileBaton = lambda path, *_, **__: Baton(Path(path), own=own, teller=teller)
+
+
+class Baton:
+    """torch's `FileBaton` for one operator: who has it may compile in its directory.
+
+    `own`: the directory is one in which everybody who compiles holds the kernel's lock.
+    """
+
+    def __init__(
+        self,
+        lock: Path,
+        *,
+        own: bool,
+        teller: Teller,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.lock = lock
+        self._own = own
+        self._teller = teller
+        self._pause = pause
+        self._clock = clock
+        self._turn: int | None = None
+        self._before: str | None = None
+
+    def try_acquire(self) -> bool:
+        """Wait for the turn; always True: whoever comes later finds nothing left to compile."""
+        self._before = self._teller.doing
+        name = self.lock.parent.name
+        if self._own:
+            self._wait_for_turn(name)
+            self._remove_leftover()
+        self._make_lock()
+        if not (self.lock.parent / f"{name}.so").exists():
+            self._teller.prepares(f"compiling {name}")
+        return True
+
+    def _wait_for_turn(self, name: str) -> None:
+        self._turn = os.open(self.lock.with_name(TURN), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+        said = False
+        while not self._has_turn():
+            if not said:
+                self._teller.prepares(f"compiling {name} (another process does it)")
+            said = True
+            self._teller.alive()
+            self._pause(WAIT_SECONDS)
+
+    def _has_turn(self) -> bool:
+        assert self._turn is not None
+        try:
+            fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _remove_leftover(self) -> None:
+        try:
+            age = self._age()
+            self.lock.unlink()
+        except FileNotFoundError:
+            return
+        self._teller.say(f"removed {self.lock}, which a process that is gone left {age} ago")
+
+    def _make_lock(self) -> None:
+        """As torch does, for programs that know nothing of our turns."""
+        said = False
+        while True:
+            try:
+                os.close(os.open(self.lock, os.O_CREAT | os.O_EXCL, 0o600))
+            except FileExistsError:
+                said = said or self._point_out()
+                self._pause(WAIT_SECONDS)
+            else:
+                return
+
+    def _point_out(self) -> bool:
+        try:
+            age = self._age()
+        except FileNotFoundError:
+            return False
+        self._teller.prepares(
+            f"waiting for {self.lock}, made {age} ago: another program compiles there; if none "
+            "does, it was killed and left the file behind: remove it"
+        )
+        self._teller.say(f"waiting for {self.lock}, which was made {age} ago")
+        return True
+
+    def _age(self) -> str:
+        return _in_words(self._clock() - self.lock.stat().st_mtime)
+
+    def wait(self) -> None:
+        """Never needed: `try_acquire` has waited."""
+
+    def release(self) -> None:
+        """The operator is compiled, or cannot be."""
+        self.lock.unlink(missing_ok=True)
+        if self._turn is not None:
+            os.close(self._turn)
+            self._turn = None
+        if self._before is not None and self._teller.doing != self._before:
+            self._teller.prepares(self._before)
+
+
+def _in_words(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
