@@ -138,7 +138,7 @@ def test_a_dry_run_queues_nothing(zerotools: Command, service: FakeService, job_
     assert zerotools("submit", "--dry-run", "-f", str(job_file)).status == 2
     service.error = BadRequest("data.text = a.txt: no file matches")
     refused = zerotools("submit", "--dry-run", str(job_file))
-    assert refused == (2, "", "error: data.text = a.txt: no file matches\n")
+    assert refused == (2, "", f"error: {job_file}: data.text = a.txt: no file matches\n")
     assert service.views == {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from zerotools.cli.describe import Job, checkpoint_path, exported_model, outcome
 from zerotools.cli.follow import Follower
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
-from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable
+from zerotools.cli.queueing import check_all, queue_all
+from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.imports.importing import CONFIG
 from zerotools.jobs.imports.jobkeys import look_up
 from zerotools.jobs.parse import job_from_tree, job_to_dict
+from zerotools.jobs.several import Submission
 from zerotools.jobs.spec import JobSpec
 
 
@@ -45,7 +47,7 @@ def command(
     """Queue one or more training jobs.
 
     A JOBFILE is TOML or JSON; - reads one from standard input. Relative paths in it are taken from
-    its own directory. All files are checked before the first is queued.
+    its own directory. All jobs are checked, also against one another, before the first is queued.
 
     With --deepspeed or --accelerate, the job is what JOBFILE and the config say together, as
     zerotools import prints it; what became of each key of the config is told on standard error.
@@ -57,20 +59,24 @@ def command(
         raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
     if dry_run and follow:
         raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
-    specs = [read_job(path, configs) for path in job_files]
+    jobs = [Submission(_called(path), read_job(path, configs)) for path in job_files]
     if name is not None:
-        specs = [replace(spec, name=name) for spec in specs]
+        jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
     client = DaemonClient(socket)
     if dry_run:
-        return _rehearse(client, specs, as_json)
-    jobs = [_queue(client, spec) for spec in specs]
-    if not as_json:
-        _announce(jobs, follow)
+        return _rehearse(client, jobs, as_json)
+    queued = _queue(client, jobs, as_json)
     if follow:
-        return _follow(client, jobs[0], as_json)
+        return _follow(client, queued[0], as_json)
     if as_json:
-        render.print_json(jobs)
+        render.print_json(queued)
+    else:
+        _say_what_next(queued[-1])
     return 0
+
+
+def _called(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 def read_job(name: str, configs: Configs) -> JobSpec:
@@ -94,17 +100,17 @@ def read_job(name: str, configs: Configs) -> JobSpec:
     return imported.spec
 
 
-def _rehearse(client: DaemonClient, specs: list[JobSpec], as_json: bool) -> int:
+def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> int:
     """Files and machine are looked at by the daemon, as at a submit; without one they are not."""
     try:
-        for spec in specs:
-            client.check(spec)
+        check_all(client, jobs)
     except DaemonUnreachable as error:
         click.echo(f"the files of the job and the machine were not looked at: {error}", err=True)
     if as_json:
-        render.print_json([job_to_dict(spec) for spec in specs])
+        render.print_json([job_to_dict(each.spec) for each in jobs])
         return 0
-    for spec in specs:
+    for each in jobs:
+        spec = each.spec
         job = {
             "spec": job_to_dict(spec),
             "world_size": spec.world_size,
@@ -116,21 +122,28 @@ def _rehearse(client: DaemonClient, specs: list[JobSpec], as_json: bool) -> int:
     return 0
 
 
-def _queue(client: DaemonClient, spec: JobSpec) -> dict[str, Any]:
-    """Submit with a key, so that asking again after a lost answer does not queue it twice."""
-    key = uuid.uuid4().hex
+def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> list[dict[str, Any]]:
+    """Queue the jobs if none is refused, and say so of each; as JSON all at once, also where the
+    queueing broke off."""
+    if len(jobs) > 1:
+        check_all(client, jobs)
+    queued: list[dict[str, Any]] = []
+
+    def tell(job: dict[str, Any]) -> None:
+        queued.append(job)
+        if not as_json:
+            click.echo(f"{title(job)} is queued: {plan(job)}")
+
     try:
-        return client.submit(spec, idempotency_key=key)
-    except DaemonUnreachable:
-        return client.submit(spec, idempotency_key=key)
+        return queue_all(client, jobs, tell)
+    except ZerotoolsError:
+        if as_json:
+            render.print_json(queued)
+        raise
 
 
-def _announce(jobs: list[dict[str, Any]], follow: bool) -> None:
-    for job in jobs:
-        click.echo(f"{title(job)} is queued: {plan(job)}")
-    if follow:
-        return
-    job_id = jobs[-1]["id"]
+def _say_what_next(job: Job) -> None:
+    job_id = job["id"]
     click.echo(f"  see the queue  zerotools queue\n  read its log   zerotools logs -f {job_id}")
     click.echo(f"  stop it        zerotools cancel {job_id}")
 
