@@ -61,8 +61,8 @@ def _moving_start(submission: Submission, writers: dict[str, Submission]) -> Ite
             continue
         yield BadRequest(
             f"{submission.source}: resume_from = {given}: {other.source} writes there, so what the "
-            f"job would go on from is not decided; submit it when {other.source} has ended, or name "
-            "one checkpoint that is there now (step-...)"
+            f"job would go on from is not decided; submit it when {other.source} has ended, or "
+            "name one checkpoint that is there now (step-...)"
         )
 
 
