@@ -25,6 +25,7 @@ from zerotools.formats.layouts import (
     is_deepspeed_file,
     names_in,
 )
+from zerotools.io.regular import check_regular
 
 # A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
@@ -68,6 +69,7 @@ def detect(path: Path) -> Detected:
 
 
 def _detect_file(path: Path) -> Detected:
+    check_regular(path)
     if path.name.endswith(WEIGHTS):
         return Detected("safetensors", path)
     if path.name.endswith(f"{WEIGHTS}.index.json"):

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.regular import open_regular
 
 MAX_OPEN_FILES = 128
 
@@ -25,7 +26,7 @@ class OpenFiles:
 
     def __init__(self, root: Path, flags: int = os.O_RDONLY, most: int = MAX_OPEN_FILES) -> None:
         self._root = root
-        self._flags = flags | os.O_CLOEXEC
+        self._flags = flags
         self._most = most
         self._open: OrderedDict[str, int] = OrderedDict()
         self._users: dict[str, int] = {}
@@ -81,7 +82,7 @@ class OpenFiles:
     def _open_now(self, file: str) -> int:
         path = self._root / file
         try:
-            descriptor = os.open(path, self._flags)
+            descriptor = open_regular(path, self._flags)
         except FileNotFoundError:
             raise BadFile(f"{path} is missing; the checkpoint's metadata names it") from None
         except OSError as error:

@@ -22,6 +22,7 @@ from typing import Any
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.io.names import stays_below_root
+from zerotools.io.regular import open_regular, read_regular
 
 MANIFEST = "MANIFEST.json"
 VERSION = 1
@@ -65,9 +66,7 @@ def read_manifest(directory: Path) -> dict[str, Entry]:
     """
     path = directory / MANIFEST
     try:
-        if path.stat().st_size > _LARGEST_MANIFEST:
-            raise BadFile(f"{path} is larger than {_LARGEST_MANIFEST} bytes: it is no manifest")
-        tree = json.loads(path.read_bytes())
+        tree = json.loads(read_regular(path, _LARGEST_MANIFEST))
     except FileNotFoundError:
         raise BadFile(
             f"{directory} has no {MANIFEST}: the checkpoint was never finished; take an older one"
@@ -147,7 +146,7 @@ def _regular_files(directory: Path) -> Iterator[str]:
 def _digest(path: Path) -> Entry:
     digest, size = hashlib.sha256(), 0
     buffer = memoryview(bytearray(2**20))
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
             size += count

@@ -13,8 +13,10 @@ from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
+from zerotools.io.regular import read_regular
 
 _KEYS = ("dtype", "torch_dtype")
+LARGEST_CONFIG = 2**24
 
 
 def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
@@ -29,10 +31,13 @@ def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
 def adapted_config(path: Path, dtype: DType | None) -> bytes | None:
     """The file's text with `dtype` in it, or None where it is to stay as it is.
 
-    The types of sub-models (`text_config`) change too. A file that is no JSON object stays.
+    The types of sub-models (`text_config`) change too. A file that is not a JSON object stays.
+
+    Raises:
+        BadFile: it is not a regular file, or larger than `LARGEST_CONFIG`.
     """
     try:
-        config: Any = json.loads(path.read_bytes())
+        config: Any = json.loads(read_regular(path, LARGEST_CONFIG))
     except (ValueError, RecursionError):
         return None
     if not isinstance(config, dict) or dtype is None:

@@ -24,6 +24,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.companions import CONFIG
 from zerotools.io.modelconfig import adapted_config, weights_dtype
 from zerotools.io.names import stays_below_root
+from zerotools.io.regular import read_regular
 from zerotools.io.wholefiles import carried_file, literal
 
 ROLES = ("param", "buffer")
@@ -153,9 +154,7 @@ def read_index(path: Path) -> dict[str, str]:
         BadFile: it is no index, or names files outside of its directory.
     """
     try:
-        if path.stat().st_size > _LARGEST_INDEX:
-            raise BadFile(f"{path} is larger than {_LARGEST_INDEX} bytes: it is no index")
-        tree: Any = json.loads(path.read_bytes())
+        tree: Any = json.loads(read_regular(path, _LARGEST_INDEX))
     except (ValueError, RecursionError) as error:
         raise BadFile(f"{path} is not JSON: {error!s:.200}") from None
     weight_map = tree.get("weight_map") if isinstance(tree, dict) else None

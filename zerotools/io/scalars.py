@@ -12,6 +12,7 @@ from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar
+from zerotools.io.regular import regular_file
 
 
 def read_scalar(root: Path, tensor: Tensor) -> Scalar:
@@ -25,8 +26,8 @@ def read_scalar(root: Path, tensor: Tensor) -> Scalar:
         raise BadFile(f"{root}: a number of the optimizer's state is in no file")
     path = root / chunk.file
     try:
-        with path.open("rb") as file:
-            data = os.pread(file.fileno(), tensor.dtype.itemsize, chunk.offset)
+        with regular_file(path) as descriptor:
+            data = os.pread(descriptor, tensor.dtype.itemsize, chunk.offset)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     if len(data) < tensor.dtype.itemsize:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from zerotools.core.checkpoint import Carried, Checkpoint, FilePlan, Literal
+from zerotools.io.regular import regular_file
 
 
 def literal(data: bytes) -> FilePlan:
@@ -13,8 +15,13 @@ def literal(data: bytes) -> FilePlan:
 
 
 def carried_file(path: Path) -> FilePlan:
-    """A file as it is."""
-    size = path.stat().st_size
+    """A file as it is.
+
+    Raises:
+        BadFile: it is not a regular file.
+    """
+    with regular_file(path) as descriptor:
+        size = os.fstat(descriptor).st_size
     return FilePlan(size, carried=[Carried(0, path, 0, size)])
 
 

@@ -8,6 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadFile
+from zerotools.io.modelconfig import LARGEST_CONFIG
+from zerotools.io.regular import read_regular
 from zerotools.ops.reference import Reference
 
 
@@ -52,7 +55,7 @@ def _config_ties(checkpoint: Checkpoint) -> bool:
     if path is None:
         return False
     try:
-        config: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        config: Any = json.loads(read_regular(path, LARGEST_CONFIG))
+    except (OSError, BadFile, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("tie_word_embeddings") is True

@@ -16,6 +16,7 @@ from zerotools.io.files import OpenFiles, sync_directory
 from zerotools.io.journal import NAME as JOURNAL
 from zerotools.io.journal import Journal
 from zerotools.io.names import stays_below_root
+from zerotools.io.regular import regular_file
 from zerotools.io.staging import Staging
 from zerotools.io.transfer import transfer
 from zerotools.ops.plan import Copy, FlatCopy
@@ -186,8 +187,8 @@ def _carry(carried: Carried, output: int) -> None:
         BadFile: the source is cut short.
     """
     path, begin, length = carried.source, carried.source_offset, carried.length
-    with path.open("rb") as source:
-        done = transfer(source.fileno(), begin, output, carried.offset, length)
+    with regular_file(path) as source:
+        done = transfer(source, begin, output, carried.offset, length)
     if done < length:
         raise BadFile(
             f"{path} ends at byte {begin + done}, and {begin + length} were expected; it is "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from zerotools.core.errors import BadFile
 from zerotools.io.arrays import Cast
 from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
+from zerotools.io.regular import open_regular
 from zerotools.ops.cutting import Tile
 from zerotools.ops.fill import fill
 from zerotools.ops.plan import Copy, FlatCopy
@@ -71,7 +73,10 @@ def compare_bytes(
 def _compare_carried(target: Target, directory: Path) -> None:
     for file, file_plan in target.files.items():
         for carried in file_plan.carried:
-            with carried.source.open("rb") as source, (directory / file).open("rb") as output:
+            with (
+                os.fdopen(open_regular(carried.source), "rb") as source,
+                (directory / file).open("rb") as output,
+            ):
                 source.seek(carried.source_offset)
                 output.seek(carried.offset)
                 for done in range(0, carried.length, _READ_BYTES):

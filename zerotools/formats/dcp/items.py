@@ -17,6 +17,7 @@ from zerotools.core.checkpoint import Chunk
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.dcp.metadata import Item
+from zerotools.io.regular import open_regular
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.directory import read_record
 from zerotools.io.torchzip.unpickle import loads
@@ -113,7 +114,7 @@ class _opened:
 
     def __enter__(self) -> Window:
         try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = open_regular(self._path)
         except OSError as error:
             raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
         return Window(self._descriptor, self._path, self._item.offset, self._item.length)

@@ -28,12 +28,14 @@ from zerotools.formats.dcp.jobrecord import (
     write_record,
 )
 from zerotools.io.manifest import verify_manifest
+from zerotools.io.regular import read_regular
 
 DCP = "dcp"
 LATEST = "latest"
 BEST = "best"
 STAGING_PREFIX = ".tmp-"
 TRASH_PREFIX = ".trash-"
+_LARGEST_HINT = 4096
 _NAME = re.compile(r"step-(\d{8,})")
 
 __all__ = [
@@ -187,8 +189,8 @@ def resolve(path: Path, *, digests: bool = True) -> Choice:
 def hinted(output_dir: Path, hint: str) -> Path | None:
     """The directory that the hint (`latest`, `best`) names, if it names one that exists."""
     try:
-        name = (output_dir / hint).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):  # none yet, or something of the user's
+        name = read_regular(output_dir / hint, _LARGEST_HINT).decode().strip()
+    except (OSError, UnicodeDecodeError, BadFile):  # none yet, or something of the user's
         return None
     if step_of(name) is None or not (output_dir / name).is_dir():
         return None

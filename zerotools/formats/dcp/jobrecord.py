@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.regular import read_regular
 
 RECORD = "job.json"
 FORMAT = "zerotools-job-checkpoint"
 VERSION = 1
 RNG_PER_RANK = "per-rank"
 RNG_RESEED = "reseed"
+_LARGEST_RECORD = 2**28  # it lists names of parameters
 _OPTIONS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 
@@ -191,7 +193,7 @@ def read_record(directory: Path) -> JobRecord:
     """
     path = directory / RECORD
     try:
-        tree = json.loads(path.read_bytes())
+        tree = json.loads(read_regular(path, _LARGEST_RECORD))
     except (FileNotFoundError, NotADirectoryError):
         raise BadFile(f"{directory} has no {RECORD}: it is no checkpoint of a job") from None
     except (ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.names import stays_below_root
+from zerotools.io.regular import read_regular
 from zerotools.io.torchzip.unpickle import loads
 from zerotools.io.torchzip.values import describe
 
@@ -66,10 +67,7 @@ def read_metadata(path: Path) -> Metadata:
         BadFile: it is damaged, or says what cannot be.
         Unsupported: items are compressed or encrypted, or of an unknown element type.
     """
-    size = path.stat().st_size
-    if size > LARGEST_METADATA:
-        raise Unsupported(f"{path} has {size} bytes; at most {LARGEST_METADATA} are read")
-    tree = loads(path.read_bytes(), source=path)
+    tree = loads(read_regular(path, LARGEST_METADATA), source=path)
     return _Reader(path).metadata(tree)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.deepspeed.files import is_tag_directory
+from zerotools.io.regular import open_regular
 
 LATEST = ("latest", "latest_universal")
 _LARGEST_LATEST = 4096
@@ -81,7 +83,8 @@ def _read_latest(path: Path) -> str | None:
         file = path / name
         if not file.is_file():
             continue
-        data = file.read_bytes()[: _LARGEST_LATEST + 1]
+        with os.fdopen(open_regular(file), "rb") as stream:
+            data = stream.read(_LARGEST_LATEST + 1)
         try:
             text = data.decode().strip()
         except UnicodeDecodeError:

@@ -75,11 +75,13 @@ def read_config(path: Path) -> dict[str, Any]:
         BadRequest: there is none at `path`.
     """
     try:
-        if path.stat().st_size > LARGEST_CONFIG:
+        with path.open("rb") as stream:  # a user's, who may give a pipe
+            data = stream.read(LARGEST_CONFIG + 1)
+        if len(data) > LARGEST_CONFIG:
             raise BadRequest(
-                f"{path} is larger than {LARGEST_CONFIG} bytes: it is no configuration"
+                f"{path} is larger than {LARGEST_CONFIG} bytes: it is not a configuration"
             )
-        tree: Any = json.loads(path.read_bytes())
+        tree: Any = json.loads(data)
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

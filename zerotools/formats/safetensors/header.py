@@ -11,6 +11,7 @@ belongs to exactly one tensor, and each has the size that its type and shape giv
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -20,6 +21,7 @@ from typing import Any, TypeGuard
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.regular import open_regular
 
 LARGEST_HEADER = 100_000_000
 METADATA = "__metadata__"
@@ -55,7 +57,7 @@ def read_header(path: Path) -> Header:
         BadFile: the file is no safetensors file, is cut short, or its header is inconsistent.
         Unsupported: an element type that zerotools cannot move.
     """
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
         length = int.from_bytes(file.read(8), "little")

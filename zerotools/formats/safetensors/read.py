@@ -86,7 +86,7 @@ def _choose(path: Path) -> tuple[list[str], dict[str, str] | None]:
     """Names of the files to read, and the index's map of tensors to files if there is one."""
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
-    if path.is_file():
+    if not path.is_dir():
         return [path.name], None
     names = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
     if _PREFERRED in names:

@@ -20,6 +20,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.safetensors.header import Header
+from zerotools.io.regular import read_regular
 
 SHARD = re.compile(r"shard-(\d{5,})-model-(\d{5,})-of-(\d{5,})\.safetensors")
 HF_METADATA = ".hf_metadata"
@@ -143,9 +144,7 @@ def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> I
 def _json(path: Path) -> dict[str, Any]:
     """A small file that need not be there, nor be an object."""
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            return {}
-        tree: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        tree: Any = json.loads(read_regular(path, _LARGEST_JSON))
+    except (OSError, BadFile, ValueError, RecursionError):
         return {}
     return tree if isinstance(tree, dict) else {}

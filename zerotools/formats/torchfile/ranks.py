@@ -16,10 +16,12 @@ from zerotools.formats.torchfile.names import RankGroup, optimizer_of
 from zerotools.formats.torchfile.optimizer import names_by_number
 from zerotools.formats.torchfile.pieces import SHARDED
 from zerotools.io.companions import companions
+from zerotools.io.regular import read_regular
 
 _FLAT = "flat_param"
 _MOST_NAMED = 1000
 _VERL_CONFIG, _VERL_MODEL = "fsdp_config.json", "huggingface"
+_LARGEST_CONFIG = 2**16
 
 
 def choose(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
@@ -161,8 +163,8 @@ def _notes(model: RankGroup, parts: Sequence[Opened], said: str | None) -> tuple
 def _said_size(path: Path) -> int | None:
     """The number of ranks that verl's fsdp_config.json says."""
     try:
-        tree: Any = json.loads((path / _VERL_CONFIG).read_bytes()[:65536])
-    except (OSError, ValueError, RecursionError):
+        tree: Any = json.loads(read_regular(path / _VERL_CONFIG, _LARGEST_CONFIG))
+    except (OSError, BadFile, ValueError, RecursionError):
         return None
     size = tree.get("world_size") if isinstance(tree, dict) else None
     return size if type(size) is int else None

@@ -27,7 +27,7 @@ def read(path: Path) -> Checkpoint:
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
-    if path.is_file():
+    if not path.is_dir():
         return _read_file(path)
     listed = sorted(entry.name for entry in path.iterdir())
     single = [name for name in listed if SINGLE.fullmatch(name)]

@@ -10,6 +10,7 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
+from zerotools.io.regular import open_regular
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.directory import Record
 from zerotools.io.torchzip.legacy import is_legacy, read_legacy
@@ -38,7 +39,7 @@ class TorchFile:
         """
         path = root / name
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(path)
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         try:
@@ -58,7 +59,7 @@ class TorchFile:
     def payload(self, storage: Storage) -> int:
         """Byte offset of a storage in the file."""
         if storage.key not in self._offsets:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(self.path)
             try:
                 archive = Archive(Window.whole(descriptor, self.path), self.records)
                 self._offsets[storage.key] = archive.payload(storage)
