@@ -22,5 +22,6 @@ def test_an_interrupted_run_says_how_to_go_on(
     partial_of(tmp_path / "out").mkdir()
     with pytest.raises(KeyboardInterrupt), hint_at_resuming(conversion):
         raise KeyboardInterrupt
-    said = f"{tmp_path}/out.partial is kept; the same command with --resume goes on\n"
+    kept = f"note: {tmp_path}/out.partial is kept"
+    said = f"{kept}; run the same command with --resume to continue\n"
     assert capsys.readouterr().err == said

@@ -31,6 +31,15 @@ def test_a_pipe_gets_the_bytes_unchanged(running: FakeService, client: DaemonCli
     assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == COLOURED
 
 
+@pytest.mark.parametrize("lines", [0, 1, 3, 40_000, 200_000])
+def test_the_tail_is_the_last_lines(running: FakeService, zerotools: Command, lines: int) -> None:
+    text = "".join(f"line {n}\n" for n in range(100_000))
+    running.write(1, "rank-1.log", text.encode())
+    done = zerotools("logs", "--rank", "1", "--tail", str(lines))
+    whole = ["other", *text.splitlines()]
+    assert done.out.splitlines() == (whole[-lines:] if lines else [])
+
+
 def test_all_ranks_are_told_apart(zerotools: Command, running: FakeService) -> None:
     done = zerotools("logs", "1", "--rank", "all")
     assert done.out.splitlines() == [

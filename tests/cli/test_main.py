@@ -11,6 +11,8 @@ import click
 import pytest
 
 from zerotools import __version__
+from zerotools.cli import synonyms
+from zerotools.cli.commands import COMMANDS
 from zerotools.cli.main import build, run
 from zerotools.core import errors
 
@@ -78,6 +80,31 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == (
         "error: there is no command 'xxxxxxxxx'\nhint: see zerotools --help\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("ps", "queue"),
+        ("list", "queue"),
+        ("kill", "cancel"),
+        ("merge", "consolidate"),
+        ("zero_to_fp32", "consolidate"),
+        ("consolidat", "consolidate"),
+        ("nvidia-smi", "monitor"),
+    ],
+)
+def test_what_other_tools_call_a_command_is_answered_with_ours(
+    word: str, ours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(build(), [word]) == 2
+    said = f"error: there is no command {word!r}\nhint: did you mean {ours}?\n"
+    assert capsys.readouterr().err == said
+
+
+def test_every_synonym_is_of_a_command() -> None:
+    assert set(synonyms.COMMANDS.values()) <= set(COMMANDS)
+    assert not set(synonyms.COMMANDS) & set(COMMANDS)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

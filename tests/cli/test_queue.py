@@ -67,3 +67,11 @@ def test_a_terminal_that_is_not_utf8_gets_escapes(
         check=True,
     )
     assert b" na\\xefve " in done.stdout
+
+
+def test_the_newest_alone(zerotools: Command, service: FakeService) -> None:
+    for _ in range(4):
+        service.add(state="succeeded")
+    lines = zerotools("queue", "--all", "--limit", "2").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["id", "3", "4", "..."]
+    assert len(zerotools("queue", "--all", "-n", "4").out.splitlines()) == 5

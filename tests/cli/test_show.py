@@ -51,11 +51,25 @@ def test_show_of_nothing(zerotools: Command) -> None:
     assert (done.status, done.err) == (2, "error: there is no job 3\n")
 
 
-@pytest.mark.parametrize("word", ["abc", "0", "1.5", "-1"])
-def test_show_of_what_is_no_number(zerotools: Command, word: str) -> None:
+@pytest.mark.parametrize("word", ["abc", "1.5", "-1"])
+def test_show_of_what_is_not_a_job(zerotools: Command, word: str) -> None:
     done = zerotools("show", "--", word)
-    sentence = f"error: {word} is no job: give its number, which `zerotools queue` lists\n"
-    assert (done.status, done.err) == (2, sentence)
+    hint = "give the number or the name of one that `zerotools queue --all` lists"
+    assert (done.status, done.err) == (
+        2,
+        f"error: no job has the name {word!r}\nhint: {hint}\n",
+    )
+
+
+def test_what_was_set_is_shown_and_the_defaults_where_asked_for(
+    zerotools: Command, service: FakeService
+) -> None:
+    service.add()
+    shown = zerotools("show", "1").out
+    assert "train.steps" in shown
+    assert "train.batch_size" in shown
+    assert "train.betas" not in shown
+    assert "train.betas" in zerotools("show", "1", "--spec").out
 
 
 def test_at_80_columns_why_attempts_ended_stands_whole_below_them(
@@ -68,7 +82,7 @@ def test_at_80_columns_why_attempts_ended_stands_whole_below_them(
         latest_checkpoint={"step": 10, "path": "/o/step-10"},
     )
     lines = page(client.job(1), 80)
-    attempts = lines[lines.index("") : lines.index("job file")]
+    attempts = lines[lines.index("") : lines.index("job file (its defaults: --spec)")]
     assert max(map(len, attempts)) <= 80
     assert cause.split()[-1] in "\n".join(lines)
     assert "  go on       zerotools resume 1" in lines

@@ -10,6 +10,7 @@ import click
 
 from zerotools.cli import render
 from zerotools.cli.describe import checkpoint_path, is_over, outcome, title
+from zerotools.cli.jobreference import find_job, jobs_argument
 from zerotools.cli.messages import say_error
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
@@ -18,21 +19,23 @@ from zerotools.jobs.client import DaemonClient
 
 
 @click.command("cancel")
-@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, type=click.IntRange(min=1))
+@jobs_argument
 @click.option("-w", "--wait", is_flag=True, help="Return when the jobs are over.")
 @socket_option
 @json_option
-def command(job_ids: tuple[int, ...], wait: bool, socket: Path | None, as_json: bool) -> None:
+def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_json: bool) -> None:
     """Stop jobs. One that runs saves a checkpoint at its next step first.
+
+    A JOB is a number, or the name of one that is not over.
 
     Only the user who submitted a job, and root, may cancel it.
     """
     client = DaemonClient(socket)
     jobs: list[dict[str, Any]] = []
     errors: list[ZerotoolsError] = []
-    for job_id in dict.fromkeys(job_ids):
+    for reference in dict.fromkeys(references):
         try:
-            jobs.append(client.cancel(job_id))
+            jobs.append(client.cancel(int(find_job(client, reference)["id"])))
         except ZerotoolsError as error:  # the other jobs are cancelled all the same
             errors.append(error)
         else:

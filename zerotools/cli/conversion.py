@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +11,10 @@ from typing import Any
 
 import click
 
+from zerotools.cli.bar import progress
+from zerotools.cli.messages import say
 from zerotools.cli.quantities import ByteSize
-from zerotools.cli.render import clean, duration, print_json, size
+from zerotools.cli.render import duration, print_json, size
 from zerotools.io.staging import partial_of
 from zerotools.ops.conversion import Conversion, Unchanged, check_output, perform, prove
 from zerotools.ops.execute import Report
@@ -86,7 +87,7 @@ def carry_out(
         return
     began = time.monotonic()
     to_handle = conversion.bytes_of_tensors * (2 if how.verify else 1)
-    with _progress(to_handle, verb) as on_bytes, hint_at_resuming(conversion):
+    with hint_at_resuming(conversion), progress(to_handle, verb) as on_bytes:
         report = perform(
             conversion,
             budget=how.budget,
@@ -176,11 +177,11 @@ def _print_notes(conversion: Conversion) -> None:
     for dropped in conversion.target.dropped:
         reasons.setdefault(dropped.why, []).append(dropped.what)
     for why, what in reasons.items():
-        click.echo(f"dropped: {clean(', '.join(what))} ({clean(why)})", err=True)
+        say("dropped", f"{', '.join(what)} ({why})")
     for note in conversion.notes:
-        click.echo(f"note: {note}", err=True)
+        say("note", note)
     for warning in conversion.warnings:
-        click.echo(f"warning: {warning}; what is written here does not need it", err=True)
+        say("warning", f"{warning}; what is written here does not need it")
 
 
 def _losses_json(report: Report) -> dict[str, Any]:
@@ -209,9 +210,9 @@ def _print_losses(report: Report) -> None:
         if lost.nans or lost.infinities:
             lines.append(f"{key} holds {lost.nans} NaN and {lost.infinities} infinite values")
     for line in lines[:MOST_LOSSES]:
-        click.echo(f"note: {clean(line)}", err=True)
+        say("note", line)
     if len(lines) > MOST_LOSSES:
-        click.echo(f"note: and {len(lines) - MOST_LOSSES} more (--json lists all)", err=True)
+        say("note", f"and {len(lines) - MOST_LOSSES} more (--json lists all)")
 
 
 @contextmanager
@@ -222,21 +223,5 @@ def hint_at_resuming(conversion: Conversion) -> Iterator[None]:
     except KeyboardInterrupt:
         partial = partial_of(conversion.destination)
         if partial.exists():
-            click.echo(f"{partial} is kept; the same command with --resume goes on", err=True)
+            say("note", f"{partial} is kept; run the same command with --resume to continue")
         raise
-
-
-@contextmanager
-def _progress(total: int, verb: str) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr where that is a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, desc=verb, unit="B", unit_scale=True, unit_divisor=1024) as bar:
-
-        def advance(count: int) -> None:
-            bar.update(count)
-
-        yield advance

@@ -6,7 +6,6 @@ may load a module that is not needed.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 
@@ -14,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from zerotools.cli.commands import SECTIONS, Entry
+from zerotools.cli.synonyms import meant
 
 
 def debug_option() -> click.Option:
@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         """As click does, with the nearest names for one that does not exist."""
         name = args[0]
         if name not in self.entries and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, self.entries, n=2)
+            near = meant(name, self.entries)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx=ctx)
         return super().resolve_command(ctx, args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +11,16 @@ import click
 
 from zerotools.cli import render
 from zerotools.cli.describe import Job, is_over, outcome, title
+from zerotools.cli.jobreference import find_job, job_argument
 from zerotools.cli.loglines import LogSink, sink
-from zerotools.cli.options import job_argument, json_option, socket_option
+from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, JobFailed
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.states import SUCCEEDED
 
 PART = 1 << 20
+TAIL_BYTES = 1 << 16
 
 
 @click.command("logs")
@@ -29,31 +32,44 @@ PART = 1 << 20
 @click.option(
     "--rank", default="0", show_default=True, metavar="R", help="Of this rank, or of 'all'."
 )
+@click.option(
+    "-n",
+    "--tail",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Begin with the last N lines of each rank.",
+)
 @socket_option
 @json_option
 def command(
-    job_id: int,
+    reference: str | None,
     follow: bool,
     attempt: int | None,
     rank: str,
+    tail: int | None,
     socket: Path | None,
     as_json: bool,
 ) -> int:
     """Print what a job wrote to standard output and standard error.
+
+    JOB is a number or a name; without it, the newest job is meant.
 
     On a terminal, escape sequences are shown instead of obeyed; into a pipe, one rank's bytes go
     unchanged. With --follow, later attempts are followed too, unless --attempt names one, and the
     exit status is 6 if the job did not succeed.
     """
     client = DaemonClient(socket)
-    job = client.job(job_id)
+    job = find_job(client, reference)
     ranks = parse_ranks(rank, job)
-    reader = LogReader(client, job_id, ranks, sink(as_json=as_json, prefixed=rank == "all"))
+    output = sink(as_json=as_json, prefixed=rank == "all")
+    reader = LogReader(client, int(job["id"]), ranks, output)
     if not job["attempts"] and not follow:
         why = f": {render.clean(job['reason'])}" if job["reason"] else ""
         click.echo(f"{title(job)} has not started, so there is no log yet{why}", err=True)
         return 0
     try:
+        if tail is not None and job["attempts"]:
+            reader.skip_to_tail(attempt or job["attempt"]["number"], tail)
         if follow:
             reader.follow(attempt, Poller())
         else:
@@ -88,6 +104,40 @@ class LogReader:
         self._id = job_id
         self._ranks = ranks
         self._offsets: dict[tuple[int, int], int] = {}
+
+    def skip_to_tail(self, attempt: int, lines: int) -> None:
+        """Let the next copy of `attempt` begin with the last `lines` lines of each rank."""
+        for rank in self._ranks:
+            self._offsets[attempt, rank] = self._tail_offset(attempt, rank, lines)
+
+    def _tail_offset(self, attempt: int, rank: int, lines: int) -> int:
+        """Where the last `lines` lines begin: read from the end, twice as much each time."""
+        span = TAIL_BYTES
+        while True:
+            part = self._client.logs(
+                self._id, attempt=attempt, rank=rank, offset=-span, limit=min(span, PART)
+            )
+            begin = part.next_offset - len(part.data)
+            data = part.data + self._rest(attempt, rank, part.next_offset, begin + span)
+            places = [found.start() for found in re.finditer(rb"\n", data[:-1])]
+            if len(places) >= lines:
+                return begin + (places[-lines] + 1 if lines else len(data))
+            if begin == 0:
+                return 0
+            span *= 2
+
+    def _rest(self, attempt: int, rank: int, offset: int, end: int) -> bytes:
+        """What lies in [offset, end), for spans that one answer is too short for."""
+        found = b""
+        while offset < end:
+            part = self._client.logs(
+                self._id, attempt=attempt, rank=rank, offset=offset, limit=min(PART, end - offset)
+            )
+            if not part.data:
+                break
+            found += part.data
+            offset = part.next_offset
+        return found
 
     def copy(self, attempt: int) -> bool:
         """All that there is by now, rank by rank. True: the attempt will write no more."""

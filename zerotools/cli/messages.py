@@ -22,7 +22,13 @@ from typing import TextIO
 from zerotools.cli import render
 from zerotools.cli.style import paint
 
-_LABELS = {"error": "error", "hint": "busy", "warning": "warning", "note": "quiet"}
+_LABELS = {
+    "error": "error",
+    "hint": "busy",
+    "warning": "warning",
+    "note": "quiet",
+    "dropped": "warning",
+}
 _ADVICE = (
     *("add", "allow", "ask", "check", "choose", "convert", "copy", "correct", "create", "delete"),
     *("describe", "did you mean", "end it", "export", "free", "give", "go on", "install", "is it"),
@@ -52,7 +58,7 @@ def say_error(message: str, stream: TextIO | None = None) -> None:
 
 
 def say(label: str, text: str, stream: TextIO | None = None) -> None:
-    """One message; `label` is error, hint, warning or note. Names in it cannot move the cursor."""
+    """One message; `label` is a key of `_LABELS`. Names in it cannot move the cursor."""
     stream = stream or sys.stderr
     columns = render.terminal_columns(stream)
     shown = paint(f"{label}:", _LABELS[label], stream)

@@ -25,31 +25,40 @@ LONGEST_NAME = 40
 
 @click.command("queue")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Jobs that are over, too.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="The newest N of them alone."
+)
 @socket_option
 @json_option
-def command(show_all: bool, socket: Path | None, as_json: bool) -> None:
+def command(show_all: bool, limit: int | None, socket: Path | None, as_json: bool) -> None:
     """List the jobs that wait or run, with what they wait for.
 
     The age of a job that is over is the time since its end.
     """
     client = DaemonClient(socket)
-    jobs = all_jobs(client) if show_all else open_jobs(client)
+    jobs = all_jobs(client, limit) if show_all else open_jobs(client)
+    left_out = 0 if limit is None else max(0, len(jobs) - limit)
+    jobs = jobs[left_out:]
     if as_json:
         render.print_json(jobs)
     elif jobs:
         render.print_lines(table(jobs, render.terminal_columns(sys.stdout)))
+        if left_out:
+            click.echo(f"... older jobs are left out (--limit {limit})")
     elif show_all:
         click.echo("there are no jobs; queue one with: zerotools submit JOBFILE")
     else:
         click.echo("no job waits or runs; those that are over: zerotools queue --all")
 
 
-def all_jobs(client: DaemonClient) -> list[dict[str, Any]]:
-    """Every job, the oldest first."""
+def all_jobs(client: DaemonClient, most: int | None = None) -> list[dict[str, Any]]:
+    """Every job, or the newest `most` and one, the oldest first."""
     found: list[dict[str, Any]] = []
     page = client.jobs(limit=PAGE)
     while page:
         found += page
+        if most is not None and len(found) > most:
+            break
         page = client.jobs(limit=PAGE, after=page[-1]["id"]) if len(page) == PAGE else []
     return found[::-1]
 

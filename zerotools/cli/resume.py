@@ -8,21 +8,23 @@ import click
 
 from zerotools.cli import render
 from zerotools.cli.describe import title
+from zerotools.cli.jobreference import find_job, job_argument
 from zerotools.cli.options import json_option, socket_option
 from zerotools.jobs.client import DaemonClient
 
 
 @click.command("resume")
-@click.argument("job_id", metavar="JOB", type=click.IntRange(min=1))
+@job_argument
 @socket_option
 @json_option
-def command(job_id: int, socket: Path | None, as_json: bool) -> None:
+def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
     """Go on with a job that is over: a new job, in the same directory.
 
     It runs the same job file from the newest checkpoint that is whole, or from the start where
-    there is none.
+    there is none. JOB is a number or a name; without it, the newest job is meant.
     """
-    job = DaemonClient(socket).resume(job_id)
+    client = DaemonClient(socket)
+    job = client.resume(int(find_job(client, reference)["id"]))
     if as_json:
         render.print_json(job)
         return

@@ -23,11 +23,13 @@ from zerotools.cli.describe import (
     steps,
     title,
 )
-from zerotools.cli.options import job_argument, json_option, socket_option
+from zerotools.cli.jobreference import find_job, job_argument
+from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.progress import figures, speed, time_left
 from zerotools.cli.style import paint_state
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.convert import plain
 from zerotools.jobs.dataspec import PREDICTIONS
 from zerotools.jobs.states import SUCCEEDED
 
@@ -47,6 +49,7 @@ ATTEMPT_HEADERS = (
 
 @click.command("show")
 @job_argument
+@click.option("--spec", "whole_spec", is_flag=True, help="The job file with every default.")
 @click.option("--plot", is_flag=True, help="Draw the loss and the memory instead.")
 @click.option(
     "-o",
@@ -58,9 +61,16 @@ ATTEMPT_HEADERS = (
 @socket_option
 @json_option
 def command(
-    job_id: int, plot: bool, output: Path | None, socket: Path | None, as_json: bool
+    reference: str | None,
+    whole_spec: bool,
+    plot: bool,
+    output: Path | None,
+    socket: Path | None,
+    as_json: bool,
 ) -> None:
     """Show one job: its state and why, its attempts with their peaks of memory, its checkpoints.
+
+    JOB is a number or a name; without it, the newest job is meant.
 
     With --plot, draw its loss and memory by step in the terminal, or with -o as a picture, for
     which matplotlib must be installed (pip install 'zerotools[plot]').
@@ -69,13 +79,14 @@ def command(
     """
     _check_options(plot, output, as_json)
     client = DaemonClient(socket)
-    job = client.job(job_id)
+    job = find_job(client, reference)
     if plot:
         _plot(job, curves_of(client, job), output)
     elif as_json:
         render.print_json(job)
     else:
-        render.print_lines(page(job, render.terminal_columns(sys.stdout)))
+        columns = render.terminal_columns(sys.stdout)
+        render.print_lines(page(job, columns, whole_spec=whole_spec))
 
 
 def _check_options(plot: bool, output: Path | None, as_json: bool) -> None:
@@ -116,7 +127,7 @@ def charts(curves: Curves, columns: int, *, braille: bool) -> list[str]:
     return lines[1:]
 
 
-def page(job: Job, columns: int | None) -> list[str]:
+def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str]:
     """Lines of the page."""
     state = paint_state(str(job["state"]).replace("_", " "), sys.stdout)
     lines = [f"{title(job)}: {state}"]
@@ -128,8 +139,9 @@ def page(job: Job, columns: int | None) -> list[str]:
             "",
             *render.table_and_remarks(ATTEMPT_HEADERS, rows, right=right, columns=columns),
         ]
-    lines += ["", "job file"]
-    return lines + render.fields(flatten(job["spec"]), indent=2)
+    spec = job["spec"] if whole_spec else set_keys(job["spec"])
+    lines += ["", "job file" if whole_spec else "job file (its defaults: --spec)"]
+    return lines + render.fields(flatten(spec), indent=2)
 
 
 def _facts(job: Job) -> Iterator[tuple[str, str]]:
@@ -184,6 +196,25 @@ def _exit(attempt: Mapping[str, Any]) -> str:
     if attempt["signal"] is not None:
         return f"signal {attempt['signal']}"
     return render.UNKNOWN if attempt["exit_code"] is None else str(attempt["exit_code"])
+
+
+def set_keys(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a job file whose values are not the defaults, and those that this version does
+    not know."""
+    from zerotools.jobs.imports.jobkeys import default_of, job_keys
+
+    known = job_keys()
+
+    def kept(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in tree.items():
+            key = f"{prefix}{name}"
+            if isinstance(value, Mapping) and key not in known:
+                if inner := dict(kept(value, f"{key}.")):
+                    yield name, inner
+            elif key not in known or value not in (plain(default_of(key)), {}):
+                yield name, value
+
+    return dict(kept(spec, ""))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

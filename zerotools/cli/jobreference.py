@@ -1,0 +1,93 @@
+"""Which job a command means: a number, a name, or none for the newest; and their completion.
+
+Several jobs may have one name, as those do that go on with one another. The newest is meant, unless
+more than one of them is not over: then the command asks for a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.states import TERMINAL
+
+PAGE = 1000
+_COMPLETION_SECONDS = 1.0
+_MOST_COMPLETED = 100
+
+Job = Mapping[str, Any]
+
+
+def _complete(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Numbers of the newest jobs, or names once a letter was typed; nothing without a daemon."""
+    socket: Path | None = context.params.get("socket")
+    try:
+        client = DaemonClient(socket, timeout_seconds=_COMPLETION_SECONDS)
+        jobs = client.jobs(limit=_MOST_COMPLETED)
+    except ZerotoolsError:
+        return []
+    described = {str(job["id"]): f"{job['name'] or ''} {job['state']}".strip() for job in jobs}
+    if incomplete and not incomplete.isdecimal():
+        described = {str(job["name"]): str(job["state"]) for job in reversed(jobs) if job["name"]}
+    return [
+        CompletionItem(word, help=text)
+        for word, text in described.items()
+        if word.startswith(incomplete)
+    ]
+
+
+job_argument = click.argument(
+    "reference", metavar="[JOB]", required=False, shell_complete=_complete
+)
+"""One job: its number or its name; the newest job where it is left out."""
+jobs_argument = click.argument(
+    "references", metavar="JOB...", nargs=-1, required=True, shell_complete=_complete
+)
+
+
+def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
+    """The job that `reference` means.
+
+    Raises:
+        BadRequest: there is none, or several that are not over have the name.
+    """
+    if reference is None:
+        return _newest(client)
+    if reference.isascii() and reference.isdecimal():
+        if not reference.strip("0"):
+            raise BadRequest(f"there is no job {reference}; see zerotools queue --all")
+        return client.job(int(reference))
+    named = [job for job in _all(client) if job["name"] == reference]
+    if not named:
+        raise BadRequest(
+            f"no job has the name {reference!r}; give the number or the name of one that "
+            "`zerotools queue --all` lists"
+        )
+    going = [job for job in named if job["state"] not in TERMINAL]
+    if len(going) > 1:
+        numbers = ", ".join(str(job["id"]) for job in reversed(going))
+        raise BadRequest(f"jobs {numbers} have the name {reference!r}; give the number of one")
+    return (going or named)[0]
+
+
+def _newest(client: DaemonClient) -> dict[str, Any]:
+    jobs = client.jobs(limit=1)
+    if not jobs:
+        raise BadRequest("there are no jobs yet; submit one with: zerotools submit JOBFILE")
+    return jobs[0]
+
+
+def _all(client: DaemonClient) -> Iterator[dict[str, Any]]:
+    """Every job, the newest first."""
+    page = client.jobs(limit=PAGE)
+    while page:
+        yield from page
+        page = client.jobs(limit=PAGE, after=page[-1]["id"]) if len(page) == PAGE else []

@@ -1,0 +1,29 @@
+"""Commands by the names that other tools give them, so that a guess is answered with ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+COMMANDS: Mapping[str, str] = {
+    **dict.fromkeys(("ps", "list", "ls", "jobs", "status", "squeue", "qstat"), "queue"),
+    **dict.fromkeys(("kill", "stop", "rm", "remove", "delete", "scancel", "abort"), "cancel"),
+    **dict.fromkeys(("merge", "export", "combine", "zero_to_fp32", "join"), "consolidate"),
+    **dict.fromkeys(("run", "start", "train", "add", "launch", "sbatch", "enqueue"), "submit"),
+    **dict.fromkeys(("log", "tail", "output"), "logs"),
+    **dict.fromkeys(("info", "describe", "cat", "view"), "inspect"),
+    **dict.fromkeys(("job", "plot"), "show"),
+    **dict.fromkeys(("top", "gpu", "gpus", "nvidia-smi", "smi", "memory", "watch"), "monitor"),
+    **dict.fromkeys(("split", "repartition", "resize"), "reshard"),
+    **dict.fromkeys(("transform", "ds_to_universal", "translate"), "convert"),
+    **dict.fromkeys(("retry", "restart", "continue", "requeue"), "resume"),
+    **dict.fromkeys(("migrate", "config"), "import"),
+}
+
+
+def meant(word: str, known: Iterable[str]) -> list[str]:
+    """The commands of `known` that `word` may stand for, the likeliest first; two at most."""
+    names = list(known)
+    other = COMMANDS.get(word.lower())
+    near = difflib.get_close_matches(word, names, n=2)
+    return ([other] if other in names and other not in near else []) + near[: 1 if other else 2]
