@@ -60,7 +60,7 @@ def test_nothing_is_queued_if_one_file_is_wrong(
     done = zerotools("submit", str(job_file), str(wrong))
     assert done.status == 2
     assert done.err == (
-        f"error: {wrong}: train.stepps: unknown key\nhint: did you mean train.steps?\n"
+        f"error: {wrong}:11: train.stepps: unknown key\nhint: did you mean train.steps?\n"
     )
     assert service.views == {}
 
@@ -82,7 +82,7 @@ def test_files_that_are_no_job(
         path.write_bytes(content)
     assert run(build(), ["submit", str(path)]) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith(f"error: {path}: ")
+    assert shown.startswith(f"error: {path}:")
     assert said in shown
 
 

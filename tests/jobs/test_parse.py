@@ -263,7 +263,7 @@ def test_fp16_is_for_gpus_and_for_whom_the_seam_is() -> None:
     ids=range(10),
 )
 def test_text_that_is_no_job_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(BadRequest, match=r"^job\.toml: "):
+    with pytest.raises(BadRequest, match=r"^job\.toml:"):
         parse_job(text, source="job.toml", base_dir=BASE)
 
 

@@ -146,7 +146,8 @@ def read_job_file(name: str) -> JobFile:
     """
     if name == "-":
         text = _text("standard input", sys.stdin.buffer.read(LARGEST_JOB + 1))
-        return JobFile(read_tree(text, source="standard input"), "standard input", Path.cwd())
+        tree = read_tree(text, source="standard input")
+        return JobFile(tree, "standard input", Path.cwd(), text)
     path = Path(name)
     try:
         data = path.read_bytes()
@@ -154,7 +155,8 @@ def read_job_file(name: str) -> JobFile:
         raise BadRequest(f"{name}: there is no such job file") from None
     except OSError as error:
         raise BadRequest(f"{name}: cannot be read ({error.strerror})") from error
-    return JobFile(read_tree(_text(name, data), source=name), name, path.absolute().parent)
+    text = _text(name, data)
+    return JobFile(read_tree(text, source=name), name, path.absolute().parent, text)
 
 
 def _text(source: str, data: bytes) -> str:

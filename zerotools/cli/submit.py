@@ -92,7 +92,7 @@ def read_job(name: str, configs: Configs) -> JobSpec:
             f"{name}: --lenient is for a config in a file; give --deepspeed or --accelerate"
         )
     if not configs.any and config is None:
-        return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir)
+        return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir, text=job.text)
     imported = configs.imported(job)
     if imported.problem is not None:
         raise imported.problem

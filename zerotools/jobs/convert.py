@@ -6,13 +6,14 @@ list. Every problem is collected, so that a user sees all of them at once.
 
 from __future__ import annotations
 
-import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
+
+from zerotools.jobs.synonyms import key_meant, value_meant
 
 MAX_INT = 2**63 - 1
 MAX_DEPTH = 32
@@ -26,27 +27,46 @@ class Mismatch(ValueError):
     """A value is not of the type that its key takes; the message ends the sentence."""
 
 
-def build(kind: type[Any], tree: Mapping[str, Any], where: str, problems: list[str]) -> Any:
+def build(
+    kind: type[Any],
+    tree: Mapping[str, Any],
+    where: str,
+    problems: list[str],
+    root: type[Any] | None = None,
+) -> Any:
     """An instance of the dataclass `kind` from `tree`; None, and `problems` grown, if it cannot.
 
-    `where` is the dotted prefix of the keys ("" at the root, else "train.").
+    `where` is the dotted prefix of the keys ("" at the root, else "train."); `root` is the
+    dataclass that `kind` is a table of, whose other tables may have the key that was meant.
     """
+    root = root or kind
     hints = _hints(kind)
     known = {item.name: item for item in fields(kind)}
     before = len(problems)
     strange = [name for name in tree if name not in known]
-    problems += [_unknown(name, where, known) for name in strange[:MOST_UNKNOWN]]
+    problems += [_unknown(name, where, known, root) for name in strange[:MOST_UNKNOWN]]
     if len(strange) > MOST_UNKNOWN:
         problems.append(f"{where or 'job'}: {len(strange) - MOST_UNKNOWN} more unknown keys")
     values: dict[str, Any] = {}
     for name, item in known.items():
         if name in tree:
-            values[name] = _field(item, hints[name], tree[name], where, problems)
+            values[name] = _field(item, hints[name], tree[name], where, problems, root)
         elif is_dataclass(hints[name]) and _required(item):
             problems.append(f"{where}{name}: the table [{where}{name}] is missing")
         elif _required(item):
             problems.append(f"{where}{name}: is missing")
     return kind(**values) if len(problems) == before else None
+
+
+def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[str]:
+    """Every key of the dataclass `kind` and of its tables: `device`, `train.steps`, ..."""
+    hints = _hints(kind)
+    for item in fields(kind):
+        hint = hints[item.name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            yield from dotted_keys(hint, f"{prefix}{item.name}.")
+        else:
+            yield prefix + item.name
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
@@ -59,16 +79,23 @@ def _required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 
 
-def _unknown(name: object, where: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(str(name)[:64], known, n=1)
-    hint = f"did you mean {where}{close[0]}?" if close else f"known keys: {', '.join(known)}"
+def _unknown(name: object, where: str, known: Mapping[str, object], root: type[Any]) -> str:
+    close = key_meant(str(name), where, known, dotted_keys(root))
+    hint = f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
     return f"{where}{show(name, bare=True)}: unknown key; {hint}"
 
 
-def _field(item: Field[Any], hint: Any, value: Any, where: str, problems: list[str]) -> Any:
+def _field(
+    item: Field[Any],
+    hint: Any,
+    value: Any,
+    where: str,
+    problems: list[str],
+    root: type[Any],
+) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if isinstance(value, Mapping):
-            return build(hint, value, f"{where}{item.name}.", problems)
+            return build(hint, value, f"{where}{item.name}.", problems, root)
         problems.append(f"{where}{item.name}: must be a table, not {show(value)}")
         return None
     try:
@@ -84,10 +111,8 @@ def _check_rules(item: Field[Any], value: Any) -> None:
     rules = item.metadata
     allowed, least, most, above = (rules.get(k) for k in ("allowed", "least", "most", "above"))
     if allowed is not None and value not in allowed:
-        close = difflib.get_close_matches(
-            show(value, bare=True), [str(choice) for choice in allowed], n=1
-        )
-        hint = f"; did you mean {show(close[0])}?" if close else ""
+        close = value_meant(value, allowed)
+        hint = f"; did you mean {show(close)}?" if close else ""
         raise Mismatch(f"must be one of {', '.join(show(choice) for choice in allowed)}{hint}")
     if value is None:
         return

@@ -13,6 +13,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.convert import build, plain, show
+from zerotools.jobs.positions import excerpt, problem_line, toml_problem
 from zerotools.jobs.rules import check, with_paths
 from zerotools.jobs.rules_script import check_tables, has_no_place
 from zerotools.jobs.spec import JobSpec
@@ -26,12 +27,15 @@ def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
 
     Raises BadRequest or Unsupported, listing every problem by its dotted key.
     """
-    return job_from_tree(read_tree(text, source=source), source=source, base_dir=base_dir)
+    tree = read_tree(text, source=source)
+    return job_from_tree(tree, source=source, base_dir=base_dir, text=text)
 
 
-def job_from_tree(tree: Mapping[str, Any], *, source: str, base_dir: Path) -> JobSpec:
-    """As `parse_job`, of a tree that `read_tree` made."""
-    spec = _build(tree, source, base_dir)
+def job_from_tree(
+    tree: Mapping[str, Any], *, source: str, base_dir: Path, text: str | None = None
+) -> JobSpec:
+    """As `parse_job`, of a tree that `read_tree` made of `text`, which tells the lines of keys."""
+    spec = _build(tree, source, base_dir, text)
     stem = Path(source).stem
     if spec.name is None and Path(source).suffix in (".toml", ".json") and stem.isprintable():
         spec = replace(spec, name=stem[:200])
@@ -72,11 +76,20 @@ def read_tree(text: str, *, source: str) -> dict[str, Any]:
             tree = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
         else:
             tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        why, line, column = toml_problem(text, error)
+        raise BadRequest(
+            f"{source}:{line}:{column}: is not valid TOML: {why}\n{excerpt(text, line, column)}"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise BadRequest(
+            f"{source}:{error.lineno}:{error.colno}: is not valid JSON: {error.msg}\n"
+            f"{excerpt(text, error.lineno, error.colno)}"
+        ) from None
     except RecursionError:
         raise BadRequest(f"{source}: is nested too deeply") from None
     except ValueError as error:
-        form = "JSON" if text.lstrip().startswith("{") else "TOML"
-        raise BadRequest(f"{source}: is not valid {form}: {error}") from None
+        raise BadRequest(f"{source}: is not valid JSON: {error}") from None
     assert isinstance(tree, dict)
     return tree
 
@@ -94,7 +107,9 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _build(tree: Mapping[str, Any], source: str, base_dir: Path | None) -> JobSpec:
+def _build(
+    tree: Mapping[str, Any], source: str, base_dir: Path | None, text: str | None = None
+) -> JobSpec:
     wrong = list(check_tables(tree))
     unsupported: list[str] = []
     spec: JobSpec | None = build(JobSpec, tree, "", wrong)
@@ -103,7 +118,7 @@ def _build(tree: Mapping[str, Any], source: str, base_dir: Path | None) -> JobSp
         spec = with_paths(spec, lambda name, path: _absolute(name, path, base_dir, wrong))
     if wrong or unsupported or spec is None:
         kind = BadRequest if wrong else Unsupported
-        raise kind(_message(source, wrong + unsupported))
+        raise kind(_message(source, wrong + unsupported, text))
     return spec
 
 
@@ -123,8 +138,13 @@ def _absolute(name: str, path: str, base_dir: Path | None, wrong: list[str]) -> 
     return os.path.normpath(base_dir.absolute() / Path(path).expanduser())
 
 
-def _message(source: str, problems: list[str]) -> str:
+def _message(source: str, problems: list[str], text: str | None) -> str:
+    lines = [None if text is None else problem_line(text, problem) for problem in problems]
     if len(problems) == 1:
-        return f"{source}: {problems[0]}"
-    listed = "".join(f"\n  {problem}" for problem in problems)
+        place = source if lines[0] is None else f"{source}:{lines[0]}"
+        return f"{place}: {problems[0]}"
+    listed = "".join(
+        f"\n  {problem}" if line is None else f"\n  line {line}: {problem}"
+        for line, problem in zip(lines, problems, strict=True)
+    )
     return f"{source}: {len(problems)} problems:{listed}"

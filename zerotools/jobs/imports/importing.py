@@ -43,11 +43,12 @@ OFF = ("none", 0, False)
 
 @dataclass(frozen=True)
 class JobFile:
-    """The tree of a job file, the name that errors give it, and where its paths begin."""
+    """The tree of a job file, the name that errors give it, where its paths begin, and its text."""
 
     tree: Mapping[str, Any]
     source: str
     base_dir: Path
+    text: str | None = None
 
 
 @dataclass(frozen=True)
