@@ -14,9 +14,10 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService, an_attempt
-from zerotools.cli.chart import ROWS, chart
-from zerotools.cli.curves import Curves
-from zerotools.cli.show import charts
+from zerotools.cli.chart import ROWS, Series, chart
+from zerotools.cli.curves import Curves, curves_of, history
+from zerotools.cli.plots import charts
+from zerotools.jobs.client import DaemonClient
 
 
 def step(number: int, **fields: Any) -> dict[str, Any]:
@@ -43,7 +44,8 @@ def test_a_chart_in_a_pipe_is_80_columns_wide_and_without_escapes(zerotools: Com
     assert "\x1b" not in done.out
     shown = done.out.splitlines()
     assert max(map(len, shown)) == 80
-    assert shown[0] == "loss"
+    assert shown[:3] == ["job 1 (tiny)", "", "loss"]
+    shown = shown[2:]
     assert shown[1].startswith(" 8.0000 ")
     assert shown[ROWS].startswith(" 1.0000 ")
     assert shown[ROWS + 1].split() == ["step", "1", "2000"]
@@ -112,12 +114,16 @@ def test_what_is_no_number_is_left_out() -> None:
     curves.take(strange)
     assert (curves.loss, curves.eval_loss) == ({}, {4: 0.25})
     assert list(curves.host_bytes) == [1, 2, 3, 4]
-    assert charts(Curves(), 40, braille=True) == ["loss: nothing was reported"]
+    assert charts([("job 1", Curves())], 40, braille=True) == [
+        "job 1",
+        "",
+        "loss: nothing was reported",
+    ]
 
 
 def test_a_falling_line_in_stars() -> None:
     points = {n: float(12 - n) for n in range(1, 13)}
-    drawn = chart("loss", points, "{:.0f}".format, columns=30, braille=False)
+    drawn = chart("loss", [Series(points)], "{:.0f}".format, columns=30, braille=False)
     assert [line.index("*") for line in drawn[1:-1]] == sorted(
         line.index("*") for line in drawn[1:-1]
     )
@@ -130,7 +136,7 @@ def test_a_falling_line_in_stars() -> None:
 @pytest.mark.parametrize("points", [{7: 1.0}, {1: 2.0, 9: 2.0}, {1: 1e308, 2: -1e308}])
 @pytest.mark.parametrize("braille", [True, False])
 def test_any_values_can_be_drawn(points: dict[int, float], braille: bool) -> None:
-    drawn = chart("x", points, "{:.3g}".format, columns=10, braille=braille)
+    drawn = chart("x", [Series(points)], "{:.3g}".format, columns=10, braille=braille)
     assert len(drawn) == ROWS + 2
 
 
@@ -138,3 +144,45 @@ def test_the_command_line_does_not_import_matplotlib() -> None:
     program = "import sys, zerotools.cli.show; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"False\n"
+
+
+def test_a_plot_fits_the_window() -> None:
+    curves = Curves()
+    curves.take([step(n, gpu_peak_bytes=2**30) for n in range(1, 99)])
+    for height in (24, 30, 60):
+        drawn = charts([("job 1", curves)], 80, braille=True, height=height)
+        assert height - 3 <= len(drawn) <= height
+        assert drawn[0] == "job 1"
+
+
+def test_the_steps_of_resumed_jobs_come_first(
+    zerotools: Command, service: FakeService, client: DaemonClient
+) -> None:
+    for _ in range(3):
+        service.add(state="succeeded", attempts=(an_attempt(1),))
+    spec = service.views[1].spec
+    first, again = service.views[1].output_dir, service.views[2].output_dir
+    service.change(2, spec={**spec, "resume_from": f"{first}/step-00000004"})
+    service.change(3, spec={**spec, "resume_from": again}, output_dir=again)
+    service.write(1, "progress.jsonl", lines(*(step(n) for n in range(1, 9))))
+    service.write(2, "progress.jsonl", lines(*(step(n, loss=2.0) for n in range(5, 8))))
+    service.write(3, "progress.jsonl", lines(*(step(n, loss=1.0) for n in range(8, 10))))
+    assert [job["id"] for job in history(client, client.job(3))] == [1, 2, 3]
+    joined = curves_of(client, client.job(3))
+    assert list(joined.loss) == list(range(1, 10))
+    assert [joined.loss[n] for n in (4, 5, 7, 8)] == [2.0, 2.0, 2.0, 1.0]
+    assert [job["id"] for job in history(client, client.job(1))] == [1]
+
+
+def test_several_jobs_are_drawn_over_one_another(zerotools: Command, service: FakeService) -> None:
+    for number in (1, 2):
+        service.add(state="succeeded", name=f"run-{number}", attempts=(an_attempt(1),))
+        records = [step(n, loss=float(number)) for n in range(1, 9)]
+        service.write(number, "progress.jsonl", lines(*records))
+    done = zerotools("show", "run-1", "2", "--plot")
+    shown = done.out.splitlines()
+    assert shown[:2] == ["* job 1 (run-1)", "o job 2 (run-2)"]
+    assert "o" * 60 in shown[4]
+    assert "*" * 60 in shown[3 + ROWS]
+    refused = zerotools("show", "1", "2")
+    assert (refused.status, "add --plot" in refused.err) == (2, True)

@@ -1,11 +1,12 @@
-"""What the attempts of a job reported, step by step, as curves."""
+"""What the attempts of a job, and of those that it resumes, reported step by step, as curves."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from zerotools.cli.describe import Job
@@ -13,6 +14,7 @@ from zerotools.jobs.client import DaemonClient
 
 Points = dict[int, float]
 """A value for each step."""
+_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,41 @@ def _put(points: Points, record: Mapping[str, Any], name: str) -> None:
 
 
 def curves_of(client: DaemonClient, job: Job) -> Curves:
-    """The curves of all attempts of `job`, as far as they got."""
+    """The curves of all attempts of `job` and of the jobs that it resumes, as far as they got."""
     curves = Curves()
-    for attempt in job["attempts"]:
-        curves.take(_records(client, int(job["id"]), int(attempt["number"])))
+    for each in history(client, job):
+        for attempt in each["attempts"]:
+            curves.take(_records(client, int(each["id"]), int(attempt["number"])))
     return curves
+
+
+def history(client: DaemonClient, job: Job) -> list[Job]:
+    """`job`, behind the jobs that it resumes: each one's `resume_from` lies in the output directory
+    of an older job. A checkpoint of another origin ends the chain."""
+    chain: list[Job] = [job]
+    older = jobs_before(client, int(job["id"])) if _source(job) is not None else iter(())
+    wanted = _source(job)
+    for each in older:
+        if wanted is None:
+            break
+        output = Path(each["output_dir"])
+        if each["attempts"] and (wanted == output or output in wanted.parents):
+            chain.append(each)
+            wanted = _source(each)
+    return chain[::-1]
+
+
+def _source(job: Job) -> Path | None:
+    path = job["spec"].get("resume_from")
+    return Path(path) if isinstance(path, str) else None
+
+
+def jobs_before(client: DaemonClient, job_id: int) -> Iterator[Job]:
+    """Every job with a number below `job_id`, the newest first."""
+    page = client.jobs(limit=_PAGE, after=job_id)
+    while page:
+        yield from page
+        page = client.jobs(limit=_PAGE, after=page[-1]["id"]) if len(page) == _PAGE else []
 
 
 def _records(client: DaemonClient, job_id: int, attempt: int) -> list[Mapping[str, Any]]:

@@ -13,11 +13,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from zerotools.cli.curves import jobs_before
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.states import TERMINAL
 
-PAGE = 1000
 _COMPLETION_SECONDS = 1.0
 _MOST_COMPLETED = 100
 
@@ -48,6 +48,9 @@ job_argument = click.argument(
     "reference", metavar="[JOB]", required=False, shell_complete=_complete
 )
 """One job: its number or its name; the newest job where it is left out."""
+shown_jobs_argument = click.argument(
+    "references", metavar="[JOB]...", nargs=-1, shell_complete=_complete
+)
 jobs_argument = click.argument(
     "references", metavar="JOB...", nargs=-1, required=True, shell_complete=_complete
 )
@@ -75,7 +78,7 @@ def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
     if len(going) > 1:
         numbers = ", ".join(str(job["id"]) for job in reversed(going))
         raise BadRequest(f"jobs {numbers} have the name {reference!r}; give the number of one")
-    return (going or named)[0]
+    return dict((going or named)[0])
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:
@@ -85,9 +88,9 @@ def _newest(client: DaemonClient) -> dict[str, Any]:
     return jobs[0]
 
 
-def _all(client: DaemonClient) -> Iterator[dict[str, Any]]:
+def _all(client: DaemonClient) -> Iterator[Job]:
     """Every job, the newest first."""
-    page = client.jobs(limit=PAGE)
-    while page:
-        yield from page
-        page = client.jobs(limit=PAGE, after=page[-1]["id"]) if len(page) == PAGE else []
+    newest = client.jobs(limit=1)
+    if newest:
+        yield newest[0]
+        yield from jobs_before(client, newest[0]["id"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ def check_name(path: Path) -> None:
         raise BadRequest(f"-o {path}: must end in {' or '.join(ENDINGS)}")
 
 
-def save(curves: Curves, title: str, path: Path) -> None:
-    """Draw loss and memory by step into `path`; the ending says what it becomes.
+def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
+    """Draw loss and memory by step of each job, by its title, into `path`; the ending says what it
+    becomes.
 
     Raises:
         BadRequest: matplotlib is not installed, or `path` cannot be written.
@@ -35,15 +37,17 @@ def save(curves: Curves, title: str, path: Path) -> None:
         ) from None
     figure: Any = Figure(figsize=(9, 6), layout="constrained")
     loss, memory = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    # A dollar sign would begin a formula.
-    figure.suptitle(title.replace("$", r"\$"))
-    _curve(loss, curves.loss, "loss", 1)
-    _curve(loss, curves.eval_loss, "evaluation", 1, marker="o")
-    _curve(memory, curves.host_bytes, "host, rank 0", GIB)
-    _curve(memory, curves.gpu_bytes, "GPU, most so far", GIB)
+    figure.suptitle(_text(", ".join(title for title, _ in named)))
+    for title, curves in named:
+        of = f", {_text(title)}" if len(named) > 1 else ""
+        _curve(loss, curves.loss, f"loss{of}", 1)
+        _curve(loss, curves.eval_loss, f"evaluation{of}", 1, marker="o")
+        _curve(memory, curves.host_bytes, f"host, rank 0{of}", GIB)
+        _curve(memory, curves.gpu_bytes, f"GPU, most so far{of}", GIB)
     loss.set_ylabel("loss")
     memory.set_ylabel("memory (GiB)")
-    highest = max([*curves.host_bytes.values(), *curves.gpu_bytes.values()], default=GIB)
+    held = (curves for _, each in named for curves in (each.host_bytes, each.gpu_bytes))
+    highest = max((value for points in held for value in points.values()), default=GIB)
     memory.set_ylim(0, 1.1 * highest / GIB)
     memory.set_xlabel("step")
     for axes in (loss, memory):
@@ -54,6 +58,10 @@ def save(curves: Curves, title: str, path: Path) -> None:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise BadRequest(f"-o {path}: cannot be written: {error.strerror}") from None
+
+
+def _text(title: str) -> str:
+    return title.replace("$", r"\$")  # a dollar sign would begin a formula
 
 
 def _curve(axes: Any, points: Points, label: str, unit: float, **style: str) -> None:

@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from zerotools.cli import picture, render
-from zerotools.cli.chart import chart
-from zerotools.cli.curves import Curves, curves_of
+from zerotools.cli import picture, plots, render
+from zerotools.cli.curves import curves_of
 from zerotools.cli.describe import (
     Job,
     checkpoint_path,
@@ -23,7 +22,7 @@ from zerotools.cli.describe import (
     steps,
     title,
 )
-from zerotools.cli.jobreference import find_job, job_argument
+from zerotools.cli.jobreference import find_job, shown_jobs_argument
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.progress import figures, speed, time_left
 from zerotools.cli.style import paint_state
@@ -33,7 +32,6 @@ from zerotools.jobs.convert import plain
 from zerotools.jobs.dataspec import PREDICTIONS
 from zerotools.jobs.states import SUCCEEDED
 
-PIPED_COLUMNS = 80
 ATTEMPT_HEADERS = (
     "attempt",
     "state",
@@ -48,7 +46,7 @@ ATTEMPT_HEADERS = (
 
 
 @click.command("show")
-@job_argument
+@shown_jobs_argument
 @click.option("--spec", "whole_spec", is_flag=True, help="The job file with every default.")
 @click.option("--plot", is_flag=True, help="Draw the loss and the memory instead.")
 @click.option(
@@ -61,7 +59,7 @@ ATTEMPT_HEADERS = (
 @socket_option
 @json_option
 def command(
-    reference: str | None,
+    references: tuple[str, ...],
     whole_spec: bool,
     plot: bool,
     output: Path | None,
@@ -72,16 +70,18 @@ def command(
 
     JOB is a number or a name; without it, the newest job is meant.
 
-    With --plot, draw its loss and memory by step in the terminal, or with -o as a picture, for
-    which matplotlib must be installed (pip install 'zerotools[plot]').
+    With --plot, draw loss and memory by step in the terminal, or with -o as a picture, for which
+    matplotlib must be installed (pip install 'zerotools[plot]'). The steps of jobs that a job
+    resumes come before its own; several JOBs are drawn over one another.
 
     Values of environment variables are never shown.
     """
-    _check_options(plot, output, as_json)
+    _check_options(references, plot, output, as_json)
     client = DaemonClient(socket)
-    job = find_job(client, reference)
+    jobs = [find_job(client, reference) for reference in references or (None,)]
+    job = jobs[0]
     if plot:
-        _plot(job, curves_of(client, job), output)
+        plots.plot([(title(each), curves_of(client, each)) for each in jobs], output)
     elif as_json:
         render.print_json(job)
     else:
@@ -89,42 +89,17 @@ def command(
         render.print_lines(page(job, columns, whole_spec=whole_spec))
 
 
-def _check_options(plot: bool, output: Path | None, as_json: bool) -> None:
+def _check_options(
+    references: tuple[str, ...], plot: bool, output: Path | None, as_json: bool
+) -> None:
+    if len(references) > 1 and not plot:
+        raise BadRequest("several jobs can only be drawn; add --plot, or name one job")
     if output is not None and not plot:
         raise BadRequest(f"-o {output}: is for --plot; give both")
     if plot and as_json:
         raise BadRequest("--plot is a drawing; for numbers read metrics.jsonl in the output_dir")
     if output is not None:
         picture.check_name(output)
-
-
-def _plot(job: Job, curves: Curves, output: Path | None) -> None:
-    if output is not None:
-        picture.save(curves, title(job), output)
-        click.echo(f"drawn: {output}")
-        return
-    columns = render.terminal_columns(sys.stdout) or PIPED_COLUMNS
-    render.print_lines(charts(curves, columns, braille=_has_braille(sys.stdout)))
-
-
-def _has_braille(stream: TextIO) -> bool:
-    return (stream.encoding or "").lower().replace("-", "").startswith("utf")
-
-
-def charts(curves: Curves, columns: int, *, braille: bool) -> list[str]:
-    """Lines that show all curves there are, and the loss in any case."""
-    drawn = [
-        ("loss", curves.loss, render.loss, None),
-        ("loss of evaluations", curves.eval_loss, render.loss, None),
-        ("host memory of rank 0", curves.host_bytes, render.size, 0.0),
-        ("GPU memory, most so far", curves.gpu_bytes, render.size, 0.0),
-    ]
-    lines: list[str] = []
-    for name, points, form, least in drawn:
-        if points or name == "loss":
-            drawing = chart(name, points, form, columns=columns, braille=braille, least=least)
-            lines += ["", *drawing]
-    return lines[1:]
 
 
 def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str]:
