@@ -151,6 +151,16 @@ class Problem:
     tensor: str | None = None
 
 
+class Stamp(NamedTuple):
+    """What a file was when it was first read: `size` in bytes, the time of its last change, and
+    which file of which file system it was, where those numbers last (else 0)."""
+
+    size: int
+    mtime_ns: int
+    device: int = 0
+    inode: int = 0
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Named tensors in the files below `root`, and everything else that was saved with them.
@@ -158,7 +168,8 @@ class Checkpoint:
     `aliases` maps a tied name to the name that holds the bytes. `state` is a tree of plain values,
     `TensorRef` and `Opaque`. `files` maps each file to its size in bytes. `companions` are files
     that belong to the model rather than to the shards (config.json, tokenizer), by the name that
-    they have beside an export.
+    they have beside an export. `stamps` has every file that was read to make this value, by
+    absolute path, as it was before its first byte was read; empty in a `Target`.
     """
 
     root: Path
@@ -169,6 +180,7 @@ class Checkpoint:
     files: Mapping[str, int] = field(default_factory=dict)
     companions: Mapping[str, Path] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
+    stamps: Mapping[Path, Stamp] = field(default_factory=dict)
 
     def path_of(self, chunk: Chunk) -> Path:
         return self.root / chunk.file

@@ -14,6 +14,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.detect import Detected, detect
+from zerotools.io.sources import recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,10 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
         raise BadRequest(
             f"{found.path} is {form.title}, which has no use for {given}; leave it out"
         )
-    checkpoint: Checkpoint = import_module(form.module).read(found.path, **options)
-    if not found.notes:
-        return checkpoint
+    with recording() as sources:
+        checkpoint: Checkpoint = import_module(form.module).read(found.path, **options)
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes))
-    return replace(checkpoint, origin=origin)
+    return replace(checkpoint, origin=origin, stamps=sources.stamps)
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.regular import open_regular
+from zerotools.io.sources import Sources
 
 MAX_OPEN_FILES = 128
 
@@ -21,11 +22,21 @@ class OpenFiles:
     """Files below one root, opened on first use and kept open, at most `most` of them at a time.
 
     A file in use by a thread is never closed under it. Reads and writes are positional, so that
-    threads share descriptors.
+    threads share descriptors. Where `sources` are given, every file that is opened is one of them,
+    and is refused if it is another than it was.
     """
 
-    def __init__(self, root: Path, flags: int = os.O_RDONLY, most: int = MAX_OPEN_FILES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        flags: int = os.O_RDONLY,
+        most: int = MAX_OPEN_FILES,
+        *,
+        sources: Sources | None = None,
+    ) -> None:
         self._root = root
+        self._sources = sources
+        self._seen: set[Path] = set()
         self._flags = flags
         self._most = most
         self._open: OrderedDict[str, int] = OrderedDict()
@@ -88,7 +99,19 @@ class OpenFiles:
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         self._open[file] = descriptor
+        if self._sources is not None:
+            self._sources.note(path, os.fstat(descriptor))
+            self._seen.add(path)
         return descriptor
+
+    def check_sources(self) -> None:
+        """Look once more at every file that was opened.
+
+        Raises:
+            BadFile: one is not what it was when it was first read.
+        """
+        if self._sources is not None:
+            self._sources.check(self._seen)
 
     def _close_idle(self) -> None:
         idle = (file for file in self._open if file not in self._users)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
+from zerotools.io.sources import note
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -24,18 +25,24 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True) -> int:
     """A descriptor of the regular file at `path`, which symbolic links may lead to.
+
+    One that is opened to be read is noted as a source, which must not change any more; a hint such
+    as `latest`, which the next save writes anew, is not (`is_source=False`).
 
     Raises:
         OSError: it is missing or cannot be opened.
-        BadFile: it is not a regular file.
+        BadFile: it is not a regular file, or not the one that was read before.
     """
     check_regular(path)
     # O_NONBLOCK: by now the path may have become a FIFO.
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        _check(path, os.fstat(descriptor))
+        status = os.fstat(descriptor)
+        _check(path, status)
+        if is_source and flags == os.O_RDONLY:
+            note(path, status)
         os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)
@@ -44,23 +51,23 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 @contextmanager
-def regular_file(path: Path) -> Iterator[int]:
+def regular_file(path: Path, *, is_source: bool = True) -> Iterator[int]:
     """As `open_regular`, closed at the end."""
-    descriptor = open_regular(path)
+    descriptor = open_regular(path, is_source=is_source)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def read_regular(path: Path, most: int) -> bytes:
+def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
     """All bytes of the regular file at `path`, which has at most `most`.
 
     Raises:
         OSError: it is missing or cannot be read.
         BadFile: it is not a regular file, or is larger.
     """
-    with regular_file(path) as descriptor:
+    with regular_file(path, is_source=is_source) as descriptor:
         size = os.fstat(descriptor).st_size
         if size > most:
             raise BadFile(f"{path} has {size} bytes, and a file of its kind has at most {most}")

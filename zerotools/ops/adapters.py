@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from os import utime
 from pathlib import Path
 
 import numpy as np
@@ -145,8 +144,6 @@ def _summed(
         try:
             for merge in merges:
                 _add_up(checkpoint, merge, scale)
-                # An export that goes on where another stopped is of the same sums, made anew.
-                utime(merge.file, ns=(0, 0))
             yield
         except KeyboardInterrupt as error:  # for which a staging directory would be kept
             interruption = error

@@ -11,6 +11,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
+from zerotools.io.sources import recording
 from zerotools.ops.adapters import merge_adapters
 from zerotools.ops.aliases import settle_aliases
 from zerotools.ops.conversion import Conversion
@@ -61,6 +62,14 @@ def prepare(
             export would not look like the model that it should be like.
         BadFile: it is no checkpoint, or its metadata is damaged.
     """
+    with recording() as sources:
+        conversion = _prepare(path, destination, options, tag, layout)
+    return replace(conversion, stamps=sources.stamps)
+
+
+def _prepare(
+    path: Path, destination: Path, options: Options, tag: str | None, layout: Path | None
+) -> Conversion:
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
     checkpoint = formats.read(path, tag=tag, layout=layout)

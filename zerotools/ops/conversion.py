@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint, Stamp, Target
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.cast_torch import cast_for
+from zerotools.io.sources import Sources
 from zerotools.io.staging import partial_of
 from zerotools.ops.execute import Report, execute
 from zerotools.ops.plan import plan, prove_plan
@@ -28,7 +29,8 @@ from zerotools.ops.tiles import Budget
 class Conversion:
     """`source` holds exactly what `target` needs, under the target's names. `request` is what was
     asked for, as text: a run is resumed only with the same. `sums` makes files of the source that
-    are computed first, `sums_bytes` in `sums_directory`, for as long as it is open."""
+    are computed first, `sums_bytes` in `sums_directory`, for as long as it is open. `stamps` has
+    every file that was read to make this value: none may change until the output is there."""
 
     source: Checkpoint
     target: Target
@@ -37,6 +39,7 @@ class Conversion:
     sums: Callable[[], AbstractContextManager[None]] = nullcontext
     sums_bytes: int = 0
     sums_directory: Path | None = None
+    stamps: Mapping[Path, Stamp] = field(default_factory=dict)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -117,10 +120,13 @@ def perform(
     Raises:
         BadRequest: the output exists, lies inside the source, or does not fit on the disk; or an
             interrupted run was another one.
-        BadFile: the source is incomplete or damaged, or the output is not what was written.
+        BadFile: the source is incomplete, damaged or changed since it was read, or the output is
+            not what was written.
     """
     source, target = conversion.source, conversion.target
     check_destination(source.origin.path, conversion.destination, overwrite=overwrite)
+    sources = Sources(conversion.stamps)
+    sources.check()
     prove(conversion)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
@@ -134,9 +140,10 @@ def perform(
             on_bytes=on_bytes,
             check=check,
             again=plan(source, target.checkpoint) if verify else None,
-            identity=identity_of(source, target, conversion.request),
+            identity=identity_of(source, target, conversion.request, conversion.stamps),
             resume=resume,
             cast=cast_for(_cast_to_fp16(conversion), budget.workers),
+            sources=sources,
         )
 
 

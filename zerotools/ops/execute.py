@@ -17,6 +17,7 @@ from zerotools.io.journal import NAME as JOURNAL
 from zerotools.io.journal import Journal
 from zerotools.io.names import stays_below_root
 from zerotools.io.regular import regular_file
+from zerotools.io.sources import Sources
 from zerotools.io.staging import Staging
 from zerotools.io.transfer import transfer
 from zerotools.ops.plan import Copy, FlatCopy
@@ -57,6 +58,7 @@ def execute(
     identity: Mapping[str, str] | None = None,
     resume: bool = False,
     cast: Cast = numpy_cast,
+    sources: Sources | None = None,
 ) -> Report:
     """Write `target` from `copies`, whose source files lie below `source_root`.
 
@@ -64,16 +66,17 @@ def execute(
     the output gets its name. `again` are the same copies once more: where they are given, the
     output is read back and compared with the source. `identity` is what the output is made of: with
     `resume`, files that an interrupted run of the same identity completed are kept as they are.
+    `sources` are the files that were read so far: they stay the same until the output has its name.
 
     The destination is there whole when this returns, and untouched when it raises.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or what is to be resumed is of
             another identity.
-        BadFile: a source file is missing, truncated or unreadable; or what was written is not what
-            was read back.
+        BadFile: a source file is missing, truncated, unreadable, or another than it was; or what
+            was written is not what was read back.
     """
-    budget = budget or Budget()
+    budget, sources = budget or Budget(), sources or Sources()
     astray = [name for name in target.files if not stays_below_root(name)]
     if astray:
         raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
@@ -82,11 +85,13 @@ def execute(
         journal = Journal(directory, identity or {}, resume=resume)
         staging.take_over()
         try:
-            report = _write(copies, source_root, target, directory, journal, budget, on_bytes, cast)
+            report = _write(
+                copies, source_root, target, directory, journal, budget, on_bytes, cast, sources
+            )
             check(report)
             if again is not None:
                 report.bytes_verified = compare_bytes(
-                    again, source_root, target, directory, budget, on_bytes, cast
+                    again, source_root, target, directory, budget, on_bytes, cast, sources
                 )
         finally:
             journal.close()
@@ -94,6 +99,7 @@ def execute(
         target.seal(directory)
         if again is not None:
             compare_layout(target, directory)
+        sources.check()
         staging.commit()
     return report
 
@@ -107,13 +113,14 @@ def _write(
     budget: Budget,
     on_bytes: Callable[[int], None],
     cast: Cast,
+    sources: Sources,
 ) -> Report:
     """Complete every file that is not complete yet."""
     complete = _complete(directory, target, journal)
     _clear(directory, {*complete, JOURNAL})
     for file, file_plan in target.files.items():
         if file not in complete:
-            _create(directory / file, file_plan)
+            _create(directory / file, file_plan, sources)
     for folder, _, _ in os.walk(directory):
         sync_directory(Path(folder))
     needed = {**dict.fromkeys(target.files, 0), **_tensor_bytes(target)}
@@ -123,7 +130,7 @@ def _write(
             report.add_losses(Key(name, role), CastLosses(*counts))
         on_bytes(needed.pop(file))
     with (
-        OpenFiles(source_root) as reads,
+        OpenFiles(source_root, sources=sources) as reads,
         OpenFiles(directory, os.O_RDWR) as writes,
         Workers(budget) as workers,
     ):
@@ -167,7 +174,7 @@ def _tensor_bytes(target: Target) -> dict[str, int]:
     return sizes
 
 
-def _create(path: Path, file_plan: FilePlan) -> None:
+def _create(path: Path, file_plan: FilePlan, sources: Sources) -> None:
     """Make one output file at its full size, with everything but its chunks and checksums."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as output:
@@ -177,17 +184,18 @@ def _create(path: Path, file_plan: FilePlan) -> None:
             output.write(literal.data)
         output.flush()
         for carried in file_plan.carried:
-            _carry(carried, output.fileno())
+            _carry(carried, output.fileno(), sources)
 
 
-def _carry(carried: Carried, output: int) -> None:
+def _carry(carried: Carried, output: int, sources: Sources) -> None:
     """Take bytes of the source over.
 
     Raises:
-        BadFile: the source is cut short.
+        BadFile: the source is cut short, or another file than it was.
     """
     path, begin, length = carried.source, carried.source_offset, carried.length
     with regular_file(path) as source:
+        sources.note(path, os.fstat(source))
         done = transfer(source, begin, output, carried.offset, length)
     if done < length:
         raise BadFile(

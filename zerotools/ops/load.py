@@ -13,6 +13,7 @@ from zerotools.core.dtypes import DType
 from zerotools.io.arrays import Array, check_castable, numpy_dtype
 from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
+from zerotools.io.sources import Sources
 from zerotools.ops.cutting import Tile
 from zerotools.ops.fill import fill
 from zerotools.ops.plan import plan
@@ -30,7 +31,8 @@ def load(
 
     Raises:
         BadRequest: the checkpoint lacks one of them.
-        BadFile: one is incomplete, or its file damaged.
+        BadFile: one is incomplete, or its file damaged, or another file than it was when
+            `source` was read.
         Unsupported: a cast that is not between floating-point types.
     """
     tensors: dict[Key, Tensor] = {}
@@ -46,7 +48,12 @@ def load(
         raw[tile.file][tile.offset : tile.offset + len(data)] = np.frombuffer(data, np.uint8)
 
     target = Checkpoint(_MEMORY, tensors, Origin("memory", _MEMORY))
-    with OpenFiles(source.root) as reads, Workers(budget or Budget()) as workers:
+    sources = Sources(source.stamps)
+    with (
+        OpenFiles(source.root, sources=sources) as reads,
+        Workers(budget or Budget()) as workers,
+    ):
         for _ in workers.each(plan(source, target), load_tile):
             pass
+        reads.check_sources()
     return arrays

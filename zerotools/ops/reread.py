@@ -17,6 +17,7 @@ from zerotools.io.arrays import Cast
 from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
 from zerotools.io.regular import open_regular
+from zerotools.io.sources import Sources
 from zerotools.ops.cutting import Tile
 from zerotools.ops.fill import fill
 from zerotools.ops.plan import Copy, FlatCopy
@@ -33,6 +34,7 @@ def compare_bytes(
     budget: Budget,
     on_bytes: Callable[[int], None],
     cast: Cast,
+    sources: Sources,
 ) -> int:
     """Make every tile again from the source, and compare it with what the files in `directory`
     hold, read from the disk where the system allows it; returns the bytes that are equal.
@@ -57,7 +59,7 @@ def compare_bytes(
 
     total = 0
     with (
-        OpenFiles(source_root) as reads,
+        OpenFiles(source_root, sources=sources) as reads,
         OpenFiles(directory) as outputs,
         Workers(budget) as workers,
     ):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.settings import AS_IS, Settings
+from zerotools.io.sources import recording
 from zerotools.ops.conversion import Conversion, Unchanged, drawn
 from zerotools.ops.jobfiles import as_job
 from zerotools.ops.plan import prove_source
@@ -32,13 +34,15 @@ def prepare(
         Unsupported: its format has no ranks, or is not written yet.
     """
     check_world_size(world_size)
-    return resharded(
-        formats.read(path, tag=tag),
-        destination,
-        world_size=world_size,
-        settings=settings,
-        force=force,
-    )
+    with recording() as sources:
+        done = resharded(
+            formats.read(path, tag=tag),
+            destination,
+            world_size=world_size,
+            settings=settings,
+            force=force,
+        )
+    return done if isinstance(done, Unchanged) else replace(done, stamps=sources.stamps)
 
 
 def resharded(

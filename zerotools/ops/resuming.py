@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from zerotools import __version__
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint, Stamp, Target
 from zerotools.core.ranges import Ranges
 
 
-def identity_of(source: Checkpoint, target: Target, request: str) -> dict[str, str]:
-    """Digests by what they are digests of; they are for comparing only."""
+def identity_of(
+    source: Checkpoint, target: Target, request: str, stamps: Mapping[Path, Stamp]
+) -> dict[str, str]:
+    """Digests by what they are digests of; they are for comparing only. `stamps` are of all files
+    that were read."""
     return {
-        "source files": _digest(_source_facts(source, target)),
+        "source files": _digest(_source_facts(stamps)),
         "options": _digest([request]),
         "layout": _digest(_layout_facts(source, target)),
         "version of zerotools": __version__,
@@ -28,22 +32,10 @@ def _digest(facts: Iterable[object]) -> str:
     return digest.hexdigest()
 
 
-def _source_facts(source: Checkpoint, target: Target) -> Iterator[object]:
-    """Path, size and time of change of every file that may be read."""
-    carried = {part.source for plan in target.files.values() for part in plan.carried}
-    paths = (
-        {source.root / file for file in source.files} | set(source.companions.values()) | carried
-    )
-    for path in sorted(paths):
-        yield str(path.absolute()), _stamp(path)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
+def _source_facts(stamps: Mapping[Path, Stamp]) -> Iterator[object]:
+    """Every file, without its device: a restart may give the same disk another number."""
+    for path, stamp in sorted(stamps.items()):
+        yield os.fsencode(path), stamp.size, stamp.mtime_ns, stamp.inode
 
 
 def _layout_facts(source: Checkpoint, target: Target) -> Iterator[object]:

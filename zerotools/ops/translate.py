@@ -13,6 +13,7 @@ from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.io.companions import companions
+from zerotools.io.sources import recording
 from zerotools.io.wholefiles import carried_file
 from zerotools.ops.beside import left_behind
 from zerotools.ops.conversion import Conversion, Unchanged, drawn
@@ -49,10 +50,28 @@ def prepare(
     """
     form = TARGETS[to]
     _check_options(form, options)
+    with recording() as sources:
+        done = _prepare(path, destination, form, options, tag, layout, config_dir, force=force)
+    return done if isinstance(done, Unchanged) else replace(done, stamps=sources.stamps)
+
+
+def _prepare(
+    path: Path,
+    destination: Path,
+    form: Format,
+    options: Mapping[str, Any],
+    tag: str | None,
+    layout: Path | None,
+    config_dir: Path | None,
+    *,
+    force: bool,
+) -> Conversion | Unchanged:
     source = formats.read(path, tag=tag, layout=layout)
     given = {} if config_dir is None else _companions(config_dir)
     source = replace(source, companions={**source.companions, **given})
-    request = repr((to, sorted(options.items()), tag, layout and layout.read_bytes(), config_dir))
+    request = repr(
+        (form.word, sorted(options.items()), tag, layout and layout.read_bytes(), config_dir)
+    )
     wanted = Wanted(source, TrainingState(), destination, options)
     if form.reshards and source.origin.format == form.origin and "style" not in options:
         done = _resharded(form, wanted, request, force=force)

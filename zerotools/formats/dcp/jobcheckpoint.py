@@ -189,7 +189,7 @@ def resolve(path: Path, *, digests: bool = True) -> Choice:
 def hinted(output_dir: Path, hint: str) -> Path | None:
     """The directory that the hint (`latest`, `best`) names, if it names one that exists."""
     try:
-        name = read_regular(output_dir / hint, _LARGEST_HINT).decode().strip()
+        name = read_regular(output_dir / hint, _LARGEST_HINT, is_source=False).decode().strip()
     except (OSError, UnicodeDecodeError, BadFile):  # none yet, or something of the user's
         return None
     if step_of(name) is None or not (output_dir / name).is_dir():

@@ -17,6 +17,7 @@ from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor, read_met
 from zerotools.formats.dcp.names import Names, keys_of
 from zerotools.io.companions import companions
 from zerotools.io.manifest import verify_manifest
+from zerotools.io.sources import note_source
 
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 _DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
@@ -139,7 +140,7 @@ def _files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Problem
 
 
 def _sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
-    return {name: (root / name).stat().st_size for name in names if (root / name).is_file()}
+    return {name: note_source(root / name) for name in names if (root / name).is_file()}
 
 
 def _whole(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:

@@ -83,7 +83,7 @@ def _read_latest(path: Path) -> str | None:
         file = path / name
         if not file.is_file():
             continue
-        with os.fdopen(open_regular(file), "rb") as stream:
+        with os.fdopen(open_regular(file, is_source=False), "rb") as stream:
             data = stream.read(_LARGEST_LATEST + 1)
         try:
             text = data.decode().strip()

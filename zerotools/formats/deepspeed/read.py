@@ -15,6 +15,7 @@ from zerotools.formats.deepspeed.merge import merge
 from zerotools.formats.deepspeed.rules import Rules, parse_rules, read_layout
 from zerotools.formats.deepspeed.universal import is_universal, read_universal
 from zerotools.io.companions import companions
+from zerotools.io.sources import note_source
 
 INFO = "universal_checkpoint_info"
 
@@ -106,4 +107,4 @@ def _sizes(directory: Path, listing: Listing) -> dict[str, int]:
         *listing.layers.values(),
         *listing.experts.values(),
     ]
-    return {name: (directory / name).stat().st_size for name in names}
+    return {name: note_source(directory / name) for name in names}

@@ -35,6 +35,7 @@ from zerotools.formats.deepspeed.universal_state import (
     parse_state,
 )
 from zerotools.io.companions import companions
+from zerotools.io.sources import note_source
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.torchfile import TorchFile
 from zerotools.io.torchzip.values import StoredTensor
@@ -77,7 +78,7 @@ def read_universal(path: Path, tag: Tag, listing: Listing) -> Checkpoint:
         origin=_origin(path, tag, model, saved, numbers, is_stage_3=is_stage_3),
         aliases=model.shared,
         state=_state(model, saved),
-        files={name: (directory / name).stat().st_size for name in names},
+        files={name: note_source(directory / name) for name in names},
         companions=companions(directory.parent),
         problems=problems,
     )

@@ -1,0 +1,136 @@
+"""The files that an output is made of, each as it was when it was first read.
+
+Another run may save over a checkpoint while it is read. So `open_regular` notes every file's stamp
+before its first byte is read, and compares every later opening with it; and all files are looked at
+again before an output gets its name.
+
+Standard library only: the training process reads checkpoints too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+
+from zerotools.core.checkpoint import Stamp
+from zerotools.core.errors import BadFile
+
+# Their inode numbers are made up while they are mounted, and may change for the same file.
+_CHANGING_INODES = ("fuse", "cifs", "smb", "9p", "vfat", "exfat")
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+class Sources:
+    """The stamps of files by absolute path."""
+
+    def __init__(self, stamps: Mapping[Path, Stamp] | None = None) -> None:
+        self.stamps: dict[Path, Stamp] = dict(stamps or {})
+
+    def note(self, path: Path, status: os.stat_result) -> None:
+        """`path` is as `status` says; it was so when it was first noted, too.
+
+        Raises:
+            BadFile: it was not.
+        """
+        stamp = stamp_of(status)
+        first = self.stamps.setdefault(path.absolute(), stamp)
+        if first != stamp:
+            raise BadFile(_changed(path, _difference(first, stamp)))
+
+    def check(self, paths: Iterable[Path] | None = None) -> None:
+        """Look at `paths` once more, or at every file that was noted.
+
+        Raises:
+            BadFile: a file is not what it was when it was first read.
+        """
+        for path in list(self.stamps) if paths is None else paths:
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise BadFile(_changed(path, f"it is gone ({error.strerror})")) from None
+            self.note(path, status)
+
+
+_NOTED: ContextVar[tuple[Sources, ...]] = ContextVar("sources", default=())
+
+
+@contextmanager
+def recording() -> Iterator[Sources]:
+    """What is opened or noted inside the context, and in contexts inside it."""
+    sources = Sources()
+    token = _NOTED.set((*_NOTED.get(), sources))
+    try:
+        yield sources
+    finally:
+        _NOTED.reset(token)
+
+
+def note_source(path: Path) -> int:
+    """Note a file that is read later; its size in bytes.
+
+    Raises:
+        OSError: it is not there.
+        BadFile: it is not the file that was read before under this name.
+    """
+    status = path.stat()
+    note(path, status)
+    return status.st_size
+
+
+def note(path: Path, status: os.stat_result) -> None:
+    """Note a file that is open and not read yet; raises as `note_source`."""
+    for sources in _NOTED.get():
+        sources.note(path, status)
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """What tells a file from one that was written later, or put in its place."""
+    if not has_lasting_inodes(status.st_dev):
+        return Stamp(status.st_size, status.st_mtime_ns)
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino)
+
+
+@lru_cache
+def has_lasting_inodes(device: int) -> bool:
+    """Whether a file keeps its inode number on the file system `device`, as mountinfo(5) says.
+    Where nothing is known of it, it does."""
+    name = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = _MOUNTS.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return True
+    return lasting_inodes(lines, name)
+
+
+def lasting_inodes(mounts: Iterable[str], device: str) -> bool:
+    """As `has_lasting_inodes`, from the lines of mountinfo."""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        if before.split()[2:3] == [device] and after.startswith(_CHANGING_INODES):
+            return False
+    return True
+
+
+def _difference(first: Stamp, now: Stamp) -> str:
+    if first.size != now.size:
+        return f"it had {first.size} bytes and has {now.size}"
+    if first.mtime_ns != now.mtime_ns:
+        return f"it was last written at {_clock(first)} and now at {_clock(now)}"
+    return "another file has taken its place"
+
+
+def _clock(stamp: Stamp) -> str:
+    seconds, rest = divmod(stamp.mtime_ns, 10**9)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))}.{rest:09d}"
+
+
+def _changed(path: Path, difference: str) -> str:
+    return (
+        f"{path} changed while it was read: {difference}; nothing of it is kept. Wait until "
+        "nothing writes there, or take a checkpoint that is finished, and run the command again"
+    )
