@@ -105,6 +105,9 @@ def _complete_optimizer(config: Tree, spec: JobSpec) -> None:
     train = spec.train
     values: Tree = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
     defaults: Tree = {"lr": 1e-3, "weight_decay": 0.0}
+    if at(config, "optimizer.params.torch_adam") is True:
+        # torch's own decays by 0.01, every tensor: written out, the groups of the engine hold.
+        defaults["weight_decay"] = None
     name = optimizer_of(config) or train.optimizer
     if name == "adamw":
         values |= {"betas": plain(train.betas), "eps": train.eps}

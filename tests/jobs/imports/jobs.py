@@ -28,6 +28,17 @@ text = ["a.txt"]
 steps = 1000
 """
 
+TRAINERS = {
+    "optimizer": "adamw",
+    "learning_rate": 5e-5,
+    "schedule": "linear",
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
+    "betas": [0.9, 0.999],
+    "eps": 1e-8,
+}
+"""What Hugging Face's Trainer trains with where nobody says."""
+
 
 def a_job(text: str = JOB) -> JobFile:
     """A job file called job.toml in `BASE`."""

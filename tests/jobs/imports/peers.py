@@ -1,4 +1,6 @@
-"""What the peers themselves say, as JSON: run as a process of its own, which imports them.
+"""What the peers themselves say, as JSON: run as one process, which imports them once.
+
+`defaults`: the Trainer's arguments that training follows, by their own names.
 
 `trainer`: the fixture zero3_auto.json after Hugging Face's Trainer has resolved it.
 `fields`: every key of DeepSpeed's configuration models, with its default.
@@ -29,9 +31,9 @@ def trainer() -> Any:
         max_grad_norm=1.0,
         learning_rate=1e-4,
         adam_beta1=0.9,
-        adam_beta2=0.95,
+        adam_beta2=0.999,
         adam_epsilon=1e-8,
-        weight_decay=0.1,
+        weight_decay=0.0,
         save_on_each_node=False,
         fp16=False,
         fp16_full_eval=False,
@@ -43,6 +45,15 @@ def trainer() -> Any:
     model = SimpleNamespace(config=SimpleNamespace(hidden_size=64))
     config.trainer_config_finalize(arguments, model, 1000)
     return config.config
+
+
+def defaults() -> dict[str, Any]:
+    from transformers import TrainingArguments
+
+    names = ("learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay")
+    names += ("max_grad_norm", "lr_scheduler_type", "warmup_steps", "optim")
+    fields = TrainingArguments.__dataclass_fields__
+    return {name: _plain(fields[name].default) for name in names}
 
 
 def fields() -> dict[str, Any]:
@@ -93,13 +104,11 @@ def accepts(paths: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["trainer"]:
-            told: Any = trainer()
-        case ["fields"]:
-            told = fields()
-        case ["clipping"]:
-            told = clipping()
-        case ["accepts", *files]:
-            told = accepts(files)
+    told = {
+        "trainer": trainer(),
+        "defaults": defaults(),
+        "fields": fields(),
+        "clipping": clipping(),
+        "accepts": accepts(sys.argv[1:]),
+    }
     sys.stdout.write("\n" + json.dumps(told))

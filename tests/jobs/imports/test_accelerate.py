@@ -4,6 +4,7 @@ import pytest
 
 from tests.jobs.imports.jobs import (
     JOB,
+    TRAINERS,
     a_job,
     accelerate,
     accelerate_text,
@@ -47,6 +48,7 @@ def test_zero_3_of_the_questionnaire() -> None:
         "micro_batch_size": 2,
         "precision": "bf16",
         "max_grad_norm": 1.0,
+        **TRAINERS,
     }
     text = to_toml(imported.tree, imported.origins)
     assert parse_job(text, source="job.toml", base_dir=a_job().base_dir) == imported.spec

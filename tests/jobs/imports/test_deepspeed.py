@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.imports.jobs import JOB, a_job, autos, ds, ds_text, outcomes, said
+from tests.jobs.imports.jobs import JOB, TRAINERS, a_job, autos, ds, ds_text, outcomes, said
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.deepspeed_keys import KEYS
 from zerotools.jobs.imports.keys import Kind
@@ -91,7 +91,7 @@ class TestMapping:
         assert imported.problem is None
         assert imported.tree["train"]["precision"] == "bf16"
         assert imported.tree["zero"]["stage"] == 3
-        assert set(imported.origins) == {"train.max_grad_norm"}
+        assert set(imported.origins) == {"train.max_grad_norm", *(f"train.{n}" for n in TRAINERS)}
 
     def test_numbers_in_quotes_and_floats_that_are_whole(self) -> None:
         config = {"zero_optimization": {"stage": "3", "reduce_bucket_size": 5e8}}
@@ -140,9 +140,9 @@ class TestAuto:
             "fp16.enabled": False,
             "bf16.enabled": True,
             "optimizer.params.lr": 1e-4,
-            "optimizer.params.betas": (0.9, 0.95),
+            "optimizer.params.betas": (0.9, 0.999),
             "optimizer.params.eps": 1e-8,
-            "optimizer.params.weight_decay": 0.1,
+            "optimizer.params.weight_decay": 0.0,
             "scheduler.params.warmup_min_lr": 0,
             "scheduler.params.warmup_max_lr": 1e-4,
             "scheduler.params.warmup_num_steps": 1,
@@ -154,7 +154,7 @@ class TestAuto:
     def test_each_says_where_its_value_is_from(self) -> None:
         origins = {a.key: a.origin for a in ds("zero3_auto.json", A_JOB).findings.autos}
         assert origins["optimizer.params.lr"] == "job.toml train.learning_rate"
-        assert origins["gradient_clipping"] == "the job file's default, train.max_grad_norm"
+        assert origins["gradient_clipping"] == "Hugging Face's Trainer, its default"
         assert origins["zero_optimization.reduce_bucket_size"] == "hidden_size 64 of the model"
 
     def test_without_a_job_what_is_missing_is_named(self) -> None:
@@ -310,7 +310,7 @@ class TestNotSupported:
         ("config", "told"),
         [
             (
-                {"optimizer": {"type": "OneBitAdam", "params": {"lr": "auto", "betas": "auto"}}},
+                {"optimizer": {"type": "Lamb", "params": {"lr": "auto", "betas": "auto"}}},
                 'takes AdamW and SGD alone; engine = "deepspeed" has it',
             ),
             (

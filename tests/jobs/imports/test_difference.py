@@ -36,7 +36,7 @@ def test_the_diff_is_that_of_the_file_as_it_was_written() -> None:
     assert '+        "reduce_bucket_size": 500000000' in found.changes
     assert found.changes[:2] == ("--- ds.json", "+++ ds.json as DeepSpeed has it")
     assert given(found)["zero_optimization"]["stage"] == 2
-    assert given(found)["optimizer"]["params"] == {"lr": 3e-4}
+    assert given(found)["optimizer"]["params"] == {"lr": 5e-5}
 
 
 def test_a_file_in_one_line_is_shown_reformatted() -> None:

@@ -6,37 +6,51 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.jobs.imports.jobs import JOB, a_job, ds
-from zerotools.jobs.imports.deepspeed import CLIPPING
 from zerotools.jobs.imports.deepspeed_keys import KEYS, SECTIONS
+from zerotools.jobs.imports.reading import TRAINER
+from zerotools.jobs.imports.releases import NEWEST, clipping
 
 pytestmark = pytest.mark.deepspeed
 
 
-def ask(*arguments: str) -> Any:
+# With the number of ranks on which DeepSpeed's own check of the batch sizes holds.
+TAKEN = {
+    "zero3_auto.json": JOB.replace("gpus = 2", "gpus = 1") + "batch_size = 8\n",
+    "two_cards_stage2.json": JOB.replace("gpus = 2", "gpus = 1"),
+}
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All that the peers say, by one process: they take seconds to import."""
+    folder = tmp_path_factory.mktemp("taken")
+    for name, job in TAKEN.items():
+        (folder / name).write_text(json.dumps(ds(name, a_job(job)).deepspeed))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.jobs.imports.peers", *arguments],
+        [sys.executable, "-m", "tests.jobs.imports.peers", *(str(folder / n) for n in TAKEN)],
         env={**os.environ, "DS_ACCELERATOR": "cpu"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.rsplit("\n", 1)[1])
+    told = json.loads(done.stdout.rsplit("\n", 1)[1])
+    assert isinstance(told, dict)
+    return told
 
 
-def test_the_trainer_resolves_every_auto_to_the_same() -> None:
+def test_the_trainer_resolves_every_auto_to_the_same(peers: dict[str, Any]) -> None:
     job = JOB + "batch_size = 16\nmicro_batch_size = 4\nlearning_rate = 1e-4\n"
-    assert ds("zero3_auto.json", a_job(job)).deepspeed == ask("trainer")
+    assert ds("zero3_auto.json", a_job(job)).deepspeed == peers["trainer"]
 
 
-def test_the_table_has_every_field_of_deepspeed_with_its_default() -> None:
-    fields = ask("fields")
+def test_the_table_has_every_field_of_deepspeed_with_its_default(peers: dict[str, Any]) -> None:
+    fields = peers["fields"]
     assert sorted(set(fields) - set(KEYS) - SECTIONS) == []
     differing = {
         name: (KEYS[name].default, default)
@@ -47,18 +61,25 @@ def test_the_table_has_every_field_of_deepspeed_with_its_default() -> None:
     assert differing == {}
 
 
-def test_deepspeed_clips_without_being_told() -> None:
-    assert ask("clipping") == CLIPPING
+def test_deepspeed_clips_without_being_told(peers: dict[str, Any]) -> None:
+    assert peers["clipping"] == clipping(NEWEST)
 
 
-# With the number of ranks on which DeepSpeed's own check of the batch sizes holds.
-TAKEN = {
-    "zero3_auto.json": JOB.replace("gpus = 2", "gpus = 1") + "batch_size = 8\n",
-    "two_cards_stage2.json": JOB.replace("gpus = 2", "gpus = 1"),
-}
+def test_deepspeed_takes_what_it_would_be_given(peers: dict[str, Any]) -> None:
+    assert peers["accepts"] == ["", ""]
 
 
-def test_deepspeed_takes_what_it_would_be_given(tmp_path: Path) -> None:
-    for name, job in TAKEN.items():
-        (tmp_path / name).write_text(json.dumps(ds(name, a_job(job)).deepspeed))
-    assert ask("accepts", *(str(tmp_path / name) for name in TAKEN)) == ["", ""]
+def test_the_trainers_defaults_are_those_of_the_table(peers: dict[str, Any]) -> None:
+    said = peers["defaults"]
+    assert said["optim"].startswith("adamw")
+    assert {
+        "train.optimizer": "adamw",
+        "train.learning_rate": said["learning_rate"],
+        "train.betas": (said["adam_beta1"], said["adam_beta2"]),
+        "train.eps": said["adam_epsilon"],
+        "train.weight_decay": said["weight_decay"],
+        "train.max_grad_norm": said["max_grad_norm"],
+        "train.schedule": said["lr_scheduler_type"],
+        "train.warmup_steps": said["warmup_steps"],
+        "zero.stage": 2,
+    } == TRAINER

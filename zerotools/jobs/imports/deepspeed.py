@@ -13,9 +13,15 @@ from zerotools.jobs.imports.document import Document
 from zerotools.jobs.imports.given import AUTO, read_given
 from zerotools.jobs.imports.jobkeys import Tree, drop, put
 from zerotools.jobs.imports.keys import Fate, is_off
-from zerotools.jobs.imports.optimizers import read_optimizer, read_scheduler, resolve_foreign
+from zerotools.jobs.imports.optimizers import (
+    read_missing,
+    read_optimizer,
+    read_scheduler,
+    resolve_foreign,
+)
 from zerotools.jobs.imports.precision import read_precision
 from zerotools.jobs.imports.reading import Reading
+from zerotools.jobs.imports.releases import NEWEST, Release, clipping, said
 from zerotools.jobs.imports.report import Findings, Outcome
 from zerotools.jobs.imports.zero import read_zero
 
@@ -27,15 +33,15 @@ _BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
 """As transformers/integrations/deepspeed.py fills them in."""
 
 
-CLIPPING = 1.0
-"""To what DeepSpeed clips where its JSON does not say; before pull request 8068 (June 2026) it did
-not clip then."""
-
-
 def read_deepspeed(
-    document: Document, claims: Claims, findings: Findings, *, hidden_size: int | None
+    document: Document,
+    claims: Claims,
+    findings: Findings,
+    *,
+    hidden_size: int | None,
+    release: Release = NEWEST,
 ) -> Tree:
-    """Add what `document` says to `claims` and `findings`.
+    """Add what `document` says to `claims` and `findings`; `release` is the DeepSpeed of the job.
 
     Returns the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
     out of their quotes, whole numbers whole. Else it is as it was, unknown keys included.
@@ -47,6 +53,7 @@ def read_deepspeed(
         claims,
         findings,
         "torch" if engine is None else engine.value,
+        release,
     )
     findings.accepted += document.accepted
     read_batch(reading)
@@ -55,6 +62,7 @@ def read_deepspeed(
     read_zero(reading)
     read_optimizer(reading)
     read_scheduler(reading)
+    read_missing(reading, document.tree)
     for name in list(reading.given):
         _judge_rest(reading, name, hidden_size)
     tree: Tree = copy.deepcopy(dict(document.tree))
@@ -70,7 +78,7 @@ def _read_clipping(reading: Reading) -> None:
     name, key = "gradient_clipping", "train.max_grad_norm"
     if reading.peek(name) is None:
         reading.take(name)
-        reading.default(name, key, CLIPPING)
+        reading.default(name, key, clipping(reading.release), _clips(reading.release))
         return
     if reading.peek(name) == AUTO:
         known = reading.known(key)
@@ -79,6 +87,12 @@ def _read_clipping(reading: Reading) -> None:
     given = reading.take(name)
     assert given is not None
     reading.map(given, key, given.value)
+
+
+def _clips(release: Release) -> str:
+    if clipping(release):
+        return f"DeepSpeed {said(release)}; those before 0.19.3 do not clip"
+    return f"DeepSpeed {said(release)} does not clip"
 
 
 def _judge_rest(reading: Reading, name: str, hidden_size: int | None) -> None:

@@ -99,8 +99,13 @@ KEYS: dict[str, Key] = {
         "lets DeepSpeed take any optimizer; the engine torch has its own",
         "zero_allow_untested_optimizer",
         "zero_force_ds_cpu_optimizer",
-        "optimizer.params.torch_adam",
         "optimizer.legacy_fusion",
+    ),
+    # some write the name of an implementation, which DeepSpeed takes for true
+    "optimizer.params.torch_adam": Key(
+        Kind.ANY,
+        Fate.TUNING,
+        "the engine torch has its own AdamW; the decay follows torch's default",
     ),
     **_all(
         Kind.BOOL,

@@ -32,6 +32,7 @@ from zerotools.jobs.imports.jobkeys import (
     takes,
 )
 from zerotools.jobs.imports.reading import claims_of_job
+from zerotools.jobs.imports.releases import NEWEST, Release
 from zerotools.jobs.imports.report import Findings, Outcome, Row
 from zerotools.jobs.parse import job_from_tree, job_to_dict
 from zerotools.jobs.spec import JobSpec
@@ -81,8 +82,10 @@ def import_configs(
     deepspeed: Document | None = None,
     accelerate: Document | None = None,
     load: Load | None = None,
+    release: Release = NEWEST,
 ) -> Imported:
-    """The job that `job` and the configs together say.
+    """The job that `job` and the configs together say; `release` is the DeepSpeed that the job's
+    Python has.
 
     Raises:
         BadRequest: `load` cannot read the file that the accelerate config names.
@@ -98,7 +101,9 @@ def import_configs(
     for_deepspeed = None
     if deepspeed is not None:
         hidden = hidden_size(tree, base_dir)
-        for_deepspeed = read_deepspeed(deepspeed, claims, findings, hidden_size=hidden)
+        for_deepspeed = read_deepspeed(
+            deepspeed, claims, findings, hidden_size=hidden, release=release
+        )
         if look_up(tree, "engine") == "deepspeed":
             put(tree, CONFIG, for_deepspeed)
     findings.wrong += claims.contradictions()

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerotools.jobs.convert import show
-from zerotools.jobs.imports.given import AUTO
-from zerotools.jobs.imports.reading import Reading
+from zerotools.jobs.imports.given import AUTO, Given
+from zerotools.jobs.imports.reading import TRAINER, Reading
+from zerotools.jobs.imports.releases import removed_optimizer, said
 from zerotools.jobs.imports.report import Outcome
 
 RATE = "train.learning_rate"
+WARMUP = "train.warmup_steps"
 OPTIMIZER = "train.optimizer"
 _ADAM: dict[str, tuple[str, Any, str]] = {
     "lr": (RATE, 1e-3, ""),
@@ -24,6 +26,9 @@ _ADAM: dict[str, tuple[str, Any, str]] = {
 }
 """Parameter -> job key, DeepSpeed's default, what differs. deepspeed/ops/adam/fused_adam.py."""
 
+_TORCH_ADAM = {**_ADAM, "weight_decay": ("train.weight_decay", 0.01, _ADAM["weight_decay"][2])}
+"""The same of torch's own, which `torch_adam` asks for. torch/optim/adamw.py."""
+
 _SGD = {
     "lr": (RATE, 1e-3, ""),
     "momentum": ("train.momentum", 0.0, ""),
@@ -33,10 +38,34 @@ _SGD = {
 
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _PARAMS = "scheduler.params"
+_WEIGHTS = "optimizer.params"
+_OWN_OF_TORCH = f"{_WEIGHTS}.torch_adam"
+_DECOUPLED = f"{_WEIGHTS}.adam_w_mode"
+
+
+_OF_ADAM = ("train.betas", "train.eps")
+
+
+def read_missing(reading: Reading, tree: Mapping[str, Any]) -> None:
+    """Where `tree` has no optimizer or no scheduler, take those of Hugging Face's Trainer."""
+    why = "Hugging Face's Trainer, its default"
+    if not _has_type(tree, "optimizer"):
+        said_of = reading.claims.of(OPTIMIZER)
+        adam = said_of is None or said_of.value == TRAINER[OPTIMIZER]
+        for key in (OPTIMIZER, RATE, *(_OF_ADAM if adam else ()), "train.weight_decay"):
+            reading.default("optimizer", key, TRAINER[key], why)
+    if not _has_type(tree, "scheduler"):
+        for key in ("train.schedule", WARMUP):
+            reading.default("scheduler", key, TRAINER[key], why)
+
+
+def _has_type(tree: Mapping[str, Any], section: str) -> bool:
+    found = tree.get(section)
+    return isinstance(found, Mapping) and found.get("type") is not None
 
 
 def read_optimizer(reading: Reading) -> None:
-    """Map `optimizer`. Without one the job file's own AdamW stays."""
+    """Map `optimizer`."""
     kind = reading.take("optimizer.type")
     if kind is None:
         return
@@ -45,28 +74,46 @@ def read_optimizer(reading: Reading) -> None:
         reading.map(kind, OPTIMIZER, "sgd")
         _parameters(reading, _SGD)
         return
-    decoupled = reading.take("optimizer.params.adam_w_mode")
-    decay = reading.peek("optimizer.params.weight_decay")
-    is_adamw = name.lower() == "adamw" or decoupled is None or decoupled.value is not False
-    if name.lower() not in ("adam", "adamw") or (not is_adamw and decay not in (None, 0)):
-        reading.refuse(
-            kind,
-            "of DeepSpeed's, the engine torch takes AdamW and SGD alone; "
-            'engine = "deepspeed" has it',
-        )
-        if decoupled is not None:
-            reading.given["optimizer.params.adam_w_mode"] = decoupled
+    if name.lower() in ("adam", "adamw"):
+        _read_adam(reading, kind, name.lower())
         return
-    why = "" if name.lower() == "adamw" else "DeepSpeed's Adam decays as AdamW does"
+    gone = removed_optimizer(name, reading.release)
+    if gone is not None and reading.engine == "deepspeed":
+        reading.findings.wrong.append(
+            f"{kind.said} = {show(name)}: DeepSpeed {said(reading.release)} does not have it any "
+            f"more (since {said(gone.since)}); {gone.instead}"
+        )
+        return
+    has = "" if gone is not None else '; engine = "deepspeed" has it'
+    reading.refuse(kind, f"of DeepSpeed's, the engine torch takes AdamW and SGD alone{has}")
+
+
+def _read_adam(reading: Reading, kind: Given, name: str) -> None:
+    decoupled = reading.take(_DECOUPLED)
+    coupled = name == "adam" and decoupled is not None and decoupled.value is False
+    _resolve(reading, f"{_WEIGHTS}.weight_decay", "train.weight_decay")
+    if coupled and decoupled is not None and reading.peek(f"{_WEIGHTS}.weight_decay"):
+        reading.refuse(
+            decoupled,
+            "adds the decay to the gradient, and the engine torch decays as AdamW does; remove it, "
+            'set weight_decay to 0, or train with engine = "deepspeed"',
+        )
+        if reading.engine == "deepspeed":
+            reading.row(Outcome.PASSED, kind)
+        return
+    why = "" if name == "adamw" or coupled else "DeepSpeed's Adam decays as AdamW does"
     reading.map(kind, OPTIMIZER, "adamw", why)
     if decoupled is not None:
-        reading.row(Outcome.IGNORED, decoupled, None, "with this decay the two are the same")
-    _parameters(reading, _ADAM)
+        beside = "with this decay the two are the same" if name == "adam" else "AdamW is AdamW"
+        outcome = Outcome.PASSED if reading.engine == "deepspeed" else Outcome.IGNORED
+        reading.row(outcome, decoupled, None, beside)
+    of_torch = reading.peek(_OWN_OF_TORCH) not in (None, False, "") and not coupled
+    _parameters(reading, _TORCH_ADAM if of_torch else _ADAM)
 
 
 def _parameters(reading: Reading, table: Mapping[str, tuple[str, Any, str]]) -> None:
     for parameter, (key, default, differs) in table.items():
-        _parameter(reading, f"optimizer.params.{parameter}", key, default, differs)
+        _parameter(reading, f"{_WEIGHTS}.{parameter}", key, default, differs)
 
 
 def _parameter(reading: Reading, name: str, key: str, default: Any, why: str) -> None:
@@ -121,24 +168,34 @@ def _warmup(reading: Reading) -> None:
     name = f"{_PARAMS}.warmup_num_steps"
     shape = reading.take(f"{_PARAMS}.warmup_type")
     curve = "log" if shape is None or shape.value != "linear" else "linear"
-    differs = "a straight line here; DeepSpeed's curve is a logarithm"
-    if curve == "linear" or reading.engine == "deepspeed":
-        differs = ""
+    own = reading.engine == "deepspeed"
+    differs = "" if curve == "linear" or own else _STRAIGHT
     if shape is not None:
         reading.row(Outcome.IGNORED, shape, None, differs or "as the job file has it")
     if reading.peek(name) is None:
         reading.take(name)
-        reading.default(name, "train.warmup_steps", 1000)
+        reading.default(name, WARMUP, 1000)
     else:
+        known = reading.known(WARMUP)
         _resolve_warmup(reading, name)
         given = reading.take(name)
         assert given is not None
-        reading.map(given, "train.warmup_steps", given.value, differs)
+        steps = given.value
+        if given.note == AUTO and known is not None:
+            steps = known.value
+        if isinstance(steps, int) and steps <= 1:
+            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job takes none"
+        reading.map(given, WARMUP, steps, differs)
     _start(reading)
 
 
+_STRAIGHT = "a straight line here; DeepSpeed's curve is a logarithm"
+_AT_NOTHING = "DeepSpeed takes its first two steps at learning rate 0 then"
+"""runtime/lr_schedules.py: `max(2, warmup_num_steps)`, and the first `step` is of iteration 0."""
+
+
 def _resolve_warmup(reading: Reading, name: str) -> None:
-    known = reading.known("train.warmup_steps")
+    known = reading.known(WARMUP)
     if reading.peek(name) == AUTO and known is not None:
         # DeepSpeed 0.19.6 and later refuse 0, which transformers turns into 1 as well
         reading.resolve(name, max(1, known.value), f"{known.origin}, 1 at least")
@@ -164,7 +221,7 @@ def _start(reading: Reading) -> None:
         if given is not None and given.value:
             reading.refuse(given, "a warm-up begins near 0; remove it")
         elif given is not None:
-            reading.row(Outcome.MAPPED, given, "train.warmup_steps", "begins near 0")
+            reading.row(Outcome.MAPPED, given, WARMUP, "begins near 0")
 
 
 def _peak(reading: Reading, kind: str) -> None:
@@ -177,7 +234,7 @@ def _peak(reading: Reading, kind: str) -> None:
         return
     reading.take(name)
     if kind == "WarmupDecayLR":  # its default is no learning rate of the optimizer's
-        if not reading.said(RATE):
+        if reading.claims.of(RATE) is None:
             reading.default(name, RATE, 1e-3)
         elif (known := reading.known(RATE)) is not None and known.value != 1e-3:
             reading.findings.wrong.append(

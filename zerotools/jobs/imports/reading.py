@@ -10,7 +10,23 @@ from zerotools.jobs.convert import show
 from zerotools.jobs.imports.claims import Claims
 from zerotools.jobs.imports.given import AUTO, Given
 from zerotools.jobs.imports.jobkeys import default_of, job_keys, look_up, takes
+from zerotools.jobs.imports.releases import NEWEST, Release
 from zerotools.jobs.imports.report import Auto, Findings, Outcome, Row
+
+TRAINER: Mapping[str, Any] = {
+    "train.optimizer": "adamw",
+    "train.learning_rate": 5e-5,
+    "train.betas": (0.9, 0.999),
+    "train.eps": 1e-8,
+    "train.weight_decay": 0.0,
+    "train.max_grad_norm": 1.0,
+    "train.schedule": "linear",
+    "train.warmup_steps": 0,
+    "zero.stage": 2,
+}
+"""What Hugging Face's Trainer takes where nobody says: for an `"auto"`, and where a config has no
+optimizer. transformers 5.23, training_args.py; the stage of an `"auto"` is accelerate 1.15's,
+utils/dataclasses.py, DeepSpeedPlugin."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,7 @@ class Reading:
     claims: Claims
     findings: Findings
     engine: str = "torch"
+    release: Release = NEWEST
     settled: dict[str, Any] = field(init=False)
     """What DeepSpeed is to be given, by dotted key; None where its own default serves."""
 
@@ -48,10 +65,13 @@ class Reading:
         return self.given.pop(name, None)
 
     def known(self, key: str) -> Known | None:
-        """What job key `key` is: said somewhere, or the job file's own default."""
+        """What job key `key` is: said somewhere, or done by a launcher where nothing is said; the
+        Trainer's default, or the job file's own."""
         claim = self.claims.of(key)
-        if claim is not None and not claim.weak:
+        if claim is not None:
             return Known(claim.value, claim.place)
+        if key in TRAINER:
+            return Known(TRAINER[key], "Hugging Face's Trainer, its default")
         default = default_of(key) if key in job_keys() else None
         return None if default is None else Known(default, f"the job file's default, {key}")
 
@@ -61,9 +81,11 @@ class Reading:
         return claim is not None and not claim.weak
 
     def map(self, given: Given, key: str, value: Any, why: str = "") -> None:
-        """Claim `key` for the job, and report it."""
+        """Claim `key` for the job, and report it. An `"auto"` is what another says, if one does."""
         if given.note != AUTO:
             self.claims.add(key, value, given.said, shown=given.value)
+        elif self.claims.of(key) is None and value is not None:
+            self.claims.add(key, value, given.said, weak=True)
         self.row(Outcome.MAPPED, given, key, why)
 
     def row(self, outcome: Outcome, given: Given, job: str | None = None, why: str = "") -> None:
@@ -80,13 +102,15 @@ class Reading:
         else:
             self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
-    def default(self, name: str, key: str, value: Any) -> None:
-        """Claim what DeepSpeed does where `name` is absent, unless someone says otherwise."""
+    def default(self, name: str, key: str, value: Any, why: str = "") -> None:
+        """Claim what a launcher does where `name` is absent, and report it; what someone says, or
+        an earlier launcher does, stays."""
         before = self.claims.of(key)
         self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
-        if before is None:
-            row = Row(Outcome.DEFAULT, name, self.source, value, key)
-            self.findings.rows.append(row)
+        if before is not None:
+            why = f"not taken: {before.place} says {show(before.shown)}"
+        row = Row(Outcome.DEFAULT, name, self.source, value, key, why)
+        self.findings.rows.append(row)
 
     def resolve(self, name: str, value: Any, origin: str) -> None:
         """Put `value` in the place of the `"auto"` of `name`."""

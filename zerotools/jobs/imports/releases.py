@@ -1,0 +1,125 @@
+"""What DeepSpeed's releases changed in its JSON: what they do without a key, and keys that they
+take no longer.
+
+From the tags of its repository and the sources of its releases: runtime/config.py
+(`_REMOVED_TOP_LEVEL_CONFIG_KEYS`, `_REMOVED_ZERO_CONFIG_KEYS`), runtime/constants.py,
+runtime/compiler.py and compile/config.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Release = tuple[int, ...]
+
+NEWEST: Release = (0, 19, 8)
+"""The newest that was looked at; what a job's Python has is not known where it has none."""
+_CLIPS: Release = (0, 19, 3)
+_COMPILES: Release = (0, 16, 6)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The first release that refuses to start where the key is there; what serves in its place."""
+
+    since: Release
+    instead: str = "remove it"
+
+
+_GONE_7 = Removal((0, 19, 7))
+_GONE_8 = Removal((0, 19, 8))
+_BATCH = "remove it, and write train_micro_batch_size_per_gpu"
+_CURRICULUM = "remove it: zerotools reads the data itself"
+REMOVED: Mapping[str, Removal] = {
+    "nebula": _GONE_7,
+    "compression_training": _GONE_7,
+    "quantize_training": _GONE_7,
+    "sparse_attention": _GONE_7,
+    "zero_optimization.mics_shard_size": _GONE_7,
+    "zero_optimization.mics_hierarchical_params_gather": _GONE_7,
+    "amp": Removal((0, 19, 8), "write fp16 or bf16 in its place"),
+    "sparse_gradients": _GONE_8,
+    "eigenvalue": _GONE_8,
+    "elasticity": Removal((0, 19, 8), _BATCH),
+    "graph_harvesting": _GONE_8,
+    "curriculum_learning": Removal((0, 19, 8), _CURRICULUM),
+    "progressive_layer_drop": _GONE_8,
+    "zero_optimization.zeropp_loco_param": _GONE_8,
+    "compile.enabled": Removal(_COMPILES),
+    "compile.disable": Removal(_COMPILES),
+    "compile.backend": Removal(_COMPILES),
+    "compile.kwargs": Removal(_COMPILES),
+}
+OPTIMIZERS: Mapping[str, Removal] = {
+    name: Removal((0, 19, 7), "write AdamW") for name in ("onebitadam", "onebitlamb", "zerooneadam")
+}
+"""By `optimizer.type` in lower case."""
+
+STRICT = (
+    "zero_optimization",
+    "zero_optimization.offload_optimizer",
+    "zero_optimization.offload_param",
+    "fp16",
+    "bf16",
+    "compile",
+)
+"""Sections in which a key that DeepSpeed does not know keeps it from starting (pydantic's
+`extra="forbid"`); elsewhere it is passed over."""
+
+
+def clipping(release: Release) -> float:
+    """To what DeepSpeed clips where its JSON has no `gradient_clipping`; 0: it does not.
+
+    runtime/constants.py, GRADIENT_CLIPPING_DEFAULT; pull request 8068.
+    """
+    return 1.0 if release >= _CLIPS else 0.0
+
+
+def removal(name: str, release: Release) -> Removal | None:
+    """Why `release` does not start where key `name` is there; None: it does."""
+    found = REMOVED.get(name)
+    return found if found is not None and release >= found.since else None
+
+
+def removed_optimizer(kind: str, release: Release) -> Removal | None:
+    """Why `release` does not have the optimizer `kind`; None: it may."""
+    found = OPTIMIZERS.get(kind.lower())
+    return found if found is not None and release >= found.since else None
+
+
+def said(release: Release) -> str:
+    """`0.19.8`."""
+    return ".".join(map(str, release))
+
+
+def parse(text: str) -> Release | None:
+    """The release in a version such as `0.19.8+cu12`; None where there is none."""
+    numbers: list[int] = []
+    for part in text.split("+")[0].split(".")[:3]:
+        digits = "".join(c for c in part if c.isascii() and c.isdigit())
+        if not digits or not part.startswith(digits):
+            break
+        numbers.append(int(digits[:6]))
+    return tuple(numbers) or None
+
+
+def is_off(value: Any) -> bool:
+    """Whether a key that was removed changed nothing: null, false, -1, an empty section, or one
+    whose every `enabled` is false."""
+    if isinstance(value, Mapping):
+        switches = list(_switches(value))
+        return not value or (bool(switches) and not any(switches))
+    return value in (None, False, -1, "", "none") and value is not True
+
+
+def _switches(section: Mapping[str, Any]) -> list[bool]:
+    """Every `enabled` in `section`, however deep."""
+    found: list[bool] = []
+    for name, value in section.items():
+        if name == "enabled":
+            found.append(str(value).lower() not in ("false", "auto"))
+        elif isinstance(value, Mapping):
+            found += _switches(value)
+    return found
