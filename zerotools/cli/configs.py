@@ -17,6 +17,7 @@ from zerotools.jobs.imports.document import Document, read_text
 from zerotools.jobs.imports.importing import CONFIG, Imported, JobFile, import_configs
 from zerotools.jobs.imports.jobkeys import look_up
 from zerotools.jobs.imports.json_text import parse_json
+from zerotools.jobs.imports.releases import NEWEST, Release, installed
 from zerotools.jobs.imports.report import render
 from zerotools.jobs.imports.yaml_text import parse_yaml
 from zerotools.jobs.parse import read_tree
@@ -49,6 +50,7 @@ class Configs(NamedTuple):
             deepspeed=None if named is None else self._deepspeed(named),
             accelerate=None if self.accelerate is None else self._accelerate(self.accelerate),
             load=self._named,
+            release=_release(job),
         )
         files = [path for path in (named, self.accelerate) if path is not None]
         sources = [*([] if job is None else [job.source]), *map(str, files)]
@@ -103,6 +105,13 @@ class Configs(NamedTuple):
                 f"{self.accelerate}; correct the path"
             )
         return self._deepspeed(path)
+
+
+def _release(job: JobFile | None) -> Release:
+    """The DeepSpeed of the job's Python; the newest that is known where it has none."""
+    python = None if job is None else look_up(job.tree, "python")
+    found = installed(python if isinstance(python, str) else None)
+    return NEWEST if found is None else found
 
 
 def config_options(command: Callable[..., int]) -> Callable[..., int]:

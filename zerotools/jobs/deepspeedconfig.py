@@ -17,6 +17,7 @@ Tree = dict[str, Any]
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 ADAMS = ("adam", "adamw")
 _PLACES = {"nvme": "disk"}
+_OWN_AUTOS = ("zero_optimization.zenflow.", "pipeline.stages", "data_types.keep_in_fp32_modules")
 
 
 def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
@@ -140,9 +141,9 @@ def _complete_scheduler(config: Tree, spec: JobSpec) -> None:
 
 
 def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """The dotted keys whose value is still `"auto"`."""
+    """The dotted keys whose value is still `"auto"`, but those where DeepSpeed has such a value."""
     for name, value in tree.items():
-        if value == "auto":
+        if value == "auto" and not f"{where}{name}".startswith(_OWN_AUTOS):
             yield f"{where}{name}"
         elif isinstance(value, Mapping):
             yield from unresolved(value, f"{where}{name}.")

@@ -17,6 +17,7 @@ _OWN_LOOPS = {
     "tensor_parallel.tensor_parallel.tp_size": _SHARED,
     "sequence_parallel_size": _SHARED,
     "autotuning.enabled": "tries settings out and exits, and a job trains",
+    "compile.deepcompile": "is done by engine.compile(), which a job does not call",
     "data_efficiency.enabled": "works in DeepSpeed's data loader, and a job reads its data itself",
 }
 """What cannot be in our loop, and why; 0, 1 and false switch it off."""

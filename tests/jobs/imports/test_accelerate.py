@@ -55,12 +55,11 @@ def test_zero_3_of_the_questionnaire() -> None:
     assert imported.origins["zero.stage"] == "acc.yaml:10 deepspeed_config.zero_stage"
 
 
-def test_parameter_offload_at_stage_2_is_refused_with_both_places() -> None:
+def test_parameter_offload_at_stage_2_is_ignored_as_accelerate_does() -> None:
     imported = accelerate("accelerate_param_offload_stage2.yaml", a_job(FREE))
-    assert (
-        'acc.yaml:6 deepspeed_config.offload_param_device = "cpu": parameter offload needs '
-        "stage 3, and acc.yaml:8 deepspeed_config.zero_stage is 2"
-    ) in said(imported)
+    assert imported.problem is None
+    assert imported.tree["offload"] == {"optimizer": "cpu"}
+    assert outcomes(imported)["deepspeed_config.offload_param_device"] == "ignored"
 
 
 def test_the_file_that_it_names_is_read_instead() -> None:
@@ -226,3 +225,51 @@ def test_a_second_deepspeed_config_has_no_place() -> None:
 def test_sections_of_another_type_are_listed() -> None:
     text = "distributed_type: MULTI_GPU\ndeepspeed_config:\n  zero_stage: 3\n"
     assert outcomes(accelerate_text(text, a_job(FREE)))["deepspeed_config.zero_stage"] == "ignored"
+
+
+PARALLEL = "num_processes: 4\nparallelism_config:\n"
+
+
+@pytest.mark.parametrize(
+    ("copies", "shard", "size"), [(2, 2, 2), (4, 1, 1), (1, 4, None)], ids=["hsdp", "ddp", "fsdp"]
+)
+def test_sizes_of_data_parallelism(copies: int, shard: int, size: int | None) -> None:
+    sizes = f"  parallelism_config_dp_replicate_size: {copies}\n"
+    sizes += f"  parallelism_config_dp_shard_size: {shard}\n  parallelism_config_tp_size: 1\n"
+    imported = accelerate_text(f"distributed_type: FSDP\n{PARALLEL}{sizes}", a_job(FREE))
+    assert imported.problem is None
+    assert imported.tree["zero"].get("shard_size") == size
+    assert outcomes(imported)["parallelism_config"] == ("ignored" if size is None else "mapped")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "told"),
+    [
+        ("FSDP", {"dp_shard": 2}, "1 copies x 2 ranks that share one are 2 ranks"),
+        ("FSDP", {"dp_shard": "two"}, 'dp_shard_size = "two": must be a whole number'),
+        ("MULTI_GPU", {"dp_shard": 4}, "shards the model, and distributed_type MULTI_GPU does not"),
+        ("FSDP", {"tp": 2}, "parallelism_config_tp_size = 2: jobs do not do tensor parallelism"),
+    ],
+)
+def test_sizes_that_cannot_be(kind: str, sizes: dict[str, object], told: str) -> None:
+    lines = "".join(f"  parallelism_config_{n}_size: {size}\n" for n, size in sizes.items())
+    imported = accelerate_text(f"distributed_type: {kind}\n{PARALLEL}{lines}", a_job(FREE))
+    assert told in said(imported)
+
+
+def test_modules_of_experts_are_leaves_to_deepspeed() -> None:
+    text = DEEPSPEED + "deepspeed_config:\n  zero_stage: 3\n"
+    text += "  deepspeed_moe_layer_cls_names: MixtralSparseMoeBlock, OlmoeSparseMoeBlock\n"
+    imported = accelerate_text(text, a_job('engine = "deepspeed"\n' + FREE))
+    assert imported.deepspeed is not None
+    assert imported.deepspeed["zero_optimization"]["leaf_module"] == {
+        "classes": ["MixtralSparseMoeBlock", "OlmoeSparseMoeBlock"]
+    }
+    key = "deepspeed_config.deepspeed_moe_layer_cls_names"
+    assert outcomes(imported)[key] == "passed through"
+    assert outcomes(accelerate_text(text, a_job(FREE)))[key] == "ignored"
+    document = parse_yaml(text, source="acc.yaml")
+    older = import_configs(
+        a_job('engine = "deepspeed"\n' + FREE), accelerate=document, release=(0, 17)
+    )
+    assert "needs DeepSpeed 0.18.0, and the job's Python has 0.17" in said(older)

@@ -22,13 +22,17 @@ from zerotools.jobs.imports.fsdp import read_fsdp
 from zerotools.jobs.imports.given import AUTO, Given, judge_strange
 from zerotools.jobs.imports.jobkeys import Tree, put
 from zerotools.jobs.imports.keys import is_off
+from zerotools.jobs.imports.parallelism import read_parallelism
 from zerotools.jobs.imports.ranks import read_ranks
 from zerotools.jobs.imports.reading import Reading
+from zerotools.jobs.imports.releases import LEAF_MODULES, NEWEST, Release
+from zerotools.jobs.imports.releases import said as release_said
 from zerotools.jobs.imports.report import Findings, Outcome
 
 FILE = "deepspeed_config.deepspeed_config_file"
+_LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
-_TABLES = ("gpu_ids", "dynamo_config")
+_TABLES = ("gpu_ids", "dynamo_config", "parallelism_config")
 _ONE_OR_COPIES = ("NO", "MULTI_GPU", "MULTI_CPU")
 
 
@@ -44,7 +48,9 @@ class Launched:
     stated: tuple[Given, ...] = ()
 
 
-def read_accelerate(document: Document, claims: Claims, findings: Findings) -> Launched:
+def read_accelerate(
+    document: Document, claims: Claims, findings: Findings, release: Release = NEWEST
+) -> Launched:
     """Add what `document` says to `claims` and `findings`."""
     if "distributed_type" not in document.tree:
         what = "has no distributed_type, which every accelerate config has"
@@ -55,7 +61,8 @@ def read_accelerate(document: Document, claims: Claims, findings: Findings) -> L
         findings.wrong.append(f"{document.source}: {what}")
         return Launched()
     given = dict(_given(document, findings))
-    reading = Reading(document.source, given, claims, findings)
+    findings.accepted += document.accepted
+    reading = Reading(document.source, given, claims, findings, release=release)
     _environment(reading)
     kind = _distributed_type(reading)
     _precision(reading)
@@ -63,6 +70,7 @@ def read_accelerate(document: Document, claims: Claims, findings: Findings) -> L
     read_compile(reading)
     if kind == "FSDP":
         read_fsdp(reading)
+    read_parallelism(reading, kind)
     launched = _hand_over(reading, document) if kind == "DEEPSPEED" else Launched()
     for name in list(reading.given):
         _judge_rest(reading, name, kind)
@@ -156,6 +164,7 @@ def _hand_over(reading: Reading, document: Document) -> Launched:
             )
         reading.row(Outcome.MAPPED, file, None, "read below")
         return Launched(file=file)
+    _leave_parameters(reading, section)
     tree: Tree = {}
     lines: dict[Trail, int] = {}
     titles: dict[Trail, str] = {}
@@ -170,8 +179,47 @@ def _hand_over(reading: Reading, document: Document) -> Launched:
         elif name in defaults:
             put(tree, there, defaults[name])
             titles[trail] += " (not given)"
+    _leaf_modules(reading, document, tree, lines, titles)
     handed = Document(document.source, tree, lines, titles=titles)
     return Launched(handed, None, tuple(section.values()))
+
+
+def _leave_parameters(reading: Reading, section: dict[str, Given]) -> None:
+    """Below stage 3 accelerate takes `offload_param_device`, and DeepSpeed does nothing by it."""
+    stage = section["zero_stage"].value if "zero_stage" in section else 2
+    if str(stage) not in ("0", "1", "2"):
+        return
+    for name in ("offload_param_device", "offload_param_nvme_path"):
+        given = section.get(name)
+        if given is not None and given.value not in (None, "none", False):
+            why = f"is of stage 3, and the stage is {stage}: DeepSpeed does not offload parameters"
+            reading.row(Outcome.IGNORED, section.pop(name), None, why)
+
+
+def _leaf_modules(
+    reading: Reading,
+    document: Document,
+    tree: Tree,
+    lines: dict[Trail, int],
+    titles: dict[Trail, str],
+) -> None:
+    """The classes whose parameters DeepSpeed gathers at once, which its JSON can name too."""
+    engine = reading.claims.of("engine")
+    given = reading.given.get(_LEAVES)
+    if given is None or not given.value or engine is None or engine.value != "deepspeed":
+        return
+    del reading.given[_LEAVES]
+    if reading.release < LEAF_MODULES:
+        reading.findings.unsupported.append(
+            f"{given.said} = {show(given.value)}: needs DeepSpeed {release_said(LEAF_MODULES)}, "
+            f"and the job's Python has {release_said(reading.release)}"
+        )
+        return
+    trail = ("zero_optimization", "leaf_module")
+    names = given.value if isinstance(given.value, list) else str(given.value).split(",")
+    put(tree, ".".join(trail), {"classes": [str(name).strip() for name in names]})
+    lines[trail] = document.lines[("deepspeed_config", _LEAVES.split(".")[1])]
+    titles[trail] = _LEAVES
 
 
 def _judge_rest(reading: Reading, name: str, kind: str) -> None:

@@ -21,6 +21,7 @@ READ = frozenset(
         "fsdp_config.fsdp_offload_params",
         "fsdp_config.fsdp_activation_checkpointing",
         "dynamo_config",
+        "parallelism_config",
     }
 )
 
@@ -120,7 +121,6 @@ FEATURES = frozenset(
         "fp8_config",
         "megatron_lm_config",
         "ipex_config",
-        "parallelism_config",
         "fsdp_config.fsdp_ignored_modules",
         "fsdp_config.fsdp_activation_checkpointing_offload",
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerotools.jobs.imports.batch import read_batch
 from zerotools.jobs.imports.claims import Claims
-from zerotools.jobs.imports.deepspeed_keys import KEYS
+from zerotools.jobs.imports.compiling import read_compile_section
+from zerotools.jobs.imports.deepspeed_keys import KEYS, NEVER_TAKEN
 from zerotools.jobs.imports.document import Document
 from zerotools.jobs.imports.given import AUTO, read_given
 from zerotools.jobs.imports.jobkeys import Tree, drop, put
@@ -21,7 +21,9 @@ from zerotools.jobs.imports.optimizers import (
 )
 from zerotools.jobs.imports.precision import read_precision
 from zerotools.jobs.imports.reading import Reading
-from zerotools.jobs.imports.releases import NEWEST, Release, clipping, said
+from zerotools.jobs.imports.releases import NEWEST, REMOVED, Release, clipping, said
+from zerotools.jobs.imports.releases import is_off as does_nothing
+from zerotools.jobs.imports.removed import drop_comments, is_strict, read_removed
 from zerotools.jobs.imports.report import Findings, Outcome
 from zerotools.jobs.imports.zero import read_zero
 
@@ -46,32 +48,46 @@ def read_deepspeed(
     Returns the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
     out of their quotes, whole numbers whole. Else it is as it was, unknown keys included.
     """
-    engine = claims.of("engine")
-    reading = Reading(
-        document.source,
-        read_given(document, findings),
-        claims,
-        findings,
-        "torch" if engine is None else engine.value,
-        release,
-    )
+    claim = claims.of("engine")
+    engine = "torch" if claim is None else claim.value
+    strict = is_strict if engine == "deepspeed" else lambda trail: False
+    given = read_given(document, findings, strict)
+    reading = Reading(document.source, given, claims, findings, engine, release)
     findings.accepted += document.accepted
+    read_removed(reading)
     read_batch(reading)
     _read_clipping(reading)
     read_precision(reading)
     read_zero(reading)
+    read_compile_section(reading)
     read_optimizer(reading)
     read_scheduler(reading)
     read_missing(reading, document.tree)
     for name in list(reading.given):
         _judge_rest(reading, name, hidden_size)
-    tree: Tree = copy.deepcopy(dict(document.tree))
+    return _settled(document, reading)
+
+
+def _settled(document: Document, reading: Reading) -> Tree:
+    """What DeepSpeed is given: the document without nulls, with what was settled of each key."""
+    tree: Tree = _without_nulls(document.tree)
     for name, value in reading.settled.items():
         if value is None or value == AUTO:
             drop(tree, name)
         else:
-            put(tree, name, value)
+            put(tree, name, _without_nulls(value))
+    if reading.engine == "deepspeed":
+        drop_comments(tree)
     return tree
+
+
+def _without_nulls(value: Any) -> Any:
+    """A copy; DeepSpeed takes its default for a null, and a job file cannot say one."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(v) for name, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(entry) for entry in value]
+    return value
 
 
 def _read_clipping(reading: Reading) -> None:
@@ -99,23 +115,35 @@ def _judge_rest(reading: Reading, name: str, hidden_size: int | None) -> None:
     """Pass on, ignore or refuse a key that no reader took."""
     key = KEYS[name]
     _switch_off_amp(reading, name)
+    if reading.peek(name) == AUTO and key.fate is Fate.IGNORED:
+        reading.settled[name] = None
+        why = '"auto": DeepSpeed\'s default; '
+        reading.row(Outcome.IGNORED, reading.given.pop(name), None, why + key.why)
+        return
     if reading.peek(name) == AUTO and not _resolve(reading, name, hidden_size):
         given = reading.given.pop(name)
         what = f'{given.said} = "auto": nothing resolves this one; write a value, or remove it'
         reading.findings.wrong.append(what)
         return
     given = reading.given.pop(name)
-    if reading.engine == "deepspeed":
+    if name in NEVER_TAKEN:
+        reading.settled[name] = None
+        reading.row(Outcome.IGNORED, given, None, key.why)
+    elif reading.engine == "deepspeed":
         reading.row(Outcome.PASSED, given)
     elif key.fate is Fate.READ:
         section = name.split(".")[0]
         reading.row(Outcome.IGNORED, given, None, f"{section} has no type that is supported")
-    elif key.fate is Fate.FEATURE and not is_off(given.value, key.default):
+    elif key.fate is Fate.FEATURE and not _is_off(name, given.value, key.default):
         reading.refuse(given, f"{key.why}, and the engine torch does not do it")
     else:
         off = "is off" if key.default is None else "as the engine torch does it"
         why = off if key.fate is Fate.FEATURE else key.why
         reading.row(Outcome.IGNORED, given, None, why)
+
+
+def _is_off(name: str, value: Any, default: Any) -> bool:
+    return is_off(value, default) or (name in REMOVED and does_nothing(value))
 
 
 def _switch_off_amp(reading: Reading, name: str) -> None:

@@ -22,7 +22,46 @@ _MEMORY = "how DeepSpeed lays out memory, not what it computes"
 _REPORTS = "what DeepSpeed prints or logs; zerotools reports on its own"
 _CHECKPOINTS = "how DeepSpeed writes checkpoints; zerotools writes its own"
 
+_COMPILES = "how DeepSpeed compiles"
+
 MICS = "zero_optimization.mics_shard_size"
+CLIPS_ELSEWHERE = "optimizer.params.max_grad_norm"
+
+NEVER_TAKEN: dict[str, Key] = {
+    f"{section}.{name}": Key(Kind.ANY, Fate.IGNORED, "bf16 has no loss scale; left out")
+    for section in ("bf16", "bfloat16")
+    for name in (
+        "loss_scale",
+        "initial_scale_power",
+        "loss_scale_window",
+        "hysteresis",
+        "consecutive_hysteresis",
+        "min_loss_scale",
+        "auto_cast",
+    )
+}
+"""What files copied from fp16 have, and does nothing; DeepSpeed does not start with it."""
+
+_OF_COMPILING = (
+    "kwargs",
+    "autoep_non_moe",
+    "free_activation",
+    "free_activation_threshold",
+    "offload_activation",
+    "offload_activation_pin_memory",
+    "offload_opt_states",
+    "double_buffer",
+    "symmetric_memory",
+    "debug_log",
+    "offload_parameters",
+    "sync_before_reduce",
+    "sync_after_reduce",
+    "sync_before_allgather",
+    "sync_after_allgather",
+    "keep_int_input_tensors",
+    "keep_all_input_tensors",
+    "passes",
+)
 
 KEYS: dict[str, Key] = {
     **_read(
@@ -105,7 +144,7 @@ KEYS: dict[str, Key] = {
     "optimizer.params.torch_adam": Key(
         Kind.ANY,
         Fate.TUNING,
-        "the engine torch has its own AdamW; the decay follows torch's default",
+        "the engine torch has its own AdamW; the default decay is torch's",
     ),
     **_all(
         Kind.BOOL,
@@ -122,7 +161,21 @@ KEYS: dict[str, Key] = {
         "activation_checkpointing",
     ),
     **_all(Kind.ANY, Fate.TUNING, "for offload to disk; DeepSpeed's own", "aio"),
-    **_all(Kind.ANY, Fate.TUNING, "how DeepSpeed runs kernels", "compile"),
+    **_read(
+        Kind.BOOL,
+        "compile.enabled",
+        "compile.disable",
+        "compile.deepcompile",
+    ),
+    **_read(Kind.TEXT, "compile.backend"),
+    **_all(
+        Kind.ANY,
+        Fate.TUNING,
+        _COMPILES,
+        *(f"compile.{name}" for name in _OF_COMPILING),
+    ),
+    **_all(Kind.ANY, Fate.FEATURE, "changes what is trained", CLIPS_ELSEWHERE),
+    **NEVER_TAKEN,
     **_all(
         Kind.ANY,
         Fate.IGNORED,
@@ -150,6 +203,7 @@ KEYS: dict[str, Key] = {
         "amp",
         "torch_autocast",
         "sparse_gradients",
+        "graph_harvesting",
         "moe",
         "pipeline",
         "tensor_parallel",

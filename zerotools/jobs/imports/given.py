@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +37,11 @@ class Given:
         return f"{self.place} {self.title}"
 
 
-def read_given(document: Document, findings: Findings) -> dict[str, Given]:
-    """Every known key of `document` by its dotted name. What is wrong goes to `findings`."""
+def read_given(
+    document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
+) -> dict[str, Given]:
+    """Every known key of `document` by its dotted name. What is wrong goes to `findings`: of what
+    is unknown, that which is `fatal`."""
     given: dict[str, Given] = {}
     strange: list[Trail] = []
     for trail, value in _leaves(document.tree, ()):
@@ -63,7 +66,7 @@ def read_given(document: Document, findings: Findings) -> dict[str, Given]:
     if strange and _is_foreign(document, strange):
         findings.wrong.append(f"{document.source}: has none of DeepSpeed's keys; is it its config?")
     else:
-        _judge_strange(document, strange, findings)
+        _judge_strange(document, strange, findings, fatal)
     return given
 
 
@@ -78,7 +81,7 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
 
 def _read(key: Key, value: Any) -> tuple[Any, str]:
     """The value as its kind, and a note where a mend was needed. Raises ValueError."""
-    if value == AUTO or key.kind is Kind.ANY or (value is None and key.kind is not Kind.BOOL):
+    if value == AUTO or key.kind is Kind.ANY or value is None:
         return value, ""
     match key.kind:
         case Kind.BOOL:
@@ -114,7 +117,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _judge_strange(document: Document, strange: list[Trail], findings: Findings) -> None:
+def _judge_strange(
+    document: Document,
+    strange: list[Trail],
+    findings: Findings,
+    fatal: Callable[[Trail], bool],
+) -> None:
     # what other optimizers and schedulers take is not known here, and no typo
     foreign = [
         f"{section}.params."
@@ -123,7 +131,7 @@ def _judge_strange(document: Document, strange: list[Trail], findings: Findings)
         if str(table.get("type")).lower() not in types
     ]
     known = [key for key in [*KEYS, *SECTIONS] if not key.startswith(tuple(foreign))]
-    judge_strange(document, strange, known, "DeepSpeed", findings)
+    judge_strange(document, strange, known, "DeepSpeed", findings, fatal)
 
 
 def _is_foreign(document: Document, strange: list[Trail]) -> bool:
@@ -140,14 +148,19 @@ def judge_strange(
     known: Sequence[str],
     owner: str,
     findings: Findings,
+    fatal: Callable[[Trail], bool] = lambda trail: False,
 ) -> None:
-    """List keys that `owner` does not have; refuse those that are nearly one of `known`."""
+    """List keys that `owner` does not have; refuse those that are nearly one of `known`, or
+    `fatal` to it."""
     for trail in strange[:MOST_UNKNOWN]:
         near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)
         if near:
             what = f"{place} {show(title, bare=True)}: {owner} has no such key"
             findings.wrong.append(f"{what}; did you mean {near}?")
+        elif fatal(trail):
+            what = f"{place} {show(title, bare=True)}: {owner} has no such key, and does not start"
+            findings.wrong.append(f"{what} where it is there; remove it")
         else:
             row = Row(Outcome.UNKNOWN, title, place, _short(document, trail))
             findings.rows.append(row)

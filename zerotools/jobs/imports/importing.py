@@ -31,7 +31,8 @@ from zerotools.jobs.imports.jobkeys import (
     put,
     takes,
 )
-from zerotools.jobs.imports.reading import claims_of_job
+from zerotools.jobs.imports.optimizers import read_missing
+from zerotools.jobs.imports.reading import Reading, claims_of_job
 from zerotools.jobs.imports.releases import NEWEST, Release
 from zerotools.jobs.imports.report import Findings, Outcome, Row
 from zerotools.jobs.parse import job_from_tree, job_to_dict
@@ -96,8 +97,10 @@ def import_configs(
     claims, findings = claims_of_job(tree, source), Findings()
     deepspeed = _configured(tree, source, deepspeed, findings)
     if accelerate is not None:
-        launched = read_accelerate(accelerate, claims, findings)
+        launched = read_accelerate(accelerate, claims, findings, release)
         deepspeed = _chosen(deepspeed, launched, load, findings)
+        if deepspeed is None:
+            read_missing(Reading(accelerate.source, {}, claims, findings), {})
     for_deepspeed = None
     if deepspeed is not None:
         hidden = hidden_size(tree, base_dir)

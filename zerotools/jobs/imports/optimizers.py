@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerotools.jobs.convert import show
+from zerotools.jobs.imports.deepspeed_keys import CLIPS_ELSEWHERE
 from zerotools.jobs.imports.given import AUTO, Given
 from zerotools.jobs.imports.reading import TRAINER, Reading
 from zerotools.jobs.imports.releases import removed_optimizer, said
@@ -66,6 +67,12 @@ def _has_type(tree: Mapping[str, Any], section: str) -> bool:
 
 def read_optimizer(reading: Reading) -> None:
     """Map `optimizer`."""
+    clips = reading.take(CLIPS_ELSEWHERE)
+    if clips is not None:
+        reading.findings.wrong.append(
+            f"{clips.said} = {show(clips.value)}: DeepSpeed refuses it there; write "
+            f"gradient_clipping = {show(clips.value)} at the top of {reading.source} in its place"
+        )
     kind = reading.take("optimizer.type")
     if kind is None:
         return
@@ -184,7 +191,7 @@ def _warmup(reading: Reading) -> None:
         if given.note == AUTO and known is not None:
             steps = known.value
         if isinstance(steps, int) and steps <= 1:
-            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job takes none"
+            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job none"
         reading.map(given, WARMUP, steps, differs)
     _start(reading)
 

@@ -8,16 +8,22 @@ runtime/compiler.py and compile/config.py.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 Release = tuple[int, ...]
+DEADLINE_SECONDS = 10.0
+_ASK = "from importlib.metadata import version; print(version('deepspeed'))"
 
 NEWEST: Release = (0, 19, 8)
 """The newest that was looked at; what a job's Python has is not known where it has none."""
 _CLIPS: Release = (0, 19, 3)
 _COMPILES: Release = (0, 16, 6)
+LEAF_MODULES: Release = (0, 18, 0)
+"""The first that has `zero_optimization.leaf_module`."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,29 @@ def parse(text: str) -> Release | None:
             break
         numbers.append(int(digits[:6]))
     return tuple(numbers) or None
+
+
+def installed(python: str | None) -> Release | None:
+    """The DeepSpeed that the interpreter `python` has, without importing it; None for `python`:
+    this one. None where it has none, or does not say within some seconds: it is asked again when
+    the job is queued."""
+    if python is None:
+        return _own()
+    command = [python, "-c", _ASK]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=DEADLINE_SECONDS, check=False, cwd="/"
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return parse(done.stdout[:100].decode("ascii", "replace").strip())
+
+
+def _own() -> Release | None:
+    try:
+        return parse(metadata.version("deepspeed"))
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def is_off(value: Any) -> bool:

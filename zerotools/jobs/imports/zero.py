@@ -13,11 +13,14 @@ JOB_STAGE = "zero.stage"
 DEVICES = {"none": "none", "cpu": "cpu", "nvme": "disk"}
 """DeepSpeed's devices, and the job file's names for them."""
 
+_PLURAL = "zero_optimization.cpu_offload_params"
 _OLD = (
     ("zero_optimization.cpu_offload", "offload.optimizer"),
     ("zero_optimization.cpu_offload_param", "offload.params"),
-    ("zero_optimization.cpu_offload_params", "offload.params"),
+    (_PLURAL, "offload.params"),
 )
+_RATIO = "zero_optimization.offload_optimizer.ratio"
+_TILES = "zero_optimization.sub_group_size"
 _NVME_PATH = "zero_optimization.offload_optimizer.nvme_path"
 _PINNED = "zero_optimization.offload_optimizer.pin_memory"
 _NEW = (
@@ -31,6 +34,12 @@ def read_zero(reading: Reading) -> None:
     stage, place = _stage(reading)
     _offload(reading, stage, place)
     _mics(reading, stage, place)
+    _ratio(reading, stage, place)
+    tiles = reading.take(_TILES)
+    if tiles is not None and stage is not None and stage < 3:
+        reading.row(Outcome.IGNORED, tiles, None, f"is of stage 3, and the stage is {stage}")
+    elif tiles is not None:
+        reading.given[_TILES] = tiles
     for name, given in reading.given.items():
         if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
             reading.findings.wrong.append(
@@ -70,6 +79,9 @@ def _offload(reading: Reading, stage: int | None, place: str) -> None:
         if given is not None:
             device = "cpu" if given.value else "none"
             _place_state(reading, given, key, device, stage, place)
+            if name == _PLURAL:  # of its documents; its code never had it
+                reading.settled[name] = None
+                reading.settled[name.removesuffix("s")] = given.value
     for name, key in _NEW:
         given = reading.take(name)
         if given is None:
@@ -104,6 +116,24 @@ def _mics(reading: Reading, stage: int | None, place: str) -> None:
         reading.row(Outcome.PASSED, given)
     else:
         reading.map(given, "zero.shard_size", int(size), "so many ranks share one copy (HSDP)")
+
+
+def _ratio(reading: Reading, stage: int | None, place: str) -> None:
+    """How much of the optimizer is offloaded, which DeepSpeed can say at stage 3 alone."""
+    given = reading.take(_RATIO)
+    if given is None:
+        return
+    part = isinstance(given.value, (int, float)) and given.value < 1
+    if part and stage is not None and stage < 3:
+        reading.findings.wrong.append(
+            f"{given.said} = {show(given.value)}: DeepSpeed offloads a part of the optimizer at "
+            f"stage 3 alone, and {place} is {stage}; remove it, or train at stage 3"
+        )
+    elif reading.engine == "deepspeed":
+        reading.given[_RATIO] = given
+    else:
+        why = "the engine torch offloads the whole optimizer" if part else "as the engine does it"
+        reading.row(Outcome.IGNORED, given, None, why)
 
 
 def _details(reading: Reading, device: str) -> None:

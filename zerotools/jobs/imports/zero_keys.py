@@ -52,8 +52,9 @@ ZERO_KEYS: dict[str, Key] = {
         stage3_max_live_parameters=1_000_000_000,
         stage3_max_reuse_distance=1_000_000_000,
         stage3_module_granularity_threshold=0,
-        sub_group_size=1_000_000_000,
     ),
+    # templates of stage 2 have it, too, where DeepSpeed passes it over
+    **_zero(_GATHERING, Kind.COUNT, sub_group_size=1_000_000_000),
     **_zero(
         _GATHERING,
         Kind.BOOL,
