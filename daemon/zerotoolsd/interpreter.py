@@ -60,7 +60,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
 
 async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = TRAINER) -> None:
     """Ask `python`, in a child that has `env`, what it lacks of `needs`. Raises BadRequest."""
-    output = await _ask(python, env, "-c", _PROGRAM, *needs.packages)
+    output = await ask(python, env, "-c", _PROGRAM, *needs.packages)
     try:
         version, missing = json.loads(output)
         old = tuple(version) < needs.version
@@ -82,14 +82,23 @@ async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = 
 
 
 async def _without_async_io(python: str, env: Mapping[str, str]) -> str | None:
-    output = await _ask(python, env, "-P", nvme.__file__)
+    output = await ask(python, env, "-P", nvme.__file__)
     try:
         return None if (why := json.loads(output)) is None else str(why)
     except ValueError:  # such as where there is no room to try in; the ranks ask again
         return None
 
 
-async def _ask(python: str, env: Mapping[str, str], *arguments: str) -> bytes:
+async def ask(
+    python: str,
+    env: Mapping[str, str],
+    *arguments: str,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> bytes:
+    """What `python` prints, given `arguments` and `env`.
+
+    Raises BadRequest: it cannot be started, or does not end in time.
+    """
     # A pipe of our own: asyncio's cannot be let go of while somebody still writes into it.
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as answer:
@@ -107,10 +116,10 @@ async def _ask(python: str, env: Mapping[str, str], *arguments: str) -> bytes:
         finally:
             os.close(writing)
         try:
-            return await asyncio.wait_for(_answer(child, answer), DEADLINE_SECONDS)
+            return await asyncio.wait_for(_answer(child, answer), deadline_seconds)
         except TimeoutError:
             raise BadRequest(
-                f"python = {python}: did not answer within {DEADLINE_SECONDS:g} s"
+                f"python = {python}: did not answer within {deadline_seconds:g} s"
             ) from None
         finally:
             # To kill one that has just ended would take its status from the event loop.

@@ -25,6 +25,7 @@ from zerotoolsd.interpreter import Needs, check_interpreter, needs_of
 from zerotoolsd.launch import base_environment
 from zerotoolsd.lifecycle import NotAllowed
 from zerotoolsd.patience import within
+from zerotoolsd.rehearsal import rehearse
 from zerotoolsd.scheduler import impossible
 from zerotoolsd.service import Conflict, Event, Forbidden, JobView, NotFound, Unavailable
 from zerotoolsd.store.rows import JobRow
@@ -39,17 +40,24 @@ Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 InterpreterCheck = Callable[[str, Mapping[str, str], Needs], Awaitable[None]]
 """(interpreter, environment, what it must have); raises BadRequest."""
+Rehearsal = Callable[[JobSpec, str, Mapping[str, str]], Awaitable[list[str]]]
+"""(job, interpreter, environment) -> notes on its model; raises BadRequest."""
 
 
 class EngineService:
     """What the HTTP handlers call."""
 
     def __init__(
-        self, engine: Engine, *, check_python: InterpreterCheck = check_interpreter
+        self,
+        engine: Engine,
+        *,
+        check_python: InterpreterCheck = check_interpreter,
+        rehearse: Rehearsal = rehearse,
     ) -> None:
         self._engine = engine
         self._store = engine.store
         self._check_python = check_python
+        self._rehearse = rehearse
         self._started = time.monotonic()
         self._places: dict[int, str] = {}
 
@@ -83,11 +91,14 @@ class EngineService:
             self._engine.announce()
         return self._view(job), new
 
-    async def check(self, spec: JobSpec, *, uid: int) -> None:
+    async def check(self, spec: JobSpec, *, uid: int, model: bool = False) -> list[str]:
         """See `JobService`."""
         self._check_uid(uid)
         await self._check(spec)
         self._check_output_is_free(spec, await self._place_of(spec))
+        if not model or spec.engine == "script":
+            return []
+        return await self._rehearse(spec, spec.python or sys.executable, base_environment(spec))
 
     def _check_uid(self, uid: int) -> None:
         own = os.geteuid()

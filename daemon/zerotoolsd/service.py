@@ -126,8 +126,9 @@ class JobService(Protocol):
         Unavailable.
         """
 
-    async def check(self, spec: JobSpec, *, uid: int) -> None:
-        """Refuse what `submit` would refuse now; nothing is queued.
+    async def check(self, spec: JobSpec, *, uid: int, model: bool = False) -> list[str]:
+        """Refuse what `submit` would refuse now; nothing is queued. With `model`, also what the
+        ranks would refuse of the model, which takes seconds; notes on it.
 
         Raises BadRequest, Unsupported, Forbidden, Conflict, Unavailable.
         """

@@ -149,7 +149,9 @@ def test_a_dry_run_without_a_daemon_says_what_was_not_looked_at(
     assert run(build(), ["submit", "--dry-run", "--socket", nobody, str(job_file)]) == 0
     told = capsys.readouterr()
     assert "tiny would be queued" in told.out
-    assert told.err.startswith("the files of the job and the machine were not looked at: nothing")
+    assert told.err.startswith(
+        "warning: the files of the job and the machine were not looked at: nothing"
+    )
 
 
 def test_what_import_prints_is_accepted(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.messages import say_error
+from zerotools.cli.messages import say, say_error
 from zerotools.core.errors import DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.several import Submission, clashes, naming
@@ -16,13 +16,17 @@ from zerotools.jobs.several import Submission, clashes, naming
 Job = dict[str, Any]
 
 
-def check_all(client: DaemonClient, submissions: Sequence[Submission]) -> None:
+def check_all(
+    client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False
+) -> None:
     """Raise what any of the jobs would be refused for, naming its file; all but the last refusal go
-    to stderr. Raises DaemonUnreachable."""
+    to stderr. With `models`, also what ranks would refuse of the models. Raises DaemonUnreachable.
+    """
     refusals: list[ZerotoolsError] = list(clashes(submissions))
     for each in submissions:
         try:
-            client.check(each.spec)
+            for note in client.check(each.spec, model=models):
+                say("note", f"{each.source}: {note}")
         except DaemonUnreachable:
             if not refusals:
                 raise

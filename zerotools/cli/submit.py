@@ -15,6 +15,7 @@ from zerotools.cli import render
 from zerotools.cli.configs import Configs, config_options, read_job_file
 from zerotools.cli.describe import Job, checkpoint_path, exported_model, outcome, plan, title
 from zerotools.cli.follow import Follower
+from zerotools.cli.messages import say
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.polling import Poller
 from zerotools.cli.queueing import check_all, queue_all
@@ -32,7 +33,11 @@ from zerotools.jobs.spec import JobSpec
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
 @click.option("--name", metavar="TEXT", help="Call the job this, whatever its file says.")
 @config_options
-@click.option("--dry-run", is_flag=True, help="Check the job files, and queue nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the jobs and the shapes of their models; queue nothing.",
+)
 @socket_option
 @json_option
 def command(
@@ -101,11 +106,12 @@ def read_job(name: str, configs: Configs) -> JobSpec:
 
 
 def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> int:
-    """Files and machine are looked at by the daemon, as at a submit; without one they are not."""
+    """Files and machine are looked at by the daemon, as at a submit, and each model is built
+    without weights, as its ranks would; without a daemon they are not."""
     try:
-        check_all(client, jobs)
+        check_all(client, jobs, models=True)
     except DaemonUnreachable as error:
-        click.echo(f"the files of the job and the machine were not looked at: {error}", err=True)
+        say("warning", f"the files of the job and the machine were not looked at: {error}")
     if as_json:
         render.print_json([job_to_dict(each.spec) for each in jobs])
         return 0

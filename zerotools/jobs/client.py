@@ -20,6 +20,8 @@ from zerotools.jobs import location
 from zerotools.jobs.spec import JobSpec
 
 TIMEOUT_SECONDS = 30.0
+MODEL_SECONDS = 150.0
+"""More, where the daemon has a job's model built."""
 _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
     "bad_request": BadRequest,
     "not_found": BadRequest,
@@ -66,11 +68,15 @@ class DaemonClient:
         body = {"job": job_to_dict(spec), "idempotency_key": idempotency_key}
         return self._object("POST", "/v1/jobs", body=body)
 
-    def check(self, spec: JobSpec) -> None:
-        """Raise what a submit would be refused for; nothing is queued."""
+    def check(self, spec: JobSpec, *, model: bool = False) -> list[str]:
+        """Raise what a submit would be refused for; nothing is queued. With `model`, also what the
+        ranks would refuse of the model; notes on it."""
         from zerotools.jobs.parse import job_to_dict
 
-        self._object("POST", "/v1/check", body={"job": job_to_dict(spec)})
+        body = {"job": job_to_dict(spec), **({"model": True} if model else {})}
+        patience = MODEL_SECONDS if model else 0
+        answer = self._object("POST", "/v1/check", body=body, patience=patience)
+        return [str(note) for note in answer.get("notes", ())]
 
     def jobs(
         self, *, state: str | None = None, limit: int = 100, after: int | None = None

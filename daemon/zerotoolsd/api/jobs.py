@@ -45,11 +45,14 @@ async def submit(request: web.Request) -> web.Response:
 async def check(request: web.Request) -> web.Response:
     """POST /v1/check."""
     uid = peer_uid(request)
-    body = await inputs.json_object(request, known=("job",))
+    body = await inputs.json_object(request, known=("job", "model"))
     if "job" not in body:
         raise BadRequest("the key 'job' is missing")
-    await request.app[SERVICE].check(job_from_dict(body["job"], source="job"), uid=uid)
-    return answer({})
+    if not isinstance(model := body.get("model", False), bool):
+        raise BadRequest("model: must be true or false")
+    spec = job_from_dict(body["job"], source="job")
+    notes = await request.app[SERVICE].check(spec, uid=uid, model=model)
+    return answer({"notes": notes})
 
 
 async def list_jobs(request: web.Request) -> web.Response:

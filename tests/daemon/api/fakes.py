@@ -98,6 +98,7 @@ class FakeService:
         self.feed: list[Event] = []
         self.leases: list[dict[str, Any]] = []
         self.error: Exception | None = None
+        self.notes: list[str] = []
 
     def add(self, **changes: Any) -> JobView:
         """Put a job in."""
@@ -131,9 +132,10 @@ class FakeService:
             self.keys[idempotency_key] = job_id
         return self.views[job_id], True
 
-    async def check(self, spec: JobSpec, *, uid: int) -> None:
+    async def check(self, spec: JobSpec, *, uid: int, model: bool = False) -> list[str]:
         if self.error is not None:
             raise self.error
+        return self.notes if model else []
 
     async def jobs(
         self, *, state: str | None = None, limit: int = 100, after: int | None = None

@@ -24,6 +24,7 @@ from zerotoolsd.trainer.model.lora import add_adapters, refuse_tied
 CONFIG = "config.json"
 OLDEST_TRANSFORMERS = 5
 NO_ADAPTERS = LoraSpec()
+LONGEST_REASON = 400
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def read_config(model: ModelSpec) -> Any:
     try:
         return kind.from_dict(tree)
     except Exception as error:  # whatever a config class of any model raises over its values
-        raise BadRequest(f"{source} is no config of a {name} model: {_first_line(error)}") from None
+        raise BadRequest(f"{source} is no config of a {name} model: {_reason(error)}") from None
 
 
 def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
@@ -103,13 +104,13 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
             model = kind.from_config(config)
     except ValueError as error:
         if "Unrecognized configuration class" not in str(error):
-            raise BadRequest(f"the model cannot be built: {_first_line(error)}") from None
+            raise BadRequest(f"the model cannot be built: {_reason(error)}") from None
         what = "encoder-decoder" if config.is_encoder_decoder else "causal"
         raise Unsupported(
             f"model_type {config.model_type!r} has no {what} language model in transformers"
         ) from None
     except Exception as error:  # whatever a model of any kind raises over its config
-        raise BadRequest(f"the model cannot be built: {_first_line(error)}") from None
+        raise BadRequest(f"the model cannot be built: {_reason(error)}") from None
     model.float()
     model.tie_weights()  # the first releases of transformers 5 do not tie on the meta device
     if not config.architectures:
@@ -214,6 +215,10 @@ def _blocks(model: Any, aliases: Mapping[str, str]) -> Iterator[str]:
         yield name
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _reason(error: Exception) -> str:
+    """The message on one line; where it is longer than LONGEST_REASON, its beginning. The first
+    line alone may be a mere heading: "Class validation error for validator ...:"."""
+    text = " ".join(str(error).split())
+    if len(text) > LONGEST_REASON:
+        text = f"{text[:LONGEST_REASON]}..."
+    return text or type(error).__name__

@@ -1,0 +1,83 @@
+"""What a rank would find wrong with its model, told before a job is queued.
+
+`python -P rehearsal.py SPEC`, under the job's interpreter: builds the model of the job in the file
+SPEC on the meta device, compares it with the tokenizer, and prints
+`{"problem": sentence or null, "notes": [sentences]}`. No data is read, no memory taken for weights.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zerotools.jobs.spec import JobSpec
+
+BYTE_VALUES = 256
+
+
+def rehearse(spec: JobSpec) -> list[str]:
+    """Notes on the job's model.
+
+    Raises:
+        ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
+    """
+    from zerotools.jobs.rules_data import fixed_length
+    from zerotoolsd.trainer.model.blueprint import check_fit, draw, read_config
+
+    config = read_config(spec.model)
+    vocabulary = _vocabulary(spec)
+    if vocabulary is not None:
+        check_fit(config, vocabulary, fixed_length(spec.data))
+    draw(config, spec.lora)
+    return list(_unknown_keys(spec, config))
+
+
+def _vocabulary(spec: JobSpec) -> int | None:
+    """How many token ids the data takes; None for token files, whose ids are not looked at."""
+    from zerotools.jobs.rules_data import BYTES, tokenizer_of
+    from zerotoolsd.trainer.data.tokenizing import load_tokenizer
+
+    named = tokenizer_of(spec)
+    if named is None:
+        return None
+    return BYTE_VALUES if named == BYTES else len(load_tokenizer(Path(named)))
+
+
+def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:
+    """Keys of a config in the job file that a config of its kind does not have."""
+    if not isinstance(spec.model.config, dict):
+        return
+    known = vars(type(config)())
+    for key in spec.model.config:
+        if key not in known and not hasattr(type(config), key):
+            yield f"model.config.{key}: a {config.model_type} config has no such key; remove it"
+
+
+def main(path: Path) -> None:
+    """Print the answer for the job in `path`."""
+    entry = importlib.util.spec_from_file_location("entry", Path(__file__).with_name("entry.py"))
+    assert entry is not None
+    assert entry.loader is not None
+    module = importlib.util.module_from_spec(entry)
+    entry.loader.exec_module(module)
+    module.make_importable()
+    from zerotools.core.errors import ZerotoolsError
+    from zerotools.jobs.parse import job_from_dict
+    from zerotoolsd.trainer.failures import sentence
+
+    spec = job_from_dict(json.loads(path.read_text("utf-8")), source="job")
+    problem, notes = None, []
+    try:
+        notes = rehearse(spec)
+    except ZerotoolsError as error:
+        problem = sentence(error)
+    print(json.dumps({"problem": problem, "notes": notes}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
