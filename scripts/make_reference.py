@@ -98,10 +98,14 @@ jobs/ID/attempt-N/         one start of a job:
   progress.jsonl           what the ranks told, one JSON object per line
   exit.json                how it ended
 jobs/ID/output/            checkpoints of a job without `output_dir`
+cleaning/ID                a job that is being removed
 ```
 
 A queue that cannot be read stops the daemon: it never starts an empty one over it. A queue that a
 newer version wrote is refused and left alone.
+
+Nothing of this is removed by itself until `[retention]` says so: see [Remove what old jobs
+left](../how-to/clean-up.md).
 
 ## systemd
 

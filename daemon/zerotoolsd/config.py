@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.convert import build
+from zerotools.jobs.convert import build, show
+from zerotools.jobs.durations import seconds_of
 from zerotools.jobs.schema import key
 from zerotoolsd.lifecycle import RetryPolicy
 
@@ -66,12 +68,36 @@ class Retry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retention:
+    """`[retention]`: what is removed by itself: nothing, until a key is set.
+
+    Each is seconds, or text such as `"30d"`. Checkpoints and exports are never removed so, and
+    nothing that a job which is not over names.
+    """
+
+    records: int | str | None = key(
+        "Jobs that ended longer ago than this are removed, record and logs, as `zerotools clean` "
+        'does: seconds, or text such as `"90d"`. Nothing until it is set.',
+        default=None,
+    )
+    logs: int | str | None = key(
+        "The logs and the progress of jobs that ended longer ago than this are removed; their "
+        "records stay. Nothing until it is set.",
+        default=None,
+    )
+    events: int | str | None = key(
+        "Events older than this are removed. Nothing until it is set.", default=None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole file."""
 
     limits: Limits = key("How much of the machine the jobs may have.", factory=Limits)
     stop: Stop = key("How attempts end.", factory=Stop)
     retry: Retry = key("How long a crashed job waits.", factory=Retry)
+    retention: Retention = key("What is removed by itself.", factory=Retention)
 
 
 def load(path: Path | None) -> Config:
@@ -86,6 +112,18 @@ def load(path: Path | None) -> Config:
         raise BadRequest(f"{path} is not valid TOML: {error}") from None
     problems: list[str] = []
     config: Config | None = build(Config, tree, "", problems)
-    if config is None:
+    if config is not None:
+        problems += _wrong_spans(config.retention)
+    if config is None or problems:
         raise BadRequest(f"{path}: {'; '.join(problems)}")
     return config
+
+
+def _wrong_spans(retention: Retention) -> Iterator[str]:
+    for item in fields(retention):
+        value = getattr(retention, item.name)
+        try:
+            if value is not None:
+                seconds_of(value)
+        except ValueError as error:
+            yield f"retention.{item.name} = {show(value)}: {error}"

@@ -14,6 +14,9 @@ LAUNCHING_COMMITTED = "launching-committed"
 SUPERVISOR_SPAWNED = "supervisor-spawned"
 CANCEL_COMMITTED = "cancel-committed"
 END_SEEN = "end-seen"
+CLEAN_NOTED = "clean-noted"
+FILES_REMOVED = "files-removed"
+RECORD_REMOVED = "record-removed"
 
 
 def reach(name: str) -> None:

@@ -20,6 +20,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import crashpoints, launch, lifecycle, reattach, timelimit, told
+from zerotoolsd.cleaner import Cleaner
 from zerotoolsd.config import Config
 from zerotoolsd.lifecycle import Admit, Cancel, Ended, Retry, Standing, Started
 from zerotoolsd.machine import Machine
@@ -72,6 +73,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._expired: set[str] = set()
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
+        self.cleaner = Cleaner(state_dir, store, self.announce)
 
     @property
     def jobs_dir(self) -> Path:
@@ -82,6 +84,7 @@ class Engine:
         """Take up what runs, then schedule until `stop` is set. Jobs go on afterwards."""
         self.recover()
         stopping = asyncio.create_task(stop.wait())
+        cleaning = asyncio.create_task(self.cleaner.keep_up(self.config.retention))
         try:
             while not stop.is_set():
                 self._wake.clear()
@@ -93,6 +96,7 @@ class Engine:
                 waking.cancel()
         finally:
             stopping.cancel()
+            cleaning.cancel()
             self._watcher.close()
 
     async def _guarded_step(self) -> float:

@@ -20,6 +20,7 @@ from zerotools.jobs import states
 from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import checkpoints, preflight, told
+from zerotoolsd.cleaning import mentions
 from zerotoolsd.engine import Engine, request_of
 from zerotoolsd.interpreter import Needs, check_interpreter, needs_of
 from zerotoolsd.launch import base_environment
@@ -27,7 +28,16 @@ from zerotoolsd.lifecycle import NotAllowed
 from zerotoolsd.patience import within
 from zerotoolsd.rehearsal import rehearse
 from zerotoolsd.scheduler import impossible
-from zerotoolsd.service import Conflict, Event, Forbidden, JobView, NotFound, Unavailable
+from zerotoolsd.service import (
+    Cleaned,
+    CleanRequest,
+    Conflict,
+    Event,
+    Forbidden,
+    JobView,
+    NotFound,
+    Unavailable,
+)
 from zerotoolsd.store.rows import JobRow
 from zerotoolsd.views import job_view
 
@@ -67,13 +77,15 @@ class EngineService:
         """See `JobService`."""
         self._check_uid(uid)
         text = json.dumps(job_to_dict(spec), sort_keys=True)
-        place = None
+        place, named = None, []
         if self._store.by_key(uid, idempotency_key) is None:
             await self._check(spec)
             place = await self._place_of(spec)
+            named = await self._look(spec, mentions, text, spec.output_dir or "")
         # Nothing is awaited from here on: two submits may come at once, also of one job.
         if self._store.by_key(uid, idempotency_key) is None:
             self._check_output_is_free(spec, place)
+            self._engine.cleaner.refuse_going(named)
         try:
             job, new = self._store.submit(
                 uid=uid,
@@ -222,6 +234,11 @@ class EngineService:
             spec = replace(spec, resume_from=job.output_dir)
         view, _ = await self.submit(spec, uid=uid, idempotency_key=None)
         return view
+
+    async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
+        """See `JobService`."""
+        owner = None if uid in (os.geteuid(), 0) else uid
+        return await self._engine.cleaner.clean(request, f"uid {uid}", owner)
 
     async def events(self, since: int, wait: float) -> list[Event]:
         """See `JobService`."""

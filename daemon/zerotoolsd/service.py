@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.states import TERMINAL
 
 
 class NotFound(BadRequest):
@@ -114,6 +115,61 @@ class Event:
         return asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CleanRequest:
+    """Which jobs that are over are to go.
+
+    `jobs`: these alone; else all in `states` that ended `older_than_seconds` ago, but for the
+    `keep` that ended last. `outputs`: with what they wrote into the state directory. `logs_only`:
+    their records stay. `dry_run`: nothing goes.
+    """
+
+    jobs: tuple[int, ...] | None = None
+    states: frozenset[str] = TERMINAL
+    older_than_seconds: float | None = None
+    keep: int = 0
+    outputs: bool = False
+    logs_only: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanedJob:
+    """A job that goes, or is gone, with `size_bytes` of files; `outputs` are those among them that
+    its ranks wrote."""
+
+    id: int
+    name: str
+    state: str
+    ended: float | None
+    size_bytes: int
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptJob:
+    """A job that was meant and stays; `why` is a sentence."""
+
+    id: int
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaned:
+    """What a clean removed, or would."""
+
+    jobs: tuple[CleanedJob, ...]
+    kept: tuple[KeptJob, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, under their own names."""
+        return {
+            "jobs": [{**asdict(job), "outputs": list(job.outputs)} for job in self.jobs],
+            "kept": [asdict(job) for job in self.kept],
+        }
+
+
 class JobService(Protocol):
     """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`."""
 
@@ -152,6 +208,12 @@ class JobService(Protocol):
 
         Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
         directory), BadRequest (it cannot run any more), Unavailable.
+        """
+
+    async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
+        """Remove jobs that are over: their files first, then their records.
+
+        Raises BadRequest, Unavailable.
         """
 
     async def events(self, since: int, wait: float) -> list[Event]:

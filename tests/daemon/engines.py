@@ -97,6 +97,8 @@ async def running(
 def _end_attempts(store: Store) -> None:
     for job in store.jobs():
         for attempt in store.attempts(job.id):
+            if not Path(attempt.run_dir).exists():
+                continue
             request: Mapping[str, object] = {"reason": "the test is over", "grace_seconds": 0}
             write_json(Path(attempt.run_dir) / REQUEST, request)
 

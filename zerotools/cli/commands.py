@@ -38,5 +38,6 @@ COMMANDS: dict[str, Entry] = {
     "logs": Entry("zerotools.cli.logs", JOBS, "Print or follow what a job wrote."),
     "cancel": Entry("zerotools.cli.cancel", JOBS, "Stop jobs; a running one saves first."),
     "resume": Entry("zerotools.cli.resume", JOBS, "Go on with a job that was stopped."),
+    "clean": Entry("zerotools.cli.clean", JOBS, "Remove records and logs of jobs that are over."),
     "monitor": Entry("zerotools.cli.monitor", MACHINE, "Watch GPU and host memory."),
 }

@@ -22,6 +22,8 @@ from zerotools.jobs.spec import JobSpec
 TIMEOUT_SECONDS = 30.0
 MODEL_SECONDS = 150.0
 """More, where the daemon has a job's model built."""
+CLEAN_SECONDS = 3600.0
+"""How much longer the removal of a job may take: it may be of many gigabytes."""
 _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
     "bad_request": BadRequest,
     "not_found": BadRequest,
@@ -97,6 +99,10 @@ class DaemonClient:
     def resume(self, job_id: int) -> dict[str, Any]:
         """Queue a new job that goes on where one that is over stopped; the new job."""
         return self._object("POST", f"/v1/jobs/{job_id}/resume")
+
+    def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Remove jobs that are over: `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
+        return self._object("POST", "/v1/clean", body=dict(wanted), patience=CLEAN_SECONDS)
 
     def logs(
         self,

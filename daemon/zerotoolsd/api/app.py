@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.api import jobs, machine, outputs
+from zerotoolsd.api import cleaning, jobs, machine, outputs
 from zerotoolsd.api.inputs import LARGEST_BODY
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.problems import problems
@@ -25,6 +25,7 @@ def make_app(service: JobService) -> web.Application:
             web.post("/v1/jobs/{id}/resume", jobs.resume),
             web.get("/v1/jobs/{id}/logs", outputs.logs),
             web.get("/v1/jobs/{id}/progress", outputs.progress),
+            web.post("/v1/clean", cleaning.clean),
             web.get("/v1/events", machine.events),
             web.get("/v1/machine", machine.machine),
             web.get("/v1/health", machine.health),

@@ -47,7 +47,7 @@ async def logs(request: web.Request) -> web.Response:
     assert limit is not None
     if attempt is None:
         return _log_response(Part(b"", 0, 0), 0, ended=view.state in TERMINAL)
-    path = request.app[SERVICE].run_dir(view.id, attempt.number) / f"rank-{rank}.log"
+    path = _directory(request, view, attempt) / f"rank-{rank}.log"
     part = await asyncio.to_thread(read_part, path, offset, limit)
     return _log_response(part, attempt.number, ended=attempt.ended is not None)
 
@@ -74,7 +74,7 @@ async def progress(request: web.Request) -> web.Response:
     since = inputs.whole(request.query, "since", 0, least=0) or 0
     if attempt is None:
         return _progress_response([], 0, 0, over=view.state in TERMINAL)
-    path = request.app[SERVICE].run_dir(view.id, attempt.number) / "progress.jsonl"
+    path = _directory(request, view, attempt) / "progress.jsonl"
     part = await asyncio.to_thread(read_part, path, since, LARGEST_PART)
     records, used = parse_records(part.data)
     over = attempt.ended is not None and (part.offset + len(part.data) >= part.size)
@@ -106,6 +106,15 @@ def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
     if used == 0 and len(data) >= LARGEST_PART:
         used = len(data)  # one endless line would hold up whoever follows
     return records, used
+
+
+def _directory(request: web.Request, view: JobView, attempt: AttemptView) -> Path:
+    path = request.app[SERVICE].run_dir(view.id, attempt.number)
+    if attempt.ended is not None and not path.exists():
+        raise NotFound(
+            f"the logs and the progress of attempt {attempt.number} of job {view.id} were removed"
+        )
+    return path
 
 
 def _attempt(view: JobView, request: web.Request) -> AttemptView | None:

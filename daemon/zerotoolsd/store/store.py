@@ -190,6 +190,27 @@ class Store:
             why = f"{lease.gpu_uuid} is free again"
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
+    def remove(self, job: JobRow, now: float, why: str) -> None:
+        """Forget a job that is over, its attempts and its events; its number is never used again.
+
+        Raises Changed if it is no longer in `job.state`.
+        """
+        with self._transaction():
+            self._sql("DELETE FROM attempt WHERE job_id = ?", (job.id,))
+            gone = self._sql("DELETE FROM job WHERE id = ? AND state = ?", (job.id, job.state))
+            if gone.rowcount != 1:
+                raise Changed(f"job {job.id} is no longer {job.state}")
+            self._sql("DELETE FROM event WHERE job_id = ?", (job.id,))
+            self._append(now, job.id, None, "clean", job.state, None, why)
+
+    def remove_events(self, before: float) -> int:
+        """Forget the events before this time but the newest; how many there were."""
+        with self._transaction():
+            newest = "SELECT max(seq) FROM event"
+            return self._sql(
+                f"DELETE FROM event WHERE time < ? AND seq < ({newest})", (before,)
+            ).rowcount
+
     def job(self, job_id: int) -> JobRow:
         """Raises KeyError."""
         row = self._sql("SELECT * FROM job WHERE id = ?", (job_id,)).fetchone()

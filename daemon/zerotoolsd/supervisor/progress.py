@@ -14,7 +14,10 @@ from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS, SUMMARY
 
 MAX_DATAGRAM = 4096
 _THIN_ABOVE = 32 * 2**20
-"""Bytes of `progress.jsonl` above which at most one step a second is kept."""
+"""Bytes of `progress.jsonl` above which at most one message of a kind is kept in a second, and in
+ten times as long each time that the file has doubled: no run makes it much larger than that."""
+_KINDS = ("step", "checkpoint", "eval", "phase", "error")
+_CHECKPOINT_SECONDS = 10.0
 _SUMMARY_BYTES = 16 * 1024
 """A summary comes again after so many bytes: the end of the file always has one."""
 _NOTABLE = 1.05
@@ -23,6 +26,14 @@ _NOTABLE = 1.05
 def _is_count(value: object) -> TypeGuard[int]:
     """Whether it is a number that the queue can store."""
     return type(value) is int and 0 <= value < 2**63
+
+
+def pause_between(kind: str, size_bytes: int) -> float:
+    """Seconds in which one message of `kind` is kept, in a file of this size."""
+    pause, size = 0.0, size_bytes
+    while size > _THIN_ABOVE:
+        pause, size = (pause or 0.1) * 10, size // 2
+    return min(pause, _CHECKPOINT_SECONDS) if kind == "checkpoint" else pause
 
 
 class Progress:
@@ -35,7 +46,7 @@ class Progress:
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         self._file = os.open(PROGRESS, flags, 0o600)
         self._size = os.fstat(self._file).st_size
-        self._last_kept = 0.0
+        self._last_kept: dict[object, float] = {}
         self.last_step: dict[str, Any] | None = None
         self.checkpoint: dict[str, Any] | None = None
         self._told_paths: set[str] = set()
@@ -119,13 +130,13 @@ class Progress:
         elif event == "error":
             self.errors.append(message)
         if event is not None:
-            self._keep(message, thin=event == "step")
+            self._keep(message, str(event) if event in _KINDS else "other")
 
-    def _keep(self, message: dict[str, Any], *, thin: bool) -> None:
+    def _keep(self, message: dict[str, Any], kind: str) -> None:
         now = time.monotonic()
-        if thin and self._size > _THIN_ABOVE and now - self._last_kept < 1:
+        if now - self._last_kept.get(kind, float("-inf")) < pause_between(kind, self._size):
             return
-        self._last_kept = now
+        self._last_kept[kind] = now
         self._append(message)
         if self._size - self._summed_up_at > _SUMMARY_BYTES:
             self._sum_up()

@@ -12,7 +12,18 @@ from zerotools.jobs.states import TERMINAL
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.source import SnapshotSource
-from zerotoolsd.service import AttemptView, Conflict, Event, Forbidden, JobView, NotFound
+from zerotoolsd.service import (
+    AttemptView,
+    Cleaned,
+    CleanedJob,
+    CleanRequest,
+    Conflict,
+    Event,
+    Forbidden,
+    JobView,
+    KeptJob,
+    NotFound,
+)
 
 JOB: dict[str, Any] = {
     "name": "tiny",
@@ -99,6 +110,7 @@ class FakeService:
         self.leases: list[dict[str, Any]] = []
         self.error: Exception | None = None
         self.notes: list[str] = []
+        self.cleans: list[CleanRequest] = []
 
     def add(self, **changes: Any) -> JobView:
         """Put a job in."""
@@ -169,6 +181,34 @@ class FakeService:
             raise Conflict(f"job {job_id} is not over: it is {view.state}")
         again = self.add(output_dir=view.output_dir)
         return self.change(again.id, spec={**view.spec, "resume_from": view.output_dir})
+
+    async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
+        self.cleans.append(request)
+        gone: list[CleanedJob] = []
+        kept: list[KeptJob] = []
+        for job_id in request.jobs or sorted(self.views):
+            view = self.views.get(job_id)
+            if view is None:
+                kept.append(KeptJob(id=job_id, name="", why=f"there is no job {job_id}"))
+            elif view.state not in TERMINAL:
+                if request.jobs:
+                    why = f"it is {view.state}, and only a job that is over goes"
+                    kept.append(KeptJob(id=job_id, name=view.name, why=why))
+            else:
+                outputs = (view.output_dir,) if request.outputs else ()
+                gone.append(
+                    CleanedJob(
+                        id=view.id,
+                        name=view.name,
+                        state=view.state,
+                        ended=view.ended,
+                        size_bytes=3 << 20,
+                        outputs=outputs,
+                    )
+                )
+                if not request.dry_run:
+                    del self.views[job_id]
+        return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
     async def events(self, since: int, wait: float) -> list[Event]:
         return [event for event in self.feed if event.seq > since]

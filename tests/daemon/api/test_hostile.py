@@ -118,3 +118,31 @@ def test_what_is_not_http_at_all(raw: bytes, client: DaemonClient) -> None:
     with connect(client.socket, 10) as link:
         link.sendall(raw)
     assert client.health()["pid"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"jobs": "1"}', "jobs: must be null or a list of int"),
+        (b'{"jobs": [true]}', "jobs: must be null or a list of int"),
+        (b'{"states": ["running"]}', "states: 'running' is not one of cancelled, failed"),
+        (b'{"older_than_seconds": -1}', "older_than_seconds: must be"),
+        (b'{"older_than_seconds": "1d"}', "older_than_seconds: must be"),
+        (b'{"older_than_seconds": 1e999}', "older_than_seconds: must be"),
+        (b'{"keep": -1}', "keep: must be"),
+        (b'{"keep": 1.5}', "keep: must be"),
+        (b'{"dry_run": 1}', "dry_run: must be true or false"),
+        (b'{"outputs": true}', "outputs: name the jobs"),
+        (b'{"outputs": true, "jobs": []}', "outputs: name the jobs"),
+        (b'{"outputs": true, "jobs": [1], "logs_only": true}', "contradict each other"),
+        (b'{"all": true}', "unknown key 'all'"),
+    ],
+)
+def test_bad_wishes_remove_nothing(
+    body: bytes, said: str, service: FakeService, client: DaemonClient
+) -> None:
+    service.add(state="succeeded")
+    response, tree = ask(client, "POST", "/v1/clean", body)
+    assert response.status == 400
+    assert said in tree["detail"]
+    assert list(service.views) == [1]

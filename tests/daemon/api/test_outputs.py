@@ -91,3 +91,14 @@ def test_progress_of_a_job_without_an_attempt(service: FakeService, client: Daem
 def test_an_endless_line_holds_nobody_up() -> None:
     assert parse_records(b"x" * LARGEST_PART) == ([], LARGEST_PART)
     assert parse_records(b'{"a":1}\n{"b"') == ([{"a": 1}], 8)
+
+
+def test_logs_that_were_removed_are_not_an_empty_log(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add(state="succeeded", attempts=(an_attempt(state="ended", ended=1.0),))
+    said = "the logs and the progress of attempt 1 of job 1 were removed"
+    with pytest.raises(BadRequest, match=said):
+        client.logs(1)
+    with pytest.raises(BadRequest, match=said):
+        client.progress(1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.progress import Progress, pause_between
 from zerotoolsd.told import so_far
 
 Send = Callable[[bytes], None]
@@ -121,3 +121,23 @@ def test_the_newest_checkpoint_counts(progress: Progress, send: Send) -> None:
     send(message(event="checkpoint", step=20, path="/b"))
     assert progress.checkpoint is not None
     assert progress.checkpoint["path"] == "/b"
+
+
+def test_no_run_makes_the_file_much_larger_than_its_bound() -> None:
+    """By the size at which each pause begins, and records of 300 bytes."""
+    mib, years = 2**20, 0.0
+    assert pause_between("step", 32 * mib) == 0
+    for size, pause in ((33, 1), (65, 10), (129, 100), (257, 1000)):
+        assert pause_between("step", size * mib) == pause
+        years += size * mib / 300 * pause / (365 * 86400)
+    assert years > 10
+    assert pause_between("checkpoint", 129 * mib) == 10
+
+
+def test_a_program_that_floods_is_thinned_whatever_it_sends(progress: Progress, send: Send) -> None:
+    progress._size = 40 * 2**20
+    for number in range(20):
+        send(message(event=f"mine-{number}", x="y" * 3000))
+        send(message(event="eval", loss=0.5))
+    events = [each["event"] for each in kept() if each["event"] != "summary"]
+    assert events == ["mine-0", "eval"]

@@ -1,0 +1,79 @@
+"""The handler of /v1/clean."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from aiohttp import web
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.states import TERMINAL
+from zerotoolsd.api import inputs
+from zerotoolsd.api.answers import answer
+from zerotoolsd.api.keys import SERVICE
+from zerotoolsd.api.peer import peer_uid
+from zerotoolsd.service import CleanRequest
+
+KEYS = ("jobs", "states", "older_than_seconds", "keep", "outputs", "logs_only", "dry_run")
+
+
+async def clean(request: web.Request) -> web.Response:
+    """POST /v1/clean."""
+    uid = peer_uid(request)
+    wanted = request_of(await inputs.json_object(request, known=KEYS))
+    cleaned = await request.app[SERVICE].clean(wanted, uid=uid)
+    return answer({**cleaned.to_json(), "dry_run": wanted.dry_run})
+
+
+def request_of(body: dict[str, Any]) -> CleanRequest:
+    """What the body asks for. Raises BadRequest."""
+    jobs = _list(body, "jobs", int)
+    wanted = CleanRequest(
+        jobs=None if jobs is None else tuple(jobs),
+        states=frozenset(_list(body, "states", str) or TERMINAL),
+        older_than_seconds=_seconds(body.get("older_than_seconds")),
+        keep=_count(body.get("keep")),
+        **{name: _flag(body, name) for name in ("outputs", "logs_only", "dry_run")},
+    )
+    if strange := wanted.states - TERMINAL:
+        raise BadRequest(
+            f"states: {min(strange)!r:.40} is not one of {', '.join(sorted(TERMINAL))}"
+        )
+    if wanted.outputs and not wanted.jobs:
+        raise BadRequest("outputs: name the jobs whose checkpoints are to go, in jobs")
+    if wanted.outputs and wanted.logs_only:
+        raise BadRequest("outputs and logs_only contradict each other; leave one out")
+    return wanted
+
+
+def _list(body: dict[str, Any], name: str, kind: type) -> list[Any] | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(type(each) is kind for each in value):
+        raise BadRequest(f"{name}: must be null or a list of {kind.__name__} values")
+    return value
+
+
+def _seconds(value: object) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]  # a number
+        raise BadRequest("older_than_seconds: must be null or a number of at least 0")
+    return float(value)  # type: ignore[arg-type]  # a number
+
+
+def _count(value: object) -> int:
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise BadRequest("keep: must be null or a whole number of at least 0")
+    return value
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise BadRequest(f"{name}: must be true or false")
+    return value

@@ -1,0 +1,425 @@
+"""What is removed of jobs that are over, and what never is."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.daemons import Daemon, daemon_in, make_job
+from tests.daemon.engines import Running, running
+from tests.daemon.waiting import wait_for
+from zerotools.core.errors import BadRequest, DaemonUnreachable
+from zerotools.jobs.parse import job_to_dict
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd import cleaning, crashpoints
+from zerotoolsd.config import Config, Retention, load
+from zerotoolsd.lifecycle import Standing
+from zerotoolsd.service import Cleaned, CleanRequest, Conflict, JobView, NotFound
+from zerotoolsd.store.rows import AttemptRow, JobRow
+from zerotoolsd.store.store import Store
+
+ME = os.geteuid()
+Story = Callable[[Running], Awaitable[None]]
+
+
+def tell(state: Path, story: Story, config: Config | None = None) -> None:
+    async def told() -> None:
+        async with running(state, config=config) as it:
+            await story(it)
+
+    asyncio.run(told())
+
+
+async def submit(it: Running, fake: str = "exit=0", **changes: Any) -> JobView:
+    job, _ = await it.service.submit(make_job(fake, **changes), uid=ME, idempotency_key=None)
+    return job
+
+
+async def over(
+    it: Running, *, step: int | None = None, output_dir: str | None = None, state: str = "succeeded"
+) -> int:
+    """A job that has ended, with the files that it left; nothing of it ever ran."""
+    store, now = it.engine.store, time.time()
+    job = queued(it, make_job("", output_dir=output_dir), output_dir)
+    run_dir = it.engine.jobs_dir / str(job.id) / "attempt-1"
+    run_dir.mkdir(parents=True)
+    (run_dir / "rank-0.log").write_bytes(b"x" * 2000)
+    (run_dir / "progress.jsonl").touch()
+    (run_dir / "importable").mkdir()
+    (run_dir / "importable" / "zerotools").symlink_to(Path(cleaning.__file__).parent)
+    result: dict[str, Any] = {"outcome": "finished", "progress": {"event": "step", "step": 3}}
+    if step is not None:
+        path = Path(job.output_dir) / f"step-{step:08d}"
+        path.mkdir(parents=True)
+        (path / "data").write_bytes(b"weights")
+        result["checkpoint"] = {"step": step, "path": str(path)}
+    attempt = AttemptRow(
+        job_id=job.id,
+        number=1,
+        token=f"{job.id}",
+        state="launching",
+        run_dir=str(run_dir),
+        gpu_uuids=(),
+        resumed_from=None,
+        started=None,
+        ended=None,
+        result=None,
+    )
+    with store.change(job, Standing(state="launching"), "admit", now=now, attempt=1) as change:
+        change.add_attempt(attempt)
+    launched = store.job(job.id)
+    with store.change(launched, Standing(state=state), "finished", now=now, attempt=1) as change:
+        change.attempt_ended(1, now, result, None)
+    return job.id
+
+
+def queued(it: Running, spec: JobSpec, output_dir: str | None) -> JobRow:
+    job, _ = it.engine.store.submit(
+        uid=ME,
+        name=None,
+        spec_text=json.dumps(job_to_dict(spec)),
+        output_dir=output_dir,
+        default_output=it.engine.jobs_dir,
+        idempotency_key=None,
+        now=time.time(),
+    )
+    return job
+
+
+async def clean(it: Running, *jobs: int, **wishes: Any) -> Cleaned:
+    return await it.service.clean(CleanRequest(jobs=jobs or None, **wishes), uid=ME)
+
+
+def ids(cleaned: Cleaned) -> list[int]:
+    return [job.id for job in cleaned.jobs]
+
+
+async def is_known(it: Running, job_id: int) -> bool:
+    try:
+        await it.service.job(job_id)
+    except NotFound:
+        return False
+    return True
+
+
+def test_a_job_that_is_over_goes_with_its_logs_and_its_events(tmp_path: Path) -> None:
+    state, output = tmp_path / "state", tmp_path / "out"
+
+    async def story(it: Running) -> None:
+        job = await over(it, step=5, output_dir=str(output))
+        before = await it.service.events(0, 0)
+        shown = await clean(it, dry_run=True)
+        assert ids(shown) == [job]
+        assert shown.jobs[0].size_bytes > 1000
+        assert await is_known(it, job)
+        assert ids(await clean(it)) == [job]
+        assert not await is_known(it, job)
+        assert list((state / "jobs").iterdir()) == []
+        assert (output / "step-00000005" / "data").exists(), "checkpoints are the user's"
+        (event,) = await it.service.events(0, 0)
+        assert (event.kind, event.from_state, event.to_state) == ("clean", "succeeded", None)
+        assert event.why == f"removed by uid {ME}"
+        assert event.seq > before[-1].seq
+        assert (await submit(it)).id == job + 1, "no number is used twice"
+
+    tell(state, story)
+
+
+def test_checkpoints_in_the_state_directory_stay_until_they_are_named(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    async def story(it: Running) -> None:
+        job = await over(it, step=5)
+        output = state / "jobs" / "1" / "output"
+        for answer in (await clean(it), await clean(it, job)):
+            assert ids(answer) == []
+            assert answer.kept[0].why == (
+                f"what it wrote lies in the state directory ({output}); to remove that too, type: "
+                "zerotools clean --outputs 1"
+            )
+        assert (output / "step-00000005").is_dir()
+        done = await clean(it, job, outputs=True)
+        assert done.jobs[0].outputs == (str(output),)
+        assert not (state / "jobs" / "1").exists()
+
+    tell(state, story)
+
+
+def test_a_job_that_is_not_over_stays_and_goes_on(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = await submit(it, "release")
+        await it.reach(job.id, "running")
+        answer = await clean(it, job.id, 99)
+        assert [(each.id, each.why) for each in answer.kept] == [
+            (job.id, "it is running, and only a job that is over goes"),
+            (99, "there is no job 99"),
+        ]
+        assert ids(await clean(it)) == []
+        it.release(job.id)
+        await it.reach(job.id, "succeeded")
+
+    tell(tmp_path / "state", story)
+
+
+@pytest.mark.parametrize("how", ["directly", "latest", "step", "link", "model", "command"])
+def test_nothing_goes_that_a_waiting_job_names(tmp_path: Path, how: str) -> None:
+    state = tmp_path / "state"
+    output = state / "jobs" / "1" / "output"
+    step = output / "step-00000005"
+    (tmp_path / "link").symlink_to(output)
+    named: dict[str, Any] = {
+        "directly": {"resume_from": str(output)},
+        "latest": {"resume_from": str(output / "latest")},
+        "step": {"resume_from": str(step)},
+        "link": {"resume_from": str(tmp_path / "link" / "best")},
+        "model": {"model": {"path": str(step)}},
+        "command": {"env": {"FAKE": "", "ARGS": f"--from={step}/data,x"}},
+    }[how]
+
+    async def story(it: Running) -> None:
+        job = await over(it, step=5)
+        spec = make_job("release", **named)
+        waits = store_waiting(it, spec)
+        answer = await clean(it, job, outputs=True)
+        assert ids(answer) == []
+        assert answer.kept[0].why.startswith(f"job {waits}, which is waiting_retry, names it in ")
+        assert (step / "data").exists()
+        await it.service.cancel(waits, uid=ME)
+        assert ids(await clean(it, job, outputs=True)) == [job]
+
+    tell(state, story)
+
+
+def store_waiting(it: Running, spec: JobSpec) -> int:
+    """A job that waits for its next attempt, for longer than the test takes."""
+    job = queued(it, spec, "/elsewhere")
+    later = Standing(state="waiting_retry", eligible_at=time.time() + 200)
+    with it.engine.store.change(job, later, "crashed", now=time.time()):
+        pass
+    return job.id
+
+
+def test_a_job_that_was_gone_on_from_in_its_own_directory(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    output = state / "jobs" / "1" / "output"
+
+    async def story(it: Running) -> None:
+        first = await over(it)
+        second = await over(it, step=7, output_dir=str(output))
+        answer = await clean(it, first, outputs=True)
+        assert answer.kept[0].why == (
+            f"job {second} wrote there too; to remove both, type: zerotools clean --outputs "
+            f"{first} {second}"
+        )
+        assert ids(await clean(it, second)) == []
+        assert (output / "step-00000007").is_dir()
+        assert ids(await clean(it, first, second, outputs=True)) == [first, second]
+        assert list((state / "jobs").iterdir()) == []
+
+    tell(state, story)
+
+
+def test_what_a_program_keeps_beside_the_logs_stays(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    async def story(it: Running) -> None:
+        job = await over(it)
+        kept = state / "jobs" / "1" / "attempt-1" / "my-weights.pt"
+        kept.write_bytes(b"weights")
+        assert ids(await clean(it)) == []
+        assert ids(await clean(it, logs_only=True)) == []
+        assert kept.exists()
+        assert ids(await clean(it, job, outputs=True)) == [job]
+
+    tell(state, story)
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    state, away = tmp_path / "state", tmp_path / "away"
+
+    async def story(it: Running) -> None:
+        first, second = await over(it), await over(it)
+        (away / "precious").mkdir(parents=True)
+        (state / "jobs" / "1").rename(away / "1")
+        (state / "jobs" / "1").symlink_to(away / "1")
+        (state / "jobs" / "2" / "output").mkdir()
+        (state / "jobs" / "2" / "output" / "link").symlink_to(away)
+        answer = await clean(it, first, second, outputs=True)
+        assert ids(answer) == [second]
+        assert "is a link, and what it points to may be somebody's" in answer.kept[0].why
+        assert (away / "precious").is_dir()
+        assert (away / "1" / "attempt-1" / "rank-0.log").is_file()
+
+    tell(state, story)
+
+
+@pytest.mark.parametrize("place", ["", "jobs", "jobs/2", "jobs/2/attempt-1", "cleaning/x"])
+def test_the_daemons_own_files_are_nobodys_output(tmp_path: Path, place: str) -> None:
+    state = tmp_path / "state"
+
+    async def story(it: Running) -> None:
+        job = await over(it, output_dir=str(state / place))
+        answer = await clean(it, job, outputs=True)
+        assert "among the daemon's own files; remove that yourself" in answer.kept[0].why
+        assert (state / "zerotools.db").exists()
+
+    tell(state, story)
+
+
+def test_age_number_and_state_leave_jobs_out(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        for state in ("succeeded", "failed", "succeeded"):
+            await over(it, state=state)
+        assert ids(await clean(it, dry_run=True)) == [1, 2, 3]
+        assert ids(await clean(it, keep=1, dry_run=True)) == [1, 2]
+        assert ids(await clean(it, keep=5, dry_run=True)) == []
+        assert ids(await clean(it, states=frozenset({"failed"}), dry_run=True)) == [2]
+        assert ids(await clean(it, older_than_seconds=3600, dry_run=True)) == []
+        answer = await clean(it, 3, 1, older_than_seconds=3600)
+        assert {each.why for each in answer.kept} == {
+            "its state, its age or the number to keep leaves it out"
+        }
+
+    tell(tmp_path / "state", story)
+
+
+def test_logs_alone_go_and_the_record_stays(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    async def story(it: Running) -> None:
+        job = await over(it, step=5)
+        assert ids(await clean(it, logs_only=True)) == [job]
+        assert not it.service.run_dir(job, 1).exists()
+        view = await it.service.job(job)
+        assert view.progress is not None
+        assert view.latest_checkpoint is not None
+        assert Path(view.latest_checkpoint["path"]).is_dir()
+        assert ids(await clean(it, logs_only=True)) == []
+
+    tell(state, story)
+
+
+def test_two_cleans_at_once_remove_a_job_once(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        jobs = [await over(it) for _ in range(3)]
+        answers = await asyncio.gather(*(clean(it, *jobs) for _ in range(3)))
+        assert sorted(job for answer in answers for job in ids(answer)) == jobs
+        kept = {each.why for answer in answers for each in answer.kept}
+        assert kept == {f"there is no job {job}" for job in jobs}
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_job_that_names_what_is_being_removed_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    async def story(it: Running) -> None:
+        await over(it, step=5)
+        output = state / "jobs" / "1" / "output"
+        it.engine.cleaner._going.add(1)
+        with pytest.raises(Conflict, match="job 1, to which that belongs, is being removed"):
+            await submit(it, output_dir=str(output / "below"))
+        it.engine.cleaner._going.clear()
+        await submit(it, output_dir=str(output / "below"))
+
+    tell(state, story)
+
+
+def test_other_users_jobs_stay(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = await over(it)
+        answer = await it.service.clean(CleanRequest(jobs=(job,)), uid=ME + 1)
+        assert answer.kept[0].why == f"it belongs to uid {ME}"
+
+    tell(tmp_path / "state", story)
+
+
+def age(state: Path, seconds: float) -> None:
+    """Everything that happened so far happened so much earlier."""
+    database = sqlite3.connect(state / "zerotools.db")
+    with database:
+        database.execute("UPDATE job SET ended = ended - ?", (seconds,))
+        database.execute("UPDATE event SET time = time - ?", (seconds,))
+    database.close()
+
+
+def test_retention_is_off_until_it_is_set(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert dataclasses.astuple(Retention()) == (None, None, None)
+
+    async def story(it: Running) -> None:
+        outside = str(tmp_path / "out")
+        first, second = await over(it, step=1, output_dir=outside), await over(it, step=2)
+        age(state, 40 * 86400)
+        young = await over(it)
+        cleaner = it.engine.cleaner
+        await cleaner.retain(Retention())
+        assert (await it.service.events(0, 0))[0].seq == 1
+        await cleaner.retain(Retention(logs="30d"))
+        assert not it.service.run_dir(first, 1).exists()
+        assert it.service.run_dir(young, 1).exists()
+        await cleaner.retain(Retention(records="30d"))
+        assert not await is_known(it, first)
+        assert await is_known(it, second), "its checkpoints lie in the state directory"
+        await cleaner.retain(Retention(events="30d"))
+        assert {event.job_id for event in await it.service.events(0, 0)} == {first, young}
+        assert (tmp_path / "out" / "step-00000001").is_dir()
+
+    tell(state, story)
+
+
+def test_a_retention_that_is_no_time_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "zerotoolsd.toml"
+    path.write_text('[retention]\nrecords = "soon"\n')
+    with pytest.raises(BadRequest, match=r'retention.records = "soon": must be seconds'):
+        load(path)
+    path.write_text('[retention]\nrecords = "30d"\nlogs = 3600\n')
+    assert load(path).retention == Retention(records="30d", logs=3600)
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state directory with a job that is over, its output elsewhere."""
+    state = tmp_path_factory.mktemp("crashes") / "state"
+    with daemon_in(state) as daemon:
+        daemon.start()
+        daemon.client.submit(make_job("save=5", output_dir=str(state.parent / "out")))
+        daemon.wait_for_end(1)
+        daemon.stop()
+    return state
+
+
+@pytest.mark.parametrize(
+    "point", [crashpoints.CLEAN_NOTED, crashpoints.FILES_REMOVED, crashpoints.RECORD_REMOVED]
+)
+def test_a_kill_in_the_middle_of_a_clean_is_repaired(
+    crashed: Path, tmp_path: Path, point: str
+) -> None:
+    state = tmp_path / "state"
+    shutil.copytree(crashed, state, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
+    with daemon_in(state) as daemon:
+        daemon.start(**{crashpoints.VARIABLE: point})
+        with pytest.raises(DaemonUnreachable):
+            daemon.client.clean({"jobs": [1]})
+        daemon.wait_for_death()
+        store = Store(state)
+        assert bool(store.jobs()) == (point != crashpoints.RECORD_REMOVED), "files go first"
+        store.close()
+        daemon.start()
+        wait_for(lambda: is_gone(daemon), "job 1 to be gone")
+        assert not any((state / "jobs").iterdir())
+        assert (crashed.parent / "out" / "step-00000005").is_dir()
+
+
+def is_gone(daemon: Daemon) -> bool:
+    return not daemon.client.jobs() and not cleaning.intents(daemon.state)
