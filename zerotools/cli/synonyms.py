@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("top", "gpu", "gpus", "nvidia-smi", "smi", "memory", "watch"), "monitor"),
     **dict.fromkeys(("split", "repartition", "resize"), "reshard"),
     **dict.fromkeys(("transform", "ds_to_universal", "translate"), "convert"),
+    **dict.fromkeys(("prune", "purge", "gc", "clear", "cleanup"), "clean"),
     **dict.fromkeys(("retry", "restart", "continue", "requeue"), "resume"),
     **dict.fromkeys(("migrate", "config"), "import"),
 }
