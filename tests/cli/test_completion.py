@@ -34,6 +34,14 @@ def test_words_are_completed(line: str, offered: list[str]) -> None:
     assert [word.partition(",")[2] for word in answer.split()] == offered
 
 
+@pytest.mark.parametrize("line", ["submit job", "import job", "inspect check", "convert a b"])
+def test_files_are_completed_by_the_shell(line: str) -> None:
+    """The answer `file` has the shell offer the files that it finds itself."""
+    words = f"zerotools {line}"
+    answer = ask("bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1))
+    assert [word.partition(",")[0] for word in answer.split()] == ["file"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_has_its_script_and_its_lines_in_the_docs(shell: str) -> None:
     if shell != "bash":  # click runs bash to learn its version

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from zerotools.cli import messages, style
+from zerotools.cli import describe, messages, style
 
 
 class Terminal(io.StringIO):
@@ -86,7 +86,7 @@ def test_colour_is_for_terminals_that_want_it(environment: dict[str, str], wante
 
 
 def test_a_failed_job_does_not_look_like_one_that_succeeded(terminal: Terminal) -> None:
-    failed, succeeded = (style.paint_state(s, terminal) for s in ("failed   ", "succeeded"))
+    failed, succeeded = (describe.paint_state(s, terminal) for s in ("failed   ", "succeeded"))
     assert failed == "\x1b[31mfailed\x1b[0m   "
     assert succeeded == "\x1b[32msucceeded\x1b[0m"
-    assert style.paint_state("failed", io.StringIO()) == "failed"
+    assert describe.paint_state("failed", io.StringIO()) == "failed"

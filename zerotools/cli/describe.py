@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from zerotools.cli import render
+from zerotools.cli.style import paint
+from zerotools.jobs import states
 from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 
 Job = Mapping[str, Any]
+
+_MEANINGS: Mapping[str, str] = {
+    states.QUEUED: "quiet",
+    states.LAUNCHING: "busy",
+    states.RUNNING: "busy",
+    states.STOPPING: "warning",
+    states.WAITING_RETRY: "warning",
+    states.SUCCEEDED: "good",
+    states.FAILED: "bad",
+    states.CANCELLED: "quiet",
+    states.HALTED: "warning",
+}
 
 
 def title(job: Job) -> str:
@@ -105,3 +119,9 @@ def exported_model(job: Job) -> str:
     if not wanted or job["state"] != SUCCEEDED or job["reason"]:
         return ""
     return render.clean(f"{job['output_dir']}/{EXPORT}")
+
+
+def paint_state(state: str, stream: TextIO) -> str:
+    """A job's state as it is shown; `state` may be padded, and have spaces for underscores."""
+    meaning = _MEANINGS.get(state.strip().replace(" ", "_"), "strong")
+    return paint(state, meaning, stream)

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from zerotools.cli.commands import SECTIONS, Entry
+from zerotools.cli.examples import epilog
 from zerotools.cli.synonyms import meant
 
 
@@ -43,6 +44,7 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command), f"{entry.module}.command is not a command"
         if all(parameter.name != "debug" for parameter in command.params):
             command.params.append(debug_option())
+        command.epilog = command.epilog or epilog(cmd_name)
         return command
 
     def resolve_command(

@@ -23,7 +23,7 @@ _CHOICES = {
 
 
 @click.command("import")
-@click.argument("job_file", metavar="[JOBFILE]", required=False)
+@click.argument("job_file", metavar="[JOBFILE]", required=False, type=click.Path(allow_dash=True))
 @config_options
 @click.option(
     "-o",

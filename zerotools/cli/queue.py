@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from zerotools.cli import render
-from zerotools.cli.describe import Job, age, loss, ranks, steps
+from zerotools.cli.describe import Job, age, loss, paint_state, ranks, steps
 from zerotools.cli.options import json_option, socket_option
-from zerotools.cli.style import paint_state
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 

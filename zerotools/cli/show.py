@@ -18,6 +18,7 @@ from zerotools.cli.describe import (
     exported_model,
     is_over,
     loss,
+    paint_state,
     plan,
     steps,
     title,
@@ -25,7 +26,6 @@ from zerotools.cli.describe import (
 from zerotools.cli.jobreference import find_job, shown_jobs_argument
 from zerotools.cli.options import json_option, socket_option
 from zerotools.cli.progress import figures, speed, time_left
-from zerotools.cli.style import paint_state
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.convert import plain

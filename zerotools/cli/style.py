@@ -10,8 +10,6 @@ import os
 from collections.abc import Mapping
 from typing import TextIO
 
-from zerotools.jobs import states
-
 _RESET = "\x1b[0m"
 _CODES = {
     "error": "\x1b[1;31m",
@@ -21,17 +19,6 @@ _CODES = {
     "busy": "\x1b[36m",
     "quiet": "\x1b[2m",
     "strong": "\x1b[1m",
-}
-_OF_STATES: Mapping[str, str] = {
-    states.QUEUED: "quiet",
-    states.LAUNCHING: "busy",
-    states.RUNNING: "busy",
-    states.STOPPING: "warning",
-    states.WAITING_RETRY: "warning",
-    states.SUCCEEDED: "good",
-    states.FAILED: "bad",
-    states.CANCELLED: "quiet",
-    states.HALTED: "warning",
 }
 
 
@@ -46,9 +33,3 @@ def paint(text: str, meaning: str, stream: TextIO) -> str:
     if not bare or not wants_colour(stream):
         return text
     return text.replace(bare, f"{_CODES[meaning]}{bare}{_RESET}", 1)
-
-
-def paint_state(state: str, stream: TextIO) -> str:
-    """A job's state as it is shown; `state` may be padded, and have spaces for underscores."""
-    meaning = _OF_STATES.get(state.strip().replace(" ", "_"), "strong")
-    return paint(state, meaning, stream)

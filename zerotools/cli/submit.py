@@ -29,7 +29,9 @@ from zerotools.jobs.spec import JobSpec
 
 
 @click.command("submit")
-@click.argument("job_files", metavar="JOBFILE...", nargs=-1, required=True)
+@click.argument(
+    "job_files", metavar="JOBFILE...", nargs=-1, required=True, type=click.Path(allow_dash=True)
+)
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
 @click.option("--name", metavar="TEXT", help="Call the job this, whatever its file says.")
 @config_options

@@ -1,0 +1,53 @@
+"""Examples at the end of each command's help; every line is a command that its options accept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "inspect": (
+        "zerotools inspect output/checkpoint-2000",
+        "zerotools inspect runs/tiny --tensors",
+        "zerotools inspect zero3-run --tag global_step500 --json",
+    ),
+    "consolidate": (
+        "zerotools consolidate output/checkpoint-2000 model",
+        "zerotools consolidate zero3-run model --dtype bf16 --verify",
+        "zerotools consolidate run.pt model --strip-prefix module.",
+    ),
+    "reshard": (
+        "zerotools reshard runs/tiny for-three --world-size 3",
+        "zerotools reshard zero2-run zero3-run --world-size 8 --stage 3",
+    ),
+    "convert": (
+        "zerotools convert zero3-run as-dcp --to dcp",
+        "zerotools convert runs/tiny universal --to universal --dry-run",
+    ),
+    "import": (
+        "zerotools import --deepspeed ds_config.json",
+        "zerotools import base.toml --accelerate default_config.yaml -o job.toml",
+    ),
+    "submit": (
+        "zerotools submit --follow job.toml",
+        "zerotools submit first.toml second.toml",
+        "zerotools submit job.toml --deepspeed ds_config.json --dry-run",
+    ),
+    "queue": ("zerotools queue", "zerotools queue --all --limit 20"),
+    "show": (
+        "zerotools show",
+        "zerotools show 7 --plot",
+        "zerotools show tiny wide --plot -o loss.png",
+    ),
+    "logs": ("zerotools logs -f", "zerotools logs 7 --tail 50 --rank all"),
+    "cancel": ("zerotools cancel 7", "zerotools cancel tiny wide --wait"),
+    "resume": ("zerotools resume 7", "zerotools resume tiny"),
+    "monitor": ("zerotools monitor", "zerotools monitor --once --json"),
+}
+
+
+def epilog(name: str) -> str | None:
+    """The examples of a command as click shows them; None where it has none."""
+    lines = EXAMPLES.get(name)
+    if lines is None:
+        return None
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
