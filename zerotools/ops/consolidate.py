@@ -109,7 +109,11 @@ def _choose_weights(
     weights = rename(weights_from(checkpoint, options.weights_from), new_name)
     weights = choose_names(weights, wanted)
     if not weights.tensors:
-        raise BadRequest(f"{checkpoint.origin.path} has no weights that match; nothing to export")
+        roles = sorted({key.role for key in checkpoint.tensors})
+        held = "" if "param" in roles else f" (it holds only {', '.join(roles)})"
+        raise BadRequest(
+            f"{checkpoint.origin.path} has no weights that match{held}; nothing to export"
+        )
     if like is not None:
         weights = replace(weights, companions=with_companions(weights, like))
     weights, said = settle_aliases(weights, keep=options.keep_aliases, like=like)

@@ -83,6 +83,57 @@ def test_an_index_that_is_no_json(tmp_path: Path) -> None:
         safetensors.read(tmp_path)
 
 
+def _numbered(root: Path, count: int) -> list[str]:
+    names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+    for name in names:
+        write_file(root / name, {name[6:11]: b"1"})
+    return names
+
+
+@pytest.mark.parametrize("lost", [0, 4, 8])
+def test_a_numbered_file_that_is_lost(tmp_path: Path, lost: int) -> None:
+    names = _numbered(tmp_path, 9)
+    assert len(_names(tmp_path)) == 9
+    (tmp_path / names[lost]).unlink()
+    with pytest.raises(BadFile, match=f"{names[lost]} is missing, as the other names say .* 9"):
+        safetensors.read(tmp_path)
+
+
+def test_files_that_are_numbered_from_0(tmp_path: Path) -> None:
+    for number in (0, 1):
+        write_file(tmp_path / f"m-{number}-of-2.safetensors", {str(number): b"1"})
+    assert _names(tmp_path) == ["0", "1"]
+    (tmp_path / "m-1-of-2.safetensors").unlink()
+    with pytest.raises(BadFile, match=r"m-1-of-2\.safetensors is missing"):
+        safetensors.read(tmp_path)
+
+
+def test_an_index_that_lacks_a_numbered_file(tmp_path: Path) -> None:
+    names = _numbered(tmp_path, 3)
+    _index(tmp_path, {"00001": names[0], "00003": names[2]})
+    with pytest.raises(BadFile, match=f"{names[1]} is missing, as the other names say"):
+        safetensors.read(tmp_path)
+    more = "model-00004-of-00003.safetensors"
+    write_file(tmp_path / more, {"x": b"1"})
+    _index(tmp_path, {f"0000{n}": name for n, name in enumerate(names, 1)})
+    with pytest.raises(BadFile, match=f"does not list {more}, which by its number belongs"):
+        safetensors.read(tmp_path)
+
+
+def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
+    _numbered(tmp_path, 2)
+    write_file(tmp_path / "model.safetensors", {"a": b"1"})
+    (note,) = safetensors.read(tmp_path).origin.notes
+    assert "model-00001-of-00002.safetensors, model-00002-of-00002.safetensors" in note
+
+
+def test_one_file_of_several_is_not_a_model(tmp_path: Path) -> None:
+    name = _numbered(tmp_path, 2)[0]
+    (problem,) = safetensors.read(tmp_path / name).problems
+    assert "is one of the 2 files of a model; name its directory" in problem.message
+    assert problem.file == name
+
+
 def test_a_tensor_in_two_files(tmp_path: Path) -> None:
     write_file(tmp_path / "1.safetensors", {"a": b"1"})
     write_file(tmp_path / "2.safetensors", {"a": b"2"})

@@ -138,11 +138,25 @@ def test_hugging_face_shards_with_and_without_an_index(tmp_path: Path) -> None:
         index = tmp_path / "pytorch_model.bin.index.json"
         index.write_text(json.dumps({"weight_map": where}))
     assert names(formats.read(index)) == ["a", "b"]
+    (problem,) = formats.read(tmp_path / where["a"]).problems
+    assert "is one of the 2 files of a model" in problem.message
     (tmp_path / where["b"]).unlink()
     with pytest.raises(BadFile, match=r"00002-of-00002\.bin is missing"):
         formats.read(tmp_path)
     index.unlink()
     with pytest.raises(BadFile, match=r"00002-of-00002\.bin is missing"):
+        formats.read(tmp_path)
+
+
+def test_files_that_the_numbers_in_the_names_call_for(tmp_path: Path) -> None:
+    first, third = (f"pytorch_model-0000{n}-of-00003.bin" for n in (1, 3))
+    save(tmp_path / first, {"a": W})
+    save(tmp_path / third, {"c": W[1]})
+    with pytest.raises(BadFile, match=r"00002-of-00003\.bin is missing, as the other names say"):
+        formats.read(tmp_path)
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": first, "c": third}}))
+    with pytest.raises(BadFile, match=r"00002-of-00003\.bin is missing, as the other names say"):
         formats.read(tmp_path)
 
 
@@ -167,8 +181,8 @@ def test_an_index_that_disagrees(tmp_path: Path, weight_map: Any, said: str) -> 
     ("tree", "error", "said"),
     [
         ("", Unsupported, "placeholder, as Azure's Nebula leaves"),
-        (Opaque("mine", "Net", state={"w": 1}), Unsupported, r"a pickled mine\.Net and no state"),
-        ([W], BadFile, "holds a list and no state dict"),
+        (Opaque("mine", "Net", state={"w": 1}), Unsupported, r"a pickled mine\.Net, not weights"),
+        ([W], BadFile, "holds a list, not a state dict"),
         ({"epoch": 3}, BadFile, "holds no tensors"),
         ({"a": {"b": W}, "a.b": W}, BadFile, r"two tensors that are both called a\.b"),
     ],

@@ -21,6 +21,7 @@ from zerotools.io.regular import open_regular
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.directory import read_record
 from zerotools.io.torchzip.unpickle import loads
+from zerotools.io.torchzip.unread import unread
 from zerotools.io.torchzip.values import StoredTensor, describe
 from zerotools.io.torchzip.window import Window
 
@@ -95,6 +96,8 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
     except (BadFile, Unsupported) as error:
         raise type(error)(f"{window}: {error}") from None
     if not isinstance(tensor, StoredTensor):
+        if (why := unread(tensor)) is not None:
+            raise Unsupported(f"{window}: {key} is {why}")
         raise BadFile(f"{window} holds {describe(tensor)} where {key} should be")
     return tensor
 

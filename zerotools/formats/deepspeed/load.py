@@ -141,5 +141,5 @@ def _state_dict(directory: Path, name: str) -> Iterator[tuple[str, Tensor]]:
     file = TorchFile.open(directory, name)
     if not isinstance(file.tree, Mapping):
         raise BadFile(f"{file.path} is no state dict but a {type(file.tree).__name__}")
-    for key, stored in tensors_of(file.tree).items():
+    for key, stored in tensors_of(file.tree, file.path).items():
         yield key, file.tensor(stored)

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.fields import Fields, shapes_of
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.torchfile import TorchFile
+from zerotools.io.torchzip.unread import unread
 from zerotools.io.torchzip.values import StoredTensor
 
 Shapes = dict[str, tuple[int, ...]]
@@ -74,12 +77,12 @@ def parse_model(file: TorchFile) -> ModelStates:
     return ModelStates(
         file=file,
         fields=fields,
-        module=None if module is None else tensors_of(module),
+        module=None if module is None else tensors_of(module, file.path),
         groups=parse_groups(fields),
         buffer_names=None if names is None else frozenset(map(str, names)),
         shared=_aliases(fields),
         frozen_shapes=shapes_of(fields.maybe("frozen_param_shapes", dict) or {}, file.path),
-        fragments=tensors_of(fields.maybe("frozen_param_fragments", dict) or {}),
+        fragments=tensors_of(fields.maybe("frozen_param_fragments", dict) or {}, file.path),
     )
 
 
@@ -93,10 +96,20 @@ def parse_groups(fields: Fields) -> list[Shapes] | None:
     return [shapes_of(group, fields.path) for group in fields.need("param_shapes", list)]
 
 
-def tensors_of(mapping: Mapping[Any, Any]) -> dict[str, StoredTensor]:
-    """The tensors of a state dict; `_extra_state` and the like are left out."""
-    found = ((str(name), as_tensor(value)) for name, value in mapping.items())
-    return {name: tensor for name, tensor in found if tensor is not None}
+def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor]:
+    """The tensors of a state dict; `_extra_state` and the like are left out.
+
+    Raises:
+        Unsupported: one is of a kind that is not read, such as a sparse tensor.
+    """
+    found = {}
+    for name, value in mapping.items():
+        tensor = as_tensor(value)
+        if tensor is not None:
+            found[str(name)] = tensor
+        elif not str(name).endswith("_extra_state") and (why := unread(value)) is not None:
+            raise Unsupported(f"{path}: {name!s:.200} is {why}")
+    return found
 
 
 def _aliases(fields: Fields) -> dict[str, str]:

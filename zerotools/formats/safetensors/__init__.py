@@ -1,6 +1,7 @@
 """safetensors, one file or a Hugging Face directory of several with their index.
 
 header    the JSON header of a file, checked as the reference implementation checks it
+choose    which files of a directory hold the model
 sharded   one file per rank, put together
 read      file or directory -> Checkpoint
 training  what the files say of the run: the type of the weights

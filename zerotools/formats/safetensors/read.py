@@ -9,29 +9,23 @@ from pathlib import Path
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.safetensors.choose import choose
 from zerotools.formats.safetensors.header import Header, read_header
 from zerotools.formats.safetensors.sharded import (
     HF_METADATA,
     NOTE,
-    SHARD,
     known_better,
     missing_shards,
     sharded_tensors,
     shards,
 )
 from zerotools.io.companions import companions
-from zerotools.io.modelfiles import read_index
-
-SUFFIX = ".safetensors"
-INDEX_SUFFIX = ".safetensors.index.json"
-_PREFERRED = "model.safetensors"
 
 
 def read(path: Path) -> Checkpoint:
     """The weights in `path`: one file, or a directory with an index or with all of its files.
 
-    A directory's `model.safetensors` is taken alone, as transformers does; else an index says which
-    files count; else all of them do. Where each file is one rank's, a tensor is the blocks of all.
+    Which files count says `choose`. Where each file is one rank's, a tensor is the blocks of all.
 
     Raises:
         BadRequest: there is nothing at `path`, or it is one rank's file.
@@ -39,8 +33,9 @@ def read(path: Path) -> Checkpoint:
         Unsupported: an element type that zerotools cannot move.
     """
     root = path if path.is_dir() else path.parent
-    names, weight_map = _choose(path)
-    headers = {name: _header(root / name) for name in names}
+    chosen = choose(path)
+    weight_map = chosen.weight_map
+    headers = {name: _header(root / name) for name in chosen.names}
     if any(header.starts is not None for header in headers.values()):
         return _read_shards(path, root, headers)
     tensors: dict[Key, Tensor] = {}
@@ -57,9 +52,10 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(
         root=root,
         tensors=_in_order(tensors, weight_map),
-        origin=_origin(path, headers),
+        origin=replace(_origin(path, headers), notes=chosen.notes),
         files={name: header.file_size for name, header in headers.items()},
         companions=companions(root) if path.is_dir() else {},
+        problems=chosen.problems,
     )
 
 
@@ -80,35 +76,6 @@ def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Check
         companions=(companions(beside) if beside.is_dir() else {}) | companions(root),
         problems=[*missing_shards(root, headers), *known_better(root, max(headers), tensors)],
     )
-
-
-def _choose(path: Path) -> tuple[list[str], dict[str, str] | None]:
-    """Names of the files to read, and the index's map of tensors to files if there is one."""
-    if not path.exists():
-        raise BadRequest(f"{path} does not exist")
-    if not path.is_dir():
-        return [path.name], None
-    names = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
-    if _PREFERRED in names:
-        return [_PREFERRED], None
-    indexes = sorted(e.name for e in path.iterdir() if e.name.endswith(INDEX_SUFFIX))
-    if len(indexes) > 1:
-        raise BadRequest(f"{path} has several indexes: name one of {', '.join(indexes)}")
-    if indexes and not _are_shards(path, names, indexes[0]):
-        weight_map = read_index(path / indexes[0])
-        return sorted(set(weight_map.values())), weight_map
-    if not names:
-        raise BadFile(f"{path} has no *{SUFFIX} file")
-    if shards(names):
-        names = [name for name in names if SHARD.fullmatch(name)]
-    return names, None
-
-
-def _are_shards(path: Path, names: list[str], index: str) -> bool:
-    """Whether the files are one per rank, and the index one of another, absent copy."""
-    if not shards(names):
-        return False
-    return not set(read_index(path / index).values()) & set(names)
 
 
 def _header(path: Path) -> Header:

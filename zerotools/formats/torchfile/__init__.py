@@ -2,6 +2,7 @@
 
 names          which files of a directory belong together
 tree           what was saved, taken apart: weights, optimizer, the rest
+kinds          what a file is that holds no weights
 optimizer      whose state is number 3 of a torch optimizer
 values         a value as a tensor, or one rank's pieces of it
 dtensor        FSDP2's DTensor: pieces from mesh and placements

@@ -10,7 +10,7 @@ checkpoint.pt                                                     where there is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 TRAINING = "checkpoint.pt"
@@ -72,13 +72,6 @@ def _number(group: RankGroup) -> str:
     return match[0] if match else ""
 
 
-def shards(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Hugging Face shards that are there and those that their numbers say are missing."""
-    found = {name: match for name in sorted(names) if (match := SHARD.fullmatch(name))}
-    counts: Mapping[str, int] = {match[2]: int(match[2]) for match in found.values()}
-    wanted = {
-        f"pytorch_model-{number:0{len(text)}d}-of-{text}.bin"
-        for text, count in counts.items()
-        for number in range(1, min(count, 100_000) + 1)
-    }
-    return list(found), sorted(wanted - set(found))
+def shards(names: Iterable[str]) -> list[str]:
+    """The files of a Hugging Face model that number themselves."""
+    return sorted(name for name in names if SHARD.fullmatch(name))

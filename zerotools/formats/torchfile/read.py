@@ -7,13 +7,15 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats.torchfile.contents import open_file
+from zerotools.formats.torchfile.contents import Opened, open_file
+from zerotools.formats.torchfile.kinds import refuse_no_parameter
 from zerotools.formats.torchfile.names import INDEX, SINGLE, TRAINING, rank_groups, shards
 from zerotools.formats.torchfile.ranks import choose, read_ranks
 from zerotools.formats.torchfile.shards import read_shards
 from zerotools.formats.torchfile.single import whole
 from zerotools.io.companions import companions
 from zerotools.io.modelfiles import read_index
+from zerotools.io.numbered import part_of_a_set, refuse_missing, refuse_unlisted
 
 
 def read(path: Path) -> Checkpoint:
@@ -38,11 +40,13 @@ def read(path: Path) -> Checkpoint:
         return replace(_read_file(path / single[0]), companions=companions(path))
     if indexes:
         weight_map = read_index(path / indexes[0])
-        return read_shards(path, sorted(set(weight_map.values())), weight_map)
-    found, missing = shards(listed)
-    if missing:
-        raise BadFile(f"{path / missing[0]} is missing, and its tensors are in no other file")
+        files = sorted(set(weight_map.values()))
+        refuse_missing(path, files)
+        refuse_unlisted(path, indexes[0], files, listed)
+        return read_shards(path, files, weight_map)
+    found = shards(listed)
     if found:
+        refuse_missing(path, found)
         return read_shards(path, found, None)
     groups = rank_groups(listed)
     if not groups and TRAINING in listed:
@@ -54,7 +58,8 @@ def _read_file(path: Path) -> Checkpoint:
     """One file; where it is one rank's, those of all ranks."""
     opened = open_file(path.parent, path.name)
     if opened.contents.is_whole:
-        return whole(path, opened)
+        _refuse_state(path, opened)
+        return replace(whole(path, opened), problems=part_of_a_set(path))
     groups = rank_groups(entry.name for entry in path.parent.iterdir())
     own = [group for group in groups if path.name in group.files.values()]
     if not own:
@@ -63,3 +68,13 @@ def _read_file(path: Path) -> Checkpoint:
             "files hold the others; name them *_rank_0.pt, *_rank_1.pt, ..."
         )
     return read_ranks(path.parent, own[0], groups)
+
+
+def _refuse_state(path: Path, opened: Opened) -> None:
+    """A file of state alone, such as a step counter, is not a model."""
+    if opened.contents.moments:
+        return
+    try:
+        refuse_no_parameter(opened.contents.weights)
+    except BadFile as error:
+        raise BadFile(f"{path}: {error}") from None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Opaque, TensorRef
-from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
+from zerotools.formats.torchfile.kinds import refuse_other
 from zerotools.formats.torchfile.pieces import WHOLE, Pieces
 from zerotools.formats.torchfile.values import pieces_of
+from zerotools.io.torchzip.unread import unread
 from zerotools.io.torchzip.values import StoredTensor, describe
 from zerotools.io.torchzip.walk import walk
 
 WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
 STATE_ROLE = "state"
 _DEEPEST = 32
+_MOST_NAMED = 5
 # A pickle's parts can be shared: as a tree it may be far larger than the file. A tree that shares
 # nothing takes each of its parts at most once per level.
 _STEPS_PER_PART = 2 * _DEEPEST
@@ -52,13 +55,14 @@ def take_apart(tree: Any) -> Contents:
     alone, and the tensors beside it are state. A torch optimizer is known by its two keys.
 
     Raises:
-        BadFile: it is no tree of tensors, or a damaged one.
-        Unsupported: it is a pickled object, a placeholder, or holds an unknown kind of tensor.
+        BadFile: it is not a tree of tensors, or a damaged one.
+        Unsupported: it is a pickled object, a placeholder, or has weights that are not read.
     """
-    _refuse(tree)
+    refuse_other(tree)
     taken = _Taken(_STEPS_PER_PART * (1 + sum(1 for _ in walk(tree))))
     if _is_optimizer(tree):
         taken.optimizer(tree)
+        taken.refuse_unread()
         return taken.contents
     optimizers = [key for key, value in tree.items() if _optimizer(value) is not None]
     wrapper = taken.contents.wrapper = _wrapper(tree, taken)
@@ -71,21 +75,8 @@ def take_apart(tree: Any) -> Contents:
             taken.weights(value, (key,))
         else:
             taken.others(value, (key,))
+    taken.refuse_unread()
     return taken.contents
-
-
-def _refuse(tree: Any) -> None:
-    if isinstance(tree, str | bytes):
-        raise Unsupported(
-            "it holds a text instead of tensors: a placeholder, as Azure's Nebula leaves; the "
-            "tensors lie in Nebula's own storage, so load them there and save them to files"
-        )
-    if isinstance(tree, Opaque):
-        raise Unsupported(
-            f"it holds a pickled {describe(tree)} and no state dict; save its state_dict() instead"
-        )
-    if not isinstance(tree, dict):
-        raise BadFile(f"it holds a {describe(tree)} and no state dict")
 
 
 def _is_optimizer(value: Any) -> bool:
@@ -118,17 +109,47 @@ class _Taken:
     def __init__(self, most_steps: int) -> None:
         self.contents = Contents()
         self._steps_left = most_steps
+        self._unread: list[tuple[str, str]] = []
 
     def weights(self, value: Any, path: tuple[Any, ...]) -> None:
-        for at, leaf in self._leaves(value, path):
-            pieces = pieces_of(leaf)
+        for at, leaf in self._leaves(value, path, self._holds_weights):
+            pieces = self._pieces(at, leaf)
             if pieces is None:
                 _put(self.contents.state, at, leaf)
             else:
                 _add(self.contents.weights, dotted(at), pieces)
 
+    def _pieces(self, at: tuple[Any, ...], leaf: Any) -> Pieces | None:
+        """A tensor, or None for what is none; one that is not read is kept for `refuse_unread`."""
+        try:
+            pieces = pieces_of(leaf)
+        except ZerotoolsError as error:
+            raise type(error)(f"{dotted(at)} is {error}") from None
+        if pieces is None and (why := self._unread_because(leaf)) is not None:
+            self._unread.append((dotted(at), why))
+        return pieces
+
+    def _unread_because(self, leaf: Any) -> str | None:
+        why = unread(leaf)
+        if why is None and isinstance(leaf, Opaque) and _is_object(leaf):
+            inside = self.holds_tensors(leaf)
+            return f"a pickled {describe(leaf):.200} with tensors in it" if inside else None
+        return why
+
+    def refuse_unread(self) -> None:
+        """Refuse to leave a weight out.
+
+        Raises:
+            Unsupported: some are tensors that zerotools does not move; the first few are named.
+        """
+        if not self._unread:
+            return
+        named = ", ".join(f"{name:.200} is {why}" for name, why in self._unread[:_MOST_NAMED])
+        more = len(self._unread) - _MOST_NAMED
+        raise Unsupported(f"{named}{f', and {more} more' if more > 0 else ''}")
+
     def others(self, value: Any, path: tuple[Any, ...]) -> None:
-        for at, leaf in self._leaves(value, path):
+        for at, leaf in self._leaves(value, path, self.holds_tensors):
             pieces = pieces_of(leaf)
             if pieces is None:
                 _put(self.contents.state, at, leaf)
@@ -141,8 +162,8 @@ class _Taken:
         self.contents.state["param_groups"] = value["param_groups"]
         for parameter, entry in value["state"].items():
             name = parameter if type(parameter) is int else str(parameter)
-            for at, leaf in self._leaves(entry, ()):
-                pieces = pieces_of(leaf)
+            for at, leaf in self._leaves(entry, (), self._holds_weights):
+                pieces = self._pieces(("optimizer", name, *at), leaf)
                 if pieces is None:
                     _put(self.contents.state, ("optimizer", name, *at), leaf)
                 else:
@@ -155,22 +176,37 @@ class _Taken:
                 return True
         return False
 
-    def _leaves(self, value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """What a tree holds, in order; a container without a tensor in it is one leaf."""
+    def _holds_weights(self, value: Any) -> bool:
+        """As `holds_tensors`, of tensors that are not read too."""
+        for part in walk(value):
+            self._step()
+            if isinstance(part, StoredTensor) or unread(part) is not None:
+                return True
+        return False
+
+    def _leaves(
+        self, value: Any, path: tuple[Any, ...], is_of_interest: Callable[[Any], bool]
+    ) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """What a tree holds, in order; a container without something of interest is one leaf."""
         self._step()
         is_table = isinstance(value, dict)
-        if not (is_table or isinstance(value, list | tuple)) or not self.holds_tensors(value):
+        if not (is_table or isinstance(value, list | tuple)) or not is_of_interest(value):
             yield path, value
             return
         if len(path) > _DEEPEST:
             raise BadFile(f"it nests tensors more than {_DEEPEST} levels deep")
         for key, part in value.items() if is_table else enumerate(value):
-            yield from self._leaves(part, (*path, key))
+            yield from self._leaves(part, (*path, key), is_of_interest)
 
     def _step(self) -> None:
         self._steps_left -= 1
         if self._steps_left < 0:
-            raise BadFile("its parts share one another without end: it is no checkpoint")
+            raise BadFile("its parts share one another without end: it is not a checkpoint")
+
+
+def _is_object(value: Opaque) -> bool:
+    """Not torch's own generators of random numbers, whose state is a tensor and not a weight."""
+    return (value.module, value.name) != ("torch._C", "Generator")
 
 
 def dotted(path: tuple[Any, ...]) -> str:

@@ -9,19 +9,14 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import Unsupported
 from zerotools.formats.torchfile import dtensor, shardedtensor
 from zerotools.formats.torchfile.pieces import DTENSOR, SHARDED, Pieces
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tensors import PARAMETERS, WITH_STATE, as_tensor, is_plain
 from zerotools.io.torchzip.values import Global
 
-_WITH_STATE = ("torch._tensor", "_rebuild_from_type_v2")
-_PARAMETERS = (
-    ("torch._utils", "_rebuild_parameter"),
-    ("torch._utils", "_rebuild_parameter_with_state"),
-)
 _DISTRIBUTED = "torch.distributed."
 
 
 def pieces_of(value: Any) -> Pieces | None:
-    """The tensor that `value` is, whole or in part; None where it is none.
+    """The tensor that `value` is, whole or in part; None where it is not one that is read.
 
     Raises:
         BadFile: a distributed tensor whose parts contradict each other.
@@ -33,13 +28,13 @@ def pieces_of(value: Any) -> Pieces | None:
     for _ in range(3):
         if not isinstance(value, Opaque) or not value.called:
             return None
-        if (value.module, value.name) not in _PARAMETERS or not value.args:
+        if (value.module, value.name) not in PARAMETERS or not value.args:
             break
         value = value.args[0]
-    if (value.module, value.name) != _WITH_STATE or len(value.args) != 4:
+    if (value.module, value.name) != WITH_STATE or len(value.args) != 4:
         return None
     _, kind, _, state = value.args
-    return _of_class(kind, state)
+    return None if is_plain(kind) else _of_class(kind, state)
 
 
 def _of_class(kind: Any, state: Any) -> Pieces:

@@ -19,6 +19,8 @@ from zerotools.io.torchzip.values import Global, Ordered, Size, Storage, StoredT
 
 _TORCH_DTYPES = {dtype.name: dtype for dtype in dtypes.DTYPES}
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")
+# Set in a tensor's metadata, where its values are not what its bytes say.
+LAZY_BITS = ("neg", "conj")
 
 
 def resolve(module: str, name: str) -> Any:
@@ -63,7 +65,7 @@ def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
     if not 6 <= len(args) <= 7:
         raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
     if type(args[0]) is not Storage:
-        raise BadFile("it rebuilds a tensor from something that is no storage")
+        raise BadFile("it rebuilds a tensor from something that is not a storage")
     if args[0].dtype is None:
         raise Unsupported("a tensor without element type")
     return _tensor(args[0].dtype, *args)
@@ -87,9 +89,9 @@ def _tensor(
     requires_grad: Any,
     hooks: Any,
     metadata: Any = None,
-) -> StoredTensor:
+) -> StoredTensor | None:
     if type(stored) is not Storage:
-        raise BadFile("it rebuilds a tensor from something that is no storage")
+        raise BadFile("it rebuilds a tensor from something that is not a storage")
     sizes, steps = _counts(shape), _counts(strides)
     if len(sizes) != len(steps):
         raise BadFile(f"a tensor has {len(sizes)} dimensions and {len(steps)} strides")
@@ -102,6 +104,8 @@ def _tensor(
             f"a tensor of shape {sizes} needs {(last + 1) * dtype.itemsize} bytes and its "
             f"storage {stored.key!r} has {stored.nbytes}"
         )
+    if type(metadata) is dict and any(metadata.get(bit) for bit in LAZY_BITS):
+        return None
     return tensor
 
 
@@ -165,7 +169,7 @@ def _count(value: Any) -> int:
 
 def _counts(values: Any) -> tuple[int, ...]:
     if type(values) not in (tuple, Size) or len(values) > 64:
-        raise BadFile("a shape is no tuple of at most 64 counts")
+        raise BadFile("a shape is not a tuple of at most 64 counts")
     return tuple(_count(value) for value in values)
 
 

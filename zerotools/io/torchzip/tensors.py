@@ -8,8 +8,8 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.io.torchzip.globals import call
 from zerotools.io.torchzip.values import Global, StoredTensor
 
-_WITH_STATE = ("torch._tensor", "_rebuild_from_type_v2")
-_PARAMETERS = (
+WITH_STATE = ("torch._tensor", "_rebuild_from_type_v2")
+PARAMETERS = (
     ("torch._utils", "_rebuild_parameter"),
     ("torch._utils", "_rebuild_parameter_with_state"),
 )
@@ -20,6 +20,7 @@ def as_tensor(value: Any) -> StoredTensor | None:
     """The tensor that `value` is: plain, a Parameter, or one with Python attributes; else None.
 
     Attributes are not kept. Tensor subclasses (DTensor and the like) are not plain tensors: None.
+    What other tensors there are `unread` says.
     """
     for _ in range(3):
         if isinstance(value, StoredTensor):
@@ -32,14 +33,15 @@ def as_tensor(value: Any) -> StoredTensor | None:
 
 def _unwrapped(value: Opaque) -> Any:
     named = (value.module, value.name)
-    if named in _PARAMETERS and value.args:
+    if named in PARAMETERS and value.args:
         return value.args[0]
-    if named == _WITH_STATE and len(value.args) == 4:
+    if named == WITH_STATE and len(value.args) == 4:
         function, kind, args, _ = value.args
-        if isinstance(function, Global) and _is_plain(kind) and isinstance(args, tuple):
+        if isinstance(function, Global) and is_plain(kind) and isinstance(args, tuple):
             return call(function, args)
     return None
 
 
-def _is_plain(kind: Any) -> bool:
+def is_plain(kind: Any) -> bool:
+    """Whether a class is torch's own tensor or parameter."""
     return isinstance(kind, Global) and (kind.module, kind.name) in _PLAIN_TYPES

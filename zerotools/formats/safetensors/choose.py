@@ -1,0 +1,75 @@
+"""Which safetensors files of a path hold the model.
+
+A directory's `model.safetensors` is taken alone, as transformers does; else an index says which
+files count; else all of them do. Files that number themselves must all be there, with an index or
+without: what the names call for and nobody has is a weight lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.checkpoint import Problem
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.safetensors.sharded import SHARD, shards
+from zerotools.io.modelfiles import read_index
+from zerotools.io.numbered import part_of_a_set, refuse_missing, refuse_unlisted
+
+SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+_PREFERRED = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The files to read; the index's map of tensors to files, where there is one; what to tell the
+    user; and what is wrong."""
+
+    names: list[str]
+    weight_map: Mapping[str, str] | None = None
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def choose(path: Path) -> Choice:
+    """The files of the model at `path`.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or several indexes.
+        BadFile: a file is missing, or a damaged index.
+    """
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist")
+    if not path.is_dir():
+        of_a_rank = SHARD.fullmatch(path.name)
+        return Choice([path.name], problems=() if of_a_rank else part_of_a_set(path))
+    names = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
+    if _PREFERRED in names:
+        return Choice([_PREFERRED], notes=_beside(names, [_PREFERRED], f"{_PREFERRED} was taken"))
+    indexes = sorted(e.name for e in path.iterdir() if e.name.endswith(INDEX_SUFFIX))
+    if len(indexes) > 1:
+        raise BadRequest(f"{path} has several indexes: name one of {', '.join(indexes)}")
+    if indexes:
+        weight_map = read_index(path / indexes[0])
+        if not shards(names) or set(weight_map.values()) & set(names):
+            return _indexed(path, indexes[0], weight_map, names)
+    if not names:
+        raise BadFile(f"{path} has no *{SUFFIX} file")
+    if shards(names):
+        return Choice([name for name in names if SHARD.fullmatch(name)])
+    refuse_missing(path, names)
+    return Choice(names)
+
+
+def _indexed(path: Path, index: str, weight_map: Mapping[str, str], names: list[str]) -> Choice:
+    listed = sorted(set(weight_map.values()))
+    refuse_missing(path, listed)
+    refuse_unlisted(path, index, listed, names)
+    return Choice(listed, weight_map, _beside(names, listed, f"{index} does not list them"))
+
+
+def _beside(names: list[str], taken: list[str], why: str) -> tuple[str, ...]:
+    others = [name for name in names if name not in taken]
+    return (f"not read, as {why}: {', '.join(others)}",) if others else ()

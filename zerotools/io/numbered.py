@@ -1,0 +1,86 @@
+"""Files of one model that number themselves: `model-00003-of-00009.safetensors`.
+
+Hugging Face counts from 1; some tools count from 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from zerotools.core.checkpoint import Problem
+from zerotools.core.errors import BadFile
+
+_NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{1,9})-of-(?P<count>\d{1,9})(?P<end>\.\w+)")
+_MOST_FILES = 100_000
+
+
+def set_of(name: str) -> tuple[str, str, str] | None:
+    """What is the same in the names of all files of one model; None where there is no number, or
+    only one file."""
+    match = _NUMBERED.fullmatch(name)
+    if match is None or int(match["count"]) < 2:
+        return None
+    return match["stem"], match["count"], match["end"]
+
+
+def missing_files(names: Iterable[str]) -> list[str]:
+    """The files that there must be beside those of `names`, as their numbers say."""
+    found: dict[tuple[str, str, str], dict[int, str]] = {}
+    for name in names:
+        match, whole = _NUMBERED.fullmatch(name), set_of(name)
+        if match is not None and whole is not None:
+            found.setdefault(whole, {})[int(match["number"])] = match["number"]
+    return [name for whole, numbers in found.items() for name in _missing(whole, numbers)]
+
+
+def _missing(whole: tuple[str, str, str], numbers: dict[int, str]) -> Iterable[str]:
+    stem, count, end = whole
+    first, width = min(1, *numbers), len(next(iter(numbers.values())))
+    for number in range(first, first + min(int(count), _MOST_FILES)):
+        if number not in numbers:
+            yield f"{stem}{number:0{width}d}-of-{count}{end}"
+
+
+def refuse_missing(directory: Path, names: Iterable[str]) -> None:
+    """Refuse a model of which the numbers in the names say that files are missing.
+
+    Raises:
+        BadFile: the first missing one is named.
+    """
+    missing = missing_files(names)
+    if missing:
+        whole = set_of(missing[0])
+        count = int(whole[1]) if whole else 0
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise BadFile(
+            f"{directory / missing[0]} is missing{more}, as the other names say that the model has "
+            f"{count} files; fetch them all"
+        )
+
+
+def refuse_unlisted(
+    directory: Path, index: str, listed: Collection[str], present: Iterable[str]
+) -> None:
+    """Refuse an index that leaves out a file which its own files number as theirs.
+
+    Raises:
+        BadFile: the first of them is named.
+    """
+    sets = {whole for name in listed if (whole := set_of(name)) is not None}
+    for name in present:
+        if name not in listed and set_of(name) in sets:
+            raise BadFile(
+                f"{directory / index} does not list {name}, which by its number belongs to the "
+                "same model: one of them is of another save"
+            )
+
+
+def part_of_a_set(path: Path) -> tuple[Problem, ...]:
+    """The problem with taking one of several files for a model."""
+    whole = set_of(path.name)
+    if whole is None:
+        return ()
+    message = f"{path} is one of the {int(whole[1])} files of a model; name its directory"
+    return (Problem(message, path.name),)

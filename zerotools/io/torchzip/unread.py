@@ -1,0 +1,83 @@
+"""Tensors in a pickle whose bytes zerotools does not move, told by the function that rebuilds them.
+
+A reader that meets one refuses it by its name: what is left out without a word is a weight lost.
+Views with the negative or conjugate bit set are among them: their bytes have another sign than
+their values.
+
+Source: torch/_utils.py (`_rebuild_*`), torch/_tensor.py (`_reduce_ex_internal`), and
+numpy/_core/multiarray.py (`_reconstruct`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.io.torchzip.globals import LAZY_BITS, call
+from zerotools.io.torchzip.tensors import PARAMETERS, WITH_STATE, is_plain
+from zerotools.io.torchzip.values import Global, Storage
+
+_REBUILT = {
+    "_rebuild_sparse_tensor": "a sparse tensor; save it dense, with to_dense()",
+    "_rebuild_sparse_csr_tensor": "a sparse tensor; save it dense, with to_dense()",
+    "_rebuild_nested_tensor": "a nested tensor; save each of its parts, as unbind() gives them",
+    "_rebuild_meta_tensor_no_storage": "a tensor on the meta device, which has no values",
+    "_rebuild_qtensor": "a quantized tensor; save it plain, with dequantize()",
+}
+_BITS = {
+    "neg": "a view with the negative bit set; save it with resolve_neg()",
+    "conj": "a view with the conjugate bit set; save it with resolve_conj()",
+}
+_VIEWS = ("_rebuild_tensor_v2", "_rebuild_tensor_v3")
+_ARRAYS = ("_reconstruct", "_frombuffer")
+_WRAPPED = 4
+
+
+def unread(value: Any) -> str | None:
+    """What a tensor-like value is that `as_tensor` does not give, and what to do; else None.
+
+    Pieces of distributed tensors are of this kind too: whoever can read them asks for those first.
+    """
+    for _ in range(_WRAPPED):
+        if isinstance(value, Storage):
+            return "a bare storage; save a tensor over it"
+        if not isinstance(value, Opaque):
+            return None
+        inner = _inside(value)
+        if inner is None:
+            return _named(value)
+        value = inner
+    return "a parameter within parameters; save it detached"
+
+
+def _inside(value: Opaque) -> Any:
+    """What torch wrapped in something of its own; None where it did not."""
+    named = (value.module, value.name)
+    if named in PARAMETERS and value.called and value.args:
+        return value.args[0]
+    if named == WITH_STATE and value.called and len(value.args) == 4:
+        function, kind, args, _ = value.args
+        if is_plain(kind) and isinstance(function, Global) and isinstance(args, tuple):
+            return call(function, args)
+    return None
+
+
+def _named(value: Opaque) -> str | None:
+    if value.module.partition(".")[0] == "numpy":
+        is_array = value.called and value.name in _ARRAYS
+        return "a numpy array; save it as a tensor, with torch.from_numpy" if is_array else None
+    if _is_module(value):
+        return f"a pickled module, {value.module}.{value.name}; save its state_dict()"
+    if value.module == "torch.nn.parameter" and value.name.startswith("Uninitialized"):
+        return "a lazy parameter without values; save it after the first forward pass"
+    if (value.module, value.name) == WITH_STATE and len(value.args) == 4:
+        return f"a {value.args[1]!s:.200}, a kind of tensor that zerotools does not know"
+    if value.module != "torch._utils" or not value.name.startswith("_rebuild_"):
+        return None
+    if value.name in _VIEWS and value.args and isinstance(value.args[-1], dict):
+        return next((_BITS[bit] for bit in LAZY_BITS if value.args[-1].get(bit)), None)
+    return _REBUILT.get(value.name, f"a tensor that torch makes with {value.name:.80}")
+
+
+def _is_module(value: Opaque) -> bool:
+    return isinstance(value.state, dict) and "_parameters" in value.state
