@@ -121,17 +121,21 @@ def open(
     *,
     tag: str | None = None,
     layout: str | os.PathLike[str] | None = None,
+    section: str | None = None,
 ) -> Reader:
-    """Read the metadata of the checkpoint at `path`, in any format; `tag` and the file of rules
-    `layout` are as for `zerotools inspect`.
+    """Read the metadata of the checkpoint at `path`, in any format; `tag`, the file of rules
+    `layout` and `section` are as for `zerotools inspect`. Where a checkpoint has several models and
+    no section is named, each name has its section in front.
 
     Raises:
-        BadRequest: there is nothing at `path`, or it has no such tag.
+        BadRequest: there is nothing at `path`, or it has no such tag or section.
         BadFile: it is no checkpoint, or a damaged or unfinished one.
         Unsupported: it is in a format that is not read.
     """
     rules = None if layout is None else Path(layout)
-    return Reader(formats.read(Path(path), tag=tag, layout=rules))
+    checkpoint = formats.look(Path(path), tag=tag, layout=rules, section=section)
+    formats.require_readable(checkpoint)
+    return Reader(checkpoint)
 
 
 def load_state_dict(
@@ -141,6 +145,7 @@ def load_state_dict(
     role: str = "param",
     tag: str | None = None,
     layout: str | os.PathLike[str] | None = None,
+    section: str | None = None,
     framework: Literal["torch", "numpy"] = "torch",
 ) -> dict[str, Any]:
     """All tensors of a role by name, in memory: what `model.load_state_dict` takes.
@@ -150,13 +155,15 @@ def load_state_dict(
     numpy arrays are returned.
 
     Raises:
-        BadRequest: there is nothing at `path`, or no tensor of that role.
+        BadRequest: there is nothing at `path`, no tensor of that role, or several models of which
+            none is named by `section`.
         BadFile: it is no checkpoint, or not wholly one.
         Unsupported: a format or a type that zerotools does not handle.
     """
     from zerotools.ops.load import load
 
-    reader = open(path, tag=tag, layout=layout)
+    reader = open(path, tag=tag, layout=layout, section=section)
+    formats.require_model(reader.checkpoint)
     names = {name: reader[name] for name in reader} if role == "param" else _of_role(reader, role)
     if not names:
         raise BadRequest(f"{path} has no tensors of role {role}")

@@ -30,6 +30,11 @@ from zerotools.ops.selection import MASTERS, WEIGHTS
     help="Rules on how tensor-parallel ranks share the weights (TOML).",
 )
 @click.option(
+    "--section",
+    metavar="NAME",
+    help="Which model of a torch DCP that holds several (model, ema, generator).",
+)
+@click.option(
     "--dtype",
     type=click.Choice(["auto", *DTYPES]),
     default="auto",
@@ -86,6 +91,7 @@ def command(
     out: Path,
     tag: str | None,
     layout: Path | None,
+    section: str | None,
     dtype: str,
     max_shard_size: int,
     weights_from: str,
@@ -116,7 +122,7 @@ def command(
         keep_aliases=keep_aliases,
     )
     carry_out(
-        prepare(path, out, options, tag=tag, layout=layout),
+        prepare(path, out, options, tag=tag, layout=layout, section=section),
         how,
         verb="consolidate",
         check=(lambda _: None) if allow_overflow else refuse_overflow,

@@ -32,6 +32,11 @@ _PATH = click.Path(path_type=Path)
     help="Rules on how tensor-parallel ranks share the weights (TOML).",
 )
 @click.option(
+    "--section",
+    metavar="NAME",
+    help="Which model of a torch DCP that holds several (model, ema, generator).",
+)
+@click.option(
     "--config-dir",
     type=_PATH,
     metavar="DIR",
@@ -78,6 +83,7 @@ def command(
     to: str,
     tag: str | None,
     layout: Path | None,
+    section: str | None,
     config_dir: Path | None,
     settings: Settings,
     force: bool,
@@ -92,7 +98,15 @@ def command(
     given |= {name: getattr(settings, name) for name in ZERO}
     options = {name: value for name, value in given.items() if value is not None}
     prepared = prepare(
-        path, out, to, options, tag=tag, layout=layout, config_dir=config_dir, force=force
+        path,
+        out,
+        to,
+        options,
+        tag=tag,
+        layout=layout,
+        section=section,
+        config_dir=config_dir,
+        force=force,
     )
     if isinstance(prepared, Unchanged):
         say_unchanged(prepared, as_json=how.as_json)

@@ -23,14 +23,26 @@ from zerotools.ops.training import ParamGroup, Training
     metavar="FILE",
     help="Rules on how tensor-parallel ranks share the weights (TOML).",
 )
+@click.option(
+    "--section",
+    metavar="NAME",
+    help="Which model of a torch DCP that holds several (model, ema, generator).",
+)
 @click.option("--tensors", is_flag=True, help="List every tensor, with its chunks and files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
-def command(path: Path, tag: str | None, layout: Path | None, tensors: bool, as_json: bool) -> int:
+def command(
+    path: Path,
+    tag: str | None,
+    layout: Path | None,
+    section: str | None,
+    tensors: bool,
+    as_json: bool,
+) -> int:
     """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
 
     No tensor data is read. Exit status 1 means that the checkpoint has problems.
     """
-    inspection = inspect(formats.read(path, tag=tag, layout=layout))
+    inspection = inspect(formats.look(path, tag=tag, layout=layout, section=section))
     if as_json:
         render.print_json(to_json(inspection, chunks=tensors))
     else:
@@ -48,7 +60,9 @@ def _lines(inspection: Inspection, *, tensors: bool) -> list[str]:
     lines += ["", *_files(inspection)]
     if tensors:
         lines += ["", *_tensors(inspection)]
-    lines += [f"note: {note}" for note in inspection.checkpoint.origin.notes]
+    origin = inspection.checkpoint.origin
+    said = (*origin.notes, origin.question, origin.refusal)
+    lines += [f"note: {render.clean(note)}" for note in said if note]
     return [*lines, *_problems(inspection)]
 
 

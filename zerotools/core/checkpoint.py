@@ -127,7 +127,8 @@ class Origin:
 
     `format` is a word such as "dcp" or "safetensors"; `path` the directory or file that was read.
     `notes` are sentences for the user ("took step-40, the newest of 3"); `details` are facts that
-    only the format's own writer and `inspect --json` use.
+    only the format's own writer and `inspect --json` use. `question` is what the user must say
+    before there is one model to export; `refusal` why nothing can be made of what was read.
     """
 
     format: str
@@ -140,6 +141,8 @@ class Origin:
     other_tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    question: str | None = None
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

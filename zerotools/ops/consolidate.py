@@ -54,6 +54,7 @@ def prepare(
     *,
     tag: str | None = None,
     layout: Path | None = None,
+    section: str | None = None,
 ) -> Conversion:
     """Lay out the export of the checkpoint at `path`; nothing is written.
 
@@ -72,7 +73,7 @@ def _prepare(
 ) -> Conversion:
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
-    checkpoint = formats.read(path, tag=tag, layout=layout)
+    checkpoint = formats.read(path, tag=tag, layout=layout, section=section)
     scratch = destination.with_name(f".{destination.name}.sums")
     merged = merge_adapters(checkpoint, scratch)
     checkpoint = checkpoint if merged is None else merged.checkpoint
@@ -85,7 +86,7 @@ def _prepare(
     elif why:
         notes.append(why)
     target = _lay_out(described, destination, options)
-    request = repr((options, tag, layout.read_bytes() if layout is not None else None))
+    request = repr((options, tag, section, layout.read_bytes() if layout is not None else None))
     conversion = Conversion(weights, target, (*notes, *target.notes), request)
     if merged is None:
         return conversion

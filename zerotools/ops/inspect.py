@@ -114,7 +114,7 @@ def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
             _tensor_json(key, tensor, chunks=chunks) for key, tensor in checkpoint.tensors.items()
         ],
         "aliases": dict(checkpoint.aliases),
-        "notes": list(origin.notes),
+        "notes": [note for note in (*origin.notes, origin.question, origin.refusal) if note],
         "problems": [
             {"message": problem.message, "file": problem.file, "tensor": problem.tensor}
             for problem in inspection.problems

@@ -35,8 +35,11 @@ def prepare(
     """
     check_world_size(world_size)
     with recording() as sources:
+        # Everything is kept, so it need not be known which of several models is meant.
+        checkpoint = formats.look(path, tag=tag)
+        formats.require_readable(checkpoint)
         done = resharded(
-            formats.read(path, tag=tag),
+            checkpoint,
             destination,
             world_size=world_size,
             settings=settings,

@@ -33,6 +33,7 @@ def prepare(
     *,
     tag: str | None = None,
     layout: Path | None = None,
+    section: str | None = None,
     config_dir: Path | None = None,
     force: bool = False,
 ) -> Conversion | Unchanged:
@@ -40,7 +41,8 @@ def prepare(
 
     `options` are those that the user gave, by name. `config_dir` has config.json and the
     tokenizer, for sources that lack them. A checkpoint that is of that format already is
-    resharded; with `force` also where nothing changes.
+    resharded, with all that it holds; with `force` also where nothing changes. `section` takes one
+    of several models.
 
     Raises:
         BadRequest: `path` does not exist; an option that the target has no use for; or what the
@@ -51,33 +53,38 @@ def prepare(
     form = TARGETS[to]
     _check_options(form, options)
     with recording() as sources:
-        done = _prepare(path, destination, form, options, tag, layout, config_dir, force=force)
+        source = formats.look(path, tag=tag, layout=layout, section=section)
+        formats.require_readable(source)
+        request = repr(
+            (to, sorted(options.items()), tag, layout and layout.read_bytes(), section, config_dir)
+        )
+        whole = section is None and "style" not in options
+        done = _prepare(
+            source, destination, form, options, config_dir, request, force=force, keeps_all=whole
+        )
     return done if isinstance(done, Unchanged) else replace(done, stamps=sources.stamps)
 
 
 def _prepare(
-    path: Path,
+    source: Checkpoint,
     destination: Path,
     form: Format,
     options: Mapping[str, Any],
-    tag: str | None,
-    layout: Path | None,
     config_dir: Path | None,
+    request: str,
     *,
     force: bool,
+    keeps_all: bool,
 ) -> Conversion | Unchanged:
-    source = formats.read(path, tag=tag, layout=layout)
     given = {} if config_dir is None else _companions(config_dir)
     source = replace(source, companions={**source.companions, **given})
-    request = repr(
-        (form.word, sorted(options.items()), tag, layout and layout.read_bytes(), config_dir)
-    )
     wanted = Wanted(source, TrainingState(), destination, options)
-    if form.reshards and source.origin.format == form.origin and "style" not in options:
+    if form.reshards and source.origin.format == form.origin and keeps_all:
         done = _resharded(form, wanted, request, force=force)
         if isinstance(done, Unchanged):
             return done
         return replace(done, target=_with_companions(done.target, given))
+    formats.require_model(source)
     training, notes = _training(source, options)
     target = _with_companions(form.lay_out(replace(wanted, training=training)), given)
     beside, left = left_behind(source, target)

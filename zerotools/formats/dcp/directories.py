@@ -19,9 +19,12 @@ from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD
 from zerotools.formats.layouts import fsdp_models, names_in
 
 METADATA = ".metadata"
-# In `Origin.details`: the flat keys of each directory, and those that name another's bytes.
+# In `Origin.details`: the flat keys of each directory, and those that name another's bytes; what
+# the flat keys of the model's optimizers begin with, and the names of numbered parameters.
 DIRECTORIES = "directories"
 TIED = "tied"
+OPTIMIZERS = "optimizers"
+NUMBERED = "numbered"
 _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 

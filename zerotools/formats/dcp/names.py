@@ -1,78 +1,136 @@
 """DCP's flat keys and what they mean: which name, which role.
 
-    model.<fqn>                         (fqn, param)
+    <model>.<fqn>                       (fqn, param)
+    <optimizer>.state.<fqn>.<state>     (fqn, state)      torch, accelerate, torchtitan
     optim.<fqn>.<state>                 (fqn, state)      a zerotools job
-    optimizer.state.<fqn>.<state>       (fqn, state)      accelerate, torchtitan
-    optim.state.<fqn>.<state>           (fqn, state)      same, beside optim.param_groups
-    <fqn>                               (fqn, param)      torchtitan, a bare state dict
 
-Names contain dots, so the path that planner_data records is used where it splits the key.
+<model> is the section that was chosen, <optimizer> one that trains it. All else keeps its whole
+flat key as its name and is state: the run's, that of other models, and other models themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key
+from zerotools.formats.dcp.choice import Choice, choose, owner_of
+from zerotools.formats.dcp.metadata import Metadata
+from zerotools.formats.dcp.optimizers import OptimizerSection
+from zerotools.formats.dcp.paths import values_of
+from zerotools.formats.dcp.sections import Section, Sections, find_sections
 
-_SECTIONS = ("model", "optim", "optimizer")
-_OTHER_STATE = ("lr_scheduler", "dataloader", "train_state", "scheduler")
 STATE_ROLE = "state"
+# Roles of weights: an optimizer that calls its state so does not make weights of it.
+_WEIGHTS = ("param", "param16", "buffer", STATE_ROLE)
+_JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
 
 
 @dataclass(frozen=True)
-class Names:
-    """How the keys of one checkpoint are read. `sectioned` says whether a flat `model.` is a
-    section of the checkpoint; otherwise it is part of the name. `whole` are the sections that hold
-    an optimizer's whole state_dict: `state` and `param_groups`."""
+class Named:
+    """`keys` by flat key. `optimizers` are the prefixes of the flat keys of those that train the
+    model, and `numbered` the names of the parameters that one has by number. `notes` are for the
+    user; `question` asks which of several models is meant, which all have their flat keys then."""
 
-    paths: Mapping[str, tuple[str | int, ...]]
-    sectioned: bool
-    whole: frozenset[str] = frozenset({"optimizer"})
-
-    @classmethod
-    def of(cls, keys: Iterable[str], paths: Mapping[str, tuple[str | int, ...]] | None) -> Names:
-        keys, known = list(keys), paths or {}
-        flat = [key for key in keys if len(known.get(key, ())) <= 1]
-        sections = {key.partition(".")[0] for key in flat}
-        # Where paths were recorded, a key of one part is a name as the state dict had it, and all
-        # of a Hugging Face model's may begin with "model.".
-        sectioned = bool(sections & {"optim", "optimizer"}) or (sections == {"model"} and not known)
-        groups = any(key.startswith("optim.param_groups.") for key in keys)
-        return cls(known, sectioned, frozenset({"optim", "optimizer"} if groups else {"optimizer"}))
-
-    def key_of(self, flat: str) -> Key:
-        """The name and role that a flat key stands for."""
-        path = self.paths.get(flat, ())
-        section = str(path[0]) if len(path) > 1 else flat.partition(".")[0]
-        nested = len(path) > 1
-        rest = flat[len(section) + 1 :]
-        if not rest or not (nested or self.sectioned):
-            return Key(flat, "param")
-        if section == "model":
-            return Key(rest, "param")
-        if section in _OTHER_STATE:
-            return Key(flat, STATE_ROLE)
-        if section not in _SECTIONS:
-            return Key(flat, "param") if not nested else Key(flat, STATE_ROLE)
-        if section in self.whole:
-            if not rest.startswith("state."):
-                return Key(flat, STATE_ROLE)
-            rest = rest.removeprefix("state.")
-        role = str(path[-1]) if nested and len(path) > 2 else rest.rpartition(".")[2]
-        name = rest.removesuffix(f".{role}")
-        return Key(name, role) if name != rest and name else Key(flat, STATE_ROLE)
+    keys: Mapping[str, Key]
+    optimizers: tuple[str, ...] = ()
+    numbered: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    question: str | None = None
 
 
-def keys_of(flat_keys: Iterable[str], names: Names) -> dict[str, Key]:
-    """Each flat key's Key; two that would be one keep their whole flat key as the name."""
+def name_all(metadata: Metadata, path: object, section: str | None = None) -> Named:
+    """The keys of the checkpoint at `path`; `section` is the user's choice of a model.
+
+    Raises:
+        BadRequest: there is no such section.
+    """
+    sections = find_sections(values_of(metadata))
+    choice = choose(sections, path, section)
+    found: dict[str, Key] = {}
+    if choice.model is not None:
+        found |= {flat: Key(name, "param") for flat, name in choice.model.names.items()}
+    elif choice.question is not None:
+        found |= {flat: Key(flat, "param") for model in sections.models for flat in model.names}
+    numbered: dict[int, str] = {}
+    mine: list[str] = []
+    for number, optimizer in enumerate(sections.optimizers):
+        owner = _owner(sections, choice, number)
+        if owner is None:
+            continue
+        mine.append(optimizer.prefix)
+        ordered = _in_order(optimizer, owner) if choice.model is not None else {}
+        numbered |= ordered
+        before = f"{owner.label}." if choice.question is not None and owner.path else ""
+        found |= dict(_state(optimizer, owner, ordered, before))
+    keys = {flat: found.get(flat) or Key(flat, STATE_ROLE) for flat in metadata.tensors}
+    notes = choice.notes + (_BY_NUMBER if numbered else ())
+    return Named(_distinct(keys), tuple(mine), numbered, notes, choice.question)
+
+
+_BY_NUMBER = ("the optimizer's state is by number; names are the weights', in order",)
+
+
+def _owner(sections: Sections, choice: Choice, number: int) -> Section | None:
+    """The model whose names an optimizer's state gets."""
+    if not sections.models:
+        return Section((), {}, {})
+    owner = owner_of(sections, number)
+    if owner is None or choice.model is None:
+        return owner
+    return owner if owner.path == choice.model.path else None
+
+
+def _state(
+    optimizer: OptimizerSection, owner: Section, ordered: Mapping[int, str], before: str
+) -> Iterator[tuple[str, Key]]:
+    for flat, (name, role) in optimizer.state.items():
+        if role in _WEIGHTS:
+            continue
+        if optimizer.is_numbered:
+            name = ordered.get(int(name), f"{optimizer.prefix}state.{name}")
+        elif name not in owner.known and name.removeprefix("state.") in owner.known:
+            name = name.removeprefix("state.")
+        yield flat, Key(before + name, role)
+
+
+def _in_order(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
+    """Names by number, where the optimizer has as many parameters as there are floating-point
+    weights, in the model's order, and every shape agrees."""
+    if not optimizer.is_numbered:
+        return {}
+    candidates = [flat for flat, tensor in owner.tensors.items() if tensor.dtype.is_float]
+    numbers = {number for number, _ in optimizer.state.values()}
+    if numbers != {str(number) for number in range(len(candidates))}:
+        return {}
+    for flat, (number, _) in optimizer.state.items():
+        shape = optimizer.tensors[flat].shape
+        if shape not in ((), (1,), owner.tensors[candidates[int(number)]].shape):
+            return {}
+    return {number: owner.names[flat] for number, flat in enumerate(candidates)}
+
+
+def job_keys(flats: Iterable[str]) -> dict[str, Key]:
+    """The keys of a zerotools job, whose record says that it has two sections."""
+    return _distinct({flat: _job_key(flat) for flat in flats})
+
+
+def _job_key(flat: str) -> Key:
+    if flat.startswith(_JOB_MODEL):
+        return Key(flat.removeprefix(_JOB_MODEL), "param")
+    name, _, role = flat.removeprefix(_JOB_OPTIMIZER).rpartition(".")
+    if flat.startswith(_JOB_OPTIMIZER) and name and role not in _WEIGHTS:
+        return Key(name, role)
+    return Key(flat, STATE_ROLE)
+
+
+def _distinct(keys: Mapping[str, Key]) -> dict[str, Key]:
+    """Each flat key's Key; the second of two that would be one is state under its flat key."""
     found: dict[str, Key] = {}
     taken: set[Key] = set()
-    for flat in flat_keys:
-        key = names.key_of(flat)
+    for flat, key in keys.items():
         if key in taken:
-            key = Key(flat, key.role)
+            key = Key(flat, STATE_ROLE)
         taken.add(key)
         found[flat] = key
     return found

@@ -10,11 +10,18 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.dcp.directories import DIRECTORIES, METADATA, TIED, prefixes
+from zerotools.formats.dcp.directories import (
+    DIRECTORIES,
+    METADATA,
+    NUMBERED,
+    OPTIMIZERS,
+    TIED,
+    prefixes,
+)
 from zerotools.formats.dcp.items import BlobTrees, ItemChunks, Items, refuse_safetensors
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord, read_record, rng_name
 from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor, read_metadata
-from zerotools.formats.dcp.names import Names, keys_of
+from zerotools.formats.dcp.names import Named, job_keys, name_all
 from zerotools.io.companions import companions
 from zerotools.io.manifest import verify_manifest
 from zerotools.io.sources import note_source
@@ -24,15 +31,17 @@ _DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
 _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json")
 
 
-def read(path: Path) -> Checkpoint:
+def read(path: Path, *, section: str | None = None) -> Checkpoint:
     """The checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or a model and its
     optimizer as accelerate saves them.
 
+    `section` names the model that is meant, where the checkpoint holds several. Where it holds
+    several and none is named, they all have their flat keys as names, and `origin.question` asks.
     Reads `.metadata` (or the union of `__R.metadata` where there is no global one) and the sizes of
     the files that it names; items are opened when a tensor's chunks are asked for.
 
     Raises:
-        BadRequest: there is no such directory.
+        BadRequest: there is no such directory, or no such section.
         BadFile: it holds no finished DCP checkpoint, or a damaged one.
         Unsupported: items that cannot be addressed, or of an unknown type.
     """
@@ -48,7 +57,8 @@ def read(path: Path) -> Checkpoint:
         files |= _sizes(path, (f"{prefix}{name}" for name in _metadata_names(path / prefix)))
     if record is not None:
         problems += _whole(path, record, {problem.file for problem in problems})
-    every = keys_of(metadata.tensors, _names(metadata, record))
+    named = _named(path, metadata, record, section)
+    every = named.keys
     tied = _tied(metadata, every)
     keys = {flat: key for flat, key in every.items() if flat not in tied}
     items = Items(path)
@@ -58,7 +68,7 @@ def read(path: Path) -> Checkpoint:
             key: _tensor(items, path, flat, metadata.tensors[flat], files)
             for flat, key in keys.items()
         },
-        origin=_origin(path, metadata, record, keys, parts, tied),
+        origin=_origin(path, metadata, record, named, keys, parts, tied),
         aliases={every[alias].name: every[flat].name for alias, flat in tied.items()}
         | (dict(record.aliases) if record else {}),
         state=BlobTrees(path, metadata.blobs),
@@ -167,10 +177,14 @@ def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
     return found
 
 
-def _names(metadata: Metadata, record: JobRecord | None) -> Names:
-    if record is not None:
-        return Names(metadata.paths or {}, sectioned=True)
-    return Names.of((*metadata.tensors, *metadata.blobs), metadata.paths)
+def _named(
+    path: Path, metadata: Metadata, record: JobRecord | None, section: str | None
+) -> Named:
+    if record is None:
+        return name_all(metadata, path, section)
+    if section is not None:
+        raise BadRequest(f"{path} is a job's checkpoint, which has one model: leave --section out")
+    return Named(job_keys(metadata.tensors))
 
 
 def _tensor(
@@ -187,6 +201,7 @@ def _origin(
     path: Path,
     metadata: Metadata,
     record: JobRecord | None,
+    named: Named,
     keys: Mapping[str, Key],
     parts: Mapping[str, Metadata],
     tied: Mapping[str, str],
@@ -198,6 +213,8 @@ def _origin(
         "blobs": metadata.blobs,
         "dcp_version": metadata.version,
         TIED: tied,
+        OPTIMIZERS: named.optimizers,
+        NUMBERED: named.numbered,
     }
     if any(prefix not in ("", f"{DCP}/") for prefix in parts):
         details[DIRECTORIES] = {
@@ -222,7 +239,14 @@ def _origin(
         )
     ranks = {match[1] for _, item in metadata.items if (match := _DATA_FILE.fullmatch(item.file))}
     notes = (f"{len(ranks)} ranks, counted from the names of the data files",) if ranks else ()
-    return Origin("dcp", path, world_size=len(ranks) or None, notes=notes, details=details)
+    return Origin(
+        "dcp",
+        path,
+        world_size=len(ranks) or None,
+        notes=(*named.notes, *notes),
+        question=named.question,
+        details=details,
+    )
 
 
 def _companions(path: Path) -> dict[str, Path]:

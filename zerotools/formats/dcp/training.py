@@ -6,7 +6,7 @@
     lr_scheduler..., train_state.step                  torchtitan
     job.json                                           a zerotools job
 
-`<optimizer>` is `optimizer` or `optim`. Options are values of their own, or 0-d tensors. Which
+`<optimizer>` is a section that `optimizers` found, such as `optimizer`. Options are values of their own, or 0-d tensors. Which
 weights were frozen and which are buffers nothing says.
 """
 
@@ -19,14 +19,15 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.training import Group, LossScale, Scalar, TrainingState
+from zerotools.formats.dcp.directories import NUMBERED, OPTIMIZERS
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.formats.dcp.lay_out import is_replicated
 from zerotools.formats.dcp.names import STATE_ROLE
 from zerotools.formats.torchoptim import optimizer_of, scalars_of, trained_precision
 from zerotools.io.scalars import read_scalar
 
-_GROUP = re.compile(r"(?:optim|optimizer)\.param_groups\.(?P<name>.+)\.(?P<option>[^.]+)", re.S)
-_STATE = re.compile(r"(?:optim|optimizer)\.state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)
+_GROUP = re.compile(r"param_groups\.(?P<name>.+)\.(?P<option>[^.]+)", re.S)
+_STATE = re.compile(r"state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LONGEST_OPTION = 16
 _SCHEDULERS = ("lr_scheduler", "scheduler")
@@ -100,12 +101,30 @@ def _groups(checkpoint: Checkpoint) -> tuple[Group, ...]:
     """The param groups, in order; names are canonical."""
     found: dict[str, dict[str, Any]] = {}
     for flat in _keys(checkpoint):
-        match = _GROUP.fullmatch(flat)
+        match = _match(_GROUP, checkpoint, flat)
         if match:
             found.setdefault(match["name"], {})[match["option"]] = _value(checkpoint, flat)
     if any("params" in options for options in found.values()):
         return _numbered(checkpoint, found)
     return _alike(checkpoint, found)
+
+
+def _match(
+    pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str
+) -> re.Match[str] | None:
+    """The match of what follows the prefix of an optimizer of the model's."""
+    for prefix in checkpoint.origin.details.get(OPTIMIZERS, ()):
+        if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):
+            return match
+    return None
+
+
+def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
+    """A parameter's name, also of one that the optimizer has by number; None: nothing tells it."""
+    if isinstance(name, str) and not _NUMBER.fullmatch(name):
+        return name
+    numbered: Mapping[int, str] = checkpoint.origin.details.get(NUMBERED, {})
+    return numbered.get(int(name))
 
 
 def _numbered(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tuple[Group, ...]:
@@ -114,8 +133,9 @@ def _numbered(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tu
         options = found[name]
         params = options.pop("params", None)
         named = params if isinstance(params, list | tuple) else ()
-        names = (name for name in named if isinstance(name, str))
-        groups.append(Group(tuple(checkpoint.aliases.get(n, n) for n in names), options))
+        names = (_name(checkpoint, n) for n in named if isinstance(n, str) or type(n) is int)
+        known = (name for name in names if name is not None)
+        groups.append(Group(tuple(checkpoint.aliases.get(n, n) for n in known), options))
     return tuple(groups)
 
 
@@ -170,10 +190,11 @@ def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
     """The numbers of optimizer state that are no tensors."""
     found = {}
     for flat in checkpoint.state:
-        match = _STATE.fullmatch(flat)
+        match = _match(_STATE, checkpoint, flat)
         value = checkpoint.state[flat] if match else None
         if match and isinstance(value, int | float) and not isinstance(value, bool):
-            found[Key(match["name"], match["role"])] = Scalar(value)
+            name = _name(checkpoint, match["name"]) or flat.rpartition(".")[0]
+            found[Key(name, match["role"])] = Scalar(value)
     return found
 
 
@@ -186,7 +207,7 @@ class _Rest(Mapping[str, Any]):
         self._keys = dict.fromkeys(
             flat
             for flat in checkpoint.state
-            if not (_GROUP.fullmatch(flat) or _STATE.fullmatch(flat))
+            if not (_match(_GROUP, checkpoint, flat) or _match(_STATE, checkpoint, flat))
             and flat.partition(".")[0] not in _SCHEDULERS
         )
 

@@ -1,0 +1,66 @@
+"""What programs call the sections of a checkpoint.
+
+A name alone never makes a weight of state or state of a weight: it decides between models that the
+keys and shapes leave open, and tells what is said of the rest.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OPTIMIZER = frozenset({"optim", "optims", "optimizer", "optimizers", "opt", "opts"})
+_MODEL = frozenset({"model", "module", "net", "network", "weights", "params", "state_dict"})
+_COPY = frozenset({"ema", "swa", "averaged", "average", "avg", "shadow", "lagged"})
+_STATE = frozenset(
+    "args callbacks config counters dataloader dataset epoch hparams loops lr metrics progress "
+    "random rng sampler scaler scalers scheduler schedulers step timers trainer".split()
+)
+_COUNTERS = frozenset(
+    "best_loss cuda_rng_state epoch global_step iter iteration loss rng rng_state rng_states step "
+    "steps tokens".split()
+)
+_WEIGHTS = frozenset({"weight", "bias", "running_mean", "running_var"})
+_SUFFIX = re.compile(r"(_?(state_?dicts?|states?))?(_?\d{1,4})?")
+
+
+def _bare(word: str | int) -> str:
+    """`optimizer` of `optimizer_state_dict`, `optimizer_states` and `optimizer_0`."""
+    text = str(word)[:64].lower().replace("-", "_").strip("_")
+    for at in range(1, len(text)):
+        if _SUFFIX.fullmatch(text, at):
+            return text[:at]
+    return text
+
+
+def _tokens(word: str | int) -> frozenset[str]:
+    return frozenset(_bare(word).split("_"))
+
+
+def is_optimizer_word(word: str | int) -> bool:
+    """`optim`, `optimizer_0`, `g_optimizer_state_dict`."""
+    return bool(_tokens(word) & _OPTIMIZER)
+
+
+def is_model_word(word: str | int) -> bool:
+    """`model`, `state_dict`, `model_state_dict`: what a program with one model calls it."""
+    return str(word).lower() == "state_dict" or _bare(word) in _MODEL
+
+
+def is_copy_word(word: str | int) -> bool:
+    """`ema`, `model_ema`, `swa_state_dict`: averages of another model's weights."""
+    return bool(_tokens(word) & _COPY)
+
+
+def is_state_word(word: str | int) -> bool:
+    """`lr_scheduler`, `train_state`, `rng_states`: what belongs to the run, not to a model."""
+    return bool(_tokens(word) & _STATE)
+
+
+def is_counter(name: str) -> bool:
+    """`step`, `loss`, `rng_state`: what programs lay beside weights, in one dict with them."""
+    return name.lower() in _COUNTERS
+
+
+def names_a_weight(word: str) -> bool:
+    """What modules call their parameters and buffers, and no optimizer its state."""
+    return word in _WEIGHTS
