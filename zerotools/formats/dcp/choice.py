@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.sections import ROOT, Section, Sections, merged_below
-from zerotools.formats.dcp.words import is_copy_word, is_model_word
+from zerotools.formats.dcp.optimizers import OptimizerSection
+from zerotools.formats.dcp.sections import MOST, ROOT, Section, Sections, merged_below
+from zerotools.formats.dcp.words import is_copy_word, is_model_word, is_plain_optimizer_word
 
 _MOST_LISTED = 12
 
@@ -29,8 +30,8 @@ def choose(sections: Sections, path: object, asked: str | None) -> Choice:
         BadRequest: no section has that name, or several.
     """
     if asked is not None:
-        model = _asked(sections, path, asked)
-        return Choice(model, tuple(_said(sections, model)))
+        named = _asked(sections, path, asked)
+        return Choice(named, tuple(_said(sections, named)))
     model = _meant(sections)
     if model is not None:
         return Choice(model, tuple(_said(sections, model)))
@@ -59,6 +60,8 @@ def _asked(sections: Sections, path: object, asked: str) -> Section:
 
 
 def _meant(sections: Sections) -> Section | None:
+    if len(sections.models) > MOST:
+        return None
     models = [section for section in sections.models if not _is_copy(section, sections)]
     if len(models) == 1:
         return models[0]
@@ -86,22 +89,43 @@ def _is_copy(section: Section, sections: Sections) -> bool:
     )
 
 
-def _are_trained_apart(sections: Sections, trained: Iterable[Section]) -> bool:
-    """Whether two models have an optimizer each."""
-    owned = [frozenset(map(id, owners)) for owners in sections.owners if owners]
-    return len(list(trained)) > 1 and len(set(owned)) > 1
+def _are_trained_apart(sections: Sections, trained: Sequence[Section]) -> bool:
+    """Whether two models have an optimizer each: other models, or the same names twice."""
+    if len(trained) < 2:
+        return False
+    owned = {frozenset(map(id, owners)) for owners in sections.owners if owners}
+    return len(owned) > 1 or _are_rivals(
+        [o for o, owners in zip(sections.optimizers, sections.owners, strict=True) if owners]
+    )
+
+
+def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
+    """Whether two have the same state of the same parameters."""
+    seen: set[tuple[str, str]] = set()
+    for optimizer in optimizers:
+        mine = set(optimizer.state.values())
+        if seen & mine:
+            return True
+        seen |= mine
+    return False
+
+
+def trainers(sections: Sections, model: Section) -> list[OptimizerSection]:
+    """The optimizers whose state is the model's: where two have the same, the one that is called
+    `optimizer` and nothing more."""
+    mine = [
+        optimizer
+        for number, optimizer in enumerate(sections.optimizers)
+        if (owner := owner_of(sections, number)) is not None and owner.path == model.path
+    ]
+    if not _are_rivals(mine):
+        return mine
+    plain = [o for o in mine if o.path and is_plain_optimizer_word(o.path[-1])]
+    return plain if len(plain) == 1 else []
 
 
 def _is_trained(sections: Sections, section: Section) -> bool:
     return any(owner is section for owners in sections.owners for owner in owners)
-
-
-def _trainers(sections: Sections, section: Section) -> list[str]:
-    return [
-        optimizer.label
-        for number, optimizer in enumerate(sections.optimizers)
-        if owner_of(sections, number) is section
-    ]
 
 
 def _said(sections: Sections, taken: Section) -> Iterator[str]:
@@ -146,6 +170,6 @@ def _held(sections: Sections, section: Section) -> str:
         elements += size
     types = sorted({tensor.dtype.name for tensor in section.tensors.values()})
     facts = [f"{count} tensor{'s' if count != 1 else ''}", f"{elements:,} elements", *types[:3]]
-    facts += [f"trained by {label}" for label in _trainers(sections, section)[:3]]
+    facts += [f"trained by {optimizer.label}" for optimizer in trainers(sections, section)[:3]]
     label = section.label if section.label != ROOT else f"{ROOT} (the top level)"
     return f"{label[:80]} ({', '.join(facts)})"

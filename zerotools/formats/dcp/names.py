@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key
-from zerotools.formats.dcp.choice import Choice, choose, owner_of
+from zerotools.formats.dcp.choice import Choice, choose, trainers
 from zerotools.formats.dcp.metadata import Metadata
 from zerotools.formats.dcp.optimizers import OptimizerSection
 from zerotools.formats.dcp.paths import values_of
@@ -54,15 +54,12 @@ def name_all(metadata: Metadata, path: object, section: str | None = None) -> Na
         found |= {flat: Key(flat, "param") for model in sections.models for flat in model.names}
     numbered: dict[int, str] = {}
     mine: list[str] = []
-    for number, optimizer in enumerate(sections.optimizers):
-        owner = _owner(sections, choice, number)
-        if owner is None:
-            continue
-        mine.append(optimizer.prefix)
-        ordered = _in_order(optimizer, owner) if choice.model is not None else {}
-        numbered |= ordered
-        before = f"{owner.label}." if choice.question is not None and owner.path else ""
-        found |= dict(_state(optimizer, owner, ordered, before))
+    for owner, before in _trained(sections, choice):
+        for optimizer in trainers(sections, owner) if sections.models else sections.optimizers:
+            mine += [optimizer.prefix] if choice.question is None else []
+            ordered = {} if before else _in_order(optimizer, owner)
+            numbered |= ordered
+            found |= dict(_state(optimizer, owner, ordered, before))
     keys = {flat: found.get(flat) or Key(flat, STATE_ROLE) for flat in metadata.tensors}
     notes = choice.notes + (_BY_NUMBER if numbered else ())
     return Named(_distinct(keys), tuple(mine), numbered, notes, choice.question)
@@ -71,14 +68,14 @@ def name_all(metadata: Metadata, path: object, section: str | None = None) -> Na
 _BY_NUMBER = ("the optimizer's state is by number; names are the weights', in order",)
 
 
-def _owner(sections: Sections, choice: Choice, number: int) -> Section | None:
-    """The model whose names an optimizer's state gets."""
-    if not sections.models:
-        return Section((), {}, {})
-    owner = owner_of(sections, number)
-    if owner is None or choice.model is None:
-        return owner
-    return owner if owner.path == choice.model.path else None
+def _trained(sections: Sections, choice: Choice) -> Iterator[tuple[Section, str]]:
+    """The models whose optimizers' state is told, and what stands before its names."""
+    if choice.model is not None:
+        yield choice.model, ""
+    elif not sections.models:
+        yield Section((), {}, {}), ""
+    else:
+        yield from ((model, f"{model.label}." if model.path else "") for model in sections.models)
 
 
 def _state(

@@ -121,12 +121,8 @@ def _with_groups(path: Path, below: list[Value], direct: set[str]) -> OptimizerS
         elif not is_mixed or value.path[depth] == STATE:
             rest.add(value.flat)
     if is_mixed:
-        state = {
-            flat: split
-            for value in below
-            if (flat := value.flat) in state
-            and ((split := state[flat])[0] in known or value.path[depth] == STATE)
-        }
+        named = {value.flat for value in below if value.path[depth] == STATE}
+        state = {flat: pair for flat, pair in state.items() if pair[0] in known or flat in named}
     names = {name for name in grouped if not name.isdecimal()}
     return _section(path, state, names, rest, below)
 

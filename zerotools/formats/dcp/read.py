@@ -177,9 +177,7 @@ def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
     return found
 
 
-def _named(
-    path: Path, metadata: Metadata, record: JobRecord | None, section: str | None
-) -> Named:
+def _named(path: Path, metadata: Metadata, record: JobRecord | None, section: str | None) -> Named:
     if record is None:
         return name_all(metadata, path, section)
     if section is not None:
@@ -238,7 +236,8 @@ def _origin(
             details=details,
         )
     ranks = {match[1] for _, item in metadata.items if (match := _DATA_FILE.fullmatch(item.file))}
-    notes = (f"{len(ranks)} ranks, counted from the names of the data files",) if ranks else ()
+    count = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    notes = (f"{count}, counted from the names of the data files",) if ranks else ()
     return Origin(
         "dcp",
         path,

@@ -20,6 +20,8 @@ from zerotools.formats.dcp.paths import Path, Value, text_of
 from zerotools.formats.dcp.words import is_copy_word, is_counter, is_model_word, is_state_word
 
 ROOT = "."
+# Of so many models none is meant, and no optimizer is looked for: all pairs would be compared.
+MOST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,8 @@ def find_sections(values: Sequence[Value]) -> Sections:
         return Sections(tuple(leaves), (), (), ())
     leaves = _without_counters(leaves, optimizers)
     models = _whole_models([leaf for leaf in leaves if leaf.may_be_a_model])
+    if max(len(models), len(optimizers)) > MOST:
+        return Sections(tuple(models), (), (), ())
     models = _merged(models, optimizers)
     others = tuple(leaf for leaf in leaves if not leaf.may_be_a_model)
     owners = tuple(tuple(_owners(optimizer, models)) for optimizer in optimizers)
@@ -142,7 +146,8 @@ def _whole_models(models: list[Section]) -> list[Section]:
 def _union(path: Path, sections: Sequence[Section]) -> Section:
     if len(sections) == 1 and sections[0].path == path:
         return sections[0]
-    names, tensors = {}, {}
+    names: dict[str, str] = {}
+    tensors: dict[str, SavedTensor] = {}
     for section in sections:
         before = text_of(section.path[len(path) :])
         names |= {f: f"{before}.{n}" if before else n for f, n in section.names.items()}
@@ -185,14 +190,31 @@ def _has(section: Section, optimizer: OptimizerSection) -> bool:
     return bool(common) and 2 * len(common) >= len(optimizer.trained)
 
 
-def _owners(optimizer: OptimizerSection, models: Iterable[Section]) -> Iterator[Section]:
+def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
+    """The models whose parameters it has: by name, and of those that share names the ones whose
+    shapes its state has; by number, those that have all of its shapes."""
     if optimizer.trained:
-        yield from (section for section in models if _has(section, optimizer))
-    elif optimizer.is_numbered:
-        shapes = Counter(_numbered_shapes(optimizer).values())
-        for section in models:
-            if shapes <= Counter(tensor.shape for tensor in section.tensors.values()):
-                yield section
+        named = [section for section in models if _has(section, optimizer)]
+        if len(named) < 2:
+            return named
+        alike = [_shapes_in_common(section, optimizer) for section in named]
+        return [section for section, n in zip(named, alike, strict=True) if n == max(alike)]
+    if not optimizer.is_numbered:
+        return []
+    shapes = Counter(_numbered_shapes(optimizer).values())
+    return [
+        section
+        for section in models
+        if shapes <= Counter(tensor.shape for tensor in section.tensors.values())
+    ]
+
+
+def _shapes_in_common(section: Section, optimizer: OptimizerSection) -> int:
+    shapes = {name: section.tensors[flat].shape for flat, name in section.names.items()}
+    return sum(
+        shapes.get(name) == optimizer.tensors[flat].shape
+        for flat, (name, _) in optimizer.state.items()
+    )
 
 
 def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:

@@ -6,8 +6,8 @@
     lr_scheduler..., train_state.step                  torchtitan
     job.json                                           a zerotools job
 
-`<optimizer>` is a section that `optimizers` found, such as `optimizer`. Options are values of their own, or 0-d tensors. Which
-weights were frozen and which are buffers nothing says.
+`<optimizer>` is a section that `optimizers` found, such as `optimizer`. Options are values of their
+own, or 0-d tensors. Which weights were frozen and which are buffers nothing says.
 """
 
 from __future__ import annotations
@@ -109,9 +109,7 @@ def _groups(checkpoint: Checkpoint) -> tuple[Group, ...]:
     return _alike(checkpoint, found)
 
 
-def _match(
-    pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str
-) -> re.Match[str] | None:
+def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
     """The match of what follows the prefix of an optimizer of the model's."""
     for prefix in checkpoint.origin.details.get(OPTIMIZERS, ()):
         if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):

@@ -11,14 +11,15 @@ import re
 _OPTIMIZER = frozenset({"optim", "optims", "optimizer", "optimizers", "opt", "opts"})
 _MODEL = frozenset({"model", "module", "net", "network", "weights", "params", "state_dict"})
 _COPY = frozenset({"ema", "swa", "averaged", "average", "avg", "shadow", "lagged"})
-_STATE = frozenset(
-    "args callbacks config counters dataloader dataset epoch hparams loops lr metrics progress "
-    "random rng sampler scaler scalers scheduler schedulers step timers trainer".split()
-)
-_COUNTERS = frozenset(
-    "best_loss cuda_rng_state epoch global_step iter iteration loss rng rng_state rng_states step "
-    "steps tokens".split()
-)
+_STATE = frozenset((
+    "args", "callbacks", "config", "counters", "dataloader", "dataset", "epoch", "hparams",
+    "loops", "lr", "metrics", "progress", "random", "rng", "sampler", "scaler", "scalers",
+    "scheduler", "schedulers", "step", "timers", "trainer",
+))  # fmt: skip
+_COUNTERS = frozenset((
+    "best_loss", "cuda_rng_state", "epoch", "global_step", "iter", "iteration", "loss",
+    "rng", "rng_state", "rng_states", "step", "steps", "tokens",
+))  # fmt: skip
 _WEIGHTS = frozenset({"weight", "bias", "running_mean", "running_var"})
 _SUFFIX = re.compile(r"(_?(state_?dicts?|states?))?(_?\d{1,4})?")
 
@@ -39,6 +40,11 @@ def _tokens(word: str | int) -> frozenset[str]:
 def is_optimizer_word(word: str | int) -> bool:
     """`optim`, `optimizer_0`, `g_optimizer_state_dict`."""
     return bool(_tokens(word) & _OPTIMIZER)
+
+
+def is_plain_optimizer_word(word: str | int) -> bool:
+    """`optimizer`, `optim_state_dict`; not `optimizer_d`."""
+    return _bare(word) in _OPTIMIZER
 
 
 def is_model_word(word: str | int) -> bool:
