@@ -64,16 +64,17 @@ def prepare(
         BadFile: it is no checkpoint, or its metadata is damaged.
     """
     with recording() as sources:
-        conversion = _prepare(path, destination, options, tag, layout)
+        checkpoint = formats.read(path, tag=tag, layout=layout, section=section)
+        asked = (options, tag, section, layout.read_bytes() if layout is not None else None)
+        conversion = _prepare(checkpoint, destination, options, repr(asked))
     return replace(conversion, stamps=sources.stamps)
 
 
 def _prepare(
-    path: Path, destination: Path, options: Options, tag: str | None, layout: Path | None
+    checkpoint: Checkpoint, destination: Path, options: Options, request: str
 ) -> Conversion:
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
-    checkpoint = formats.read(path, tag=tag, layout=layout, section=section)
     scratch = destination.with_name(f".{destination.name}.sums")
     merged = merge_adapters(checkpoint, scratch)
     checkpoint = checkpoint if merged is None else merged.checkpoint
@@ -86,7 +87,6 @@ def _prepare(
     elif why:
         notes.append(why)
     target = _lay_out(described, destination, options)
-    request = repr((options, tag, section, layout.read_bytes() if layout is not None else None))
     conversion = Conversion(weights, target, (*notes, *target.notes), request)
     if merged is None:
         return conversion
