@@ -1,7 +1,8 @@
 """A tutorial, run as its reader would: its files written, its commands given, in order.
 
 A fenced block with `file=NAME` is a file, one of `sh` is run, and the block with `variant=cpu`
-stands for the two lines of a job file that ask for GPUs.
+stands for the two lines of a job file that ask for GPUs. A block of `bash` is only shown: it
+installs, or starts what the test has started.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def follow(page: Path, directory: Path, socket: Path) -> str:
         AssertionError: a command failed.
     """
     found = list(blocks(page.read_text("utf-8")))
-    [on_cpus] = [block.text for block in found if block.info.get("variant") == "cpu"]
+    on_cpus = "".join(block.text for block in found if block.info.get("variant") == "cpu")
     said = []
     for block in found:
         if "file" in block.info:
