@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import zerotools
+from tests.formats.torchfile.saving import Saved
 from tests.golden_files import GOLDEN, JOB
 from tests.ops.exports import masters, model, noise
 from zerotools import public
@@ -135,3 +136,21 @@ def test_torch_tensors() -> None:
     assert (step.shape, step.item()) == ((), 3.0)
     buffers = zerotools.load_state_dict(ZERO2 / "checkpoint")
     assert {str(tensor.dtype) for tensor in buffers.values()} >= {"torch.float32", "torch.int64"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "said"),
+    [("fp16", 1e5, "w: 1 values up to 100000 in float16"), ("float8_e4m3fn", 500.0, "up to 500")],
+)
+def test_values_that_do_not_fit_are_refused_as_on_the_command_line(
+    tmp_path: Path, dtype: str, value: float, said: str
+) -> None:
+    file = Saved()
+    weights = np.array([1.0, value], np.float32)
+    path = file.write(tmp_path / "a.pt", {"w": file.tensor(weights)})
+    with pytest.raises(zerotools.BadRequest, match=said):
+        zerotools.load_state_dict(path, dtype=dtype, framework="numpy")
+    with pytest.raises(zerotools.BadRequest, match=said):
+        zerotools.open(path)["w"].numpy(dtype)
+    found = zerotools.load_state_dict(path, dtype="bf16", framework="numpy")["w"]
+    assert found.astype(np.float32).tolist()[0] == 1.0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zerotools.core.dtypes import DType
+from zerotools.core.dtypes import FLOAT8_E4M3FN, FLOAT8_E8M0FNU, DType
 from zerotools.core.errors import Unsupported
 
 Array = NDArray[Any]
@@ -30,8 +30,9 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class CastLosses:
-    """What a copy met, in elements: finite values that became infinite, of which `largest` is the
-    largest magnitude, and those that were NaN or infinite before."""
+    """What a copy met, in elements: finite values too large for the type, which became infinite,
+    NaN or its largest number, of which `largest` is the largest magnitude before; and those that
+    were NaN or infinite before."""
 
     overflowed: int = 0
     largest: float = 0.0
@@ -51,23 +52,62 @@ NO_LOSSES = CastLosses()
 
 
 def check_castable(source: DType, target: DType) -> None:
-    """Refuse casts that are not between floating-point types.
+    """Refuse casts that are not between floating-point types, or into one that is for scales.
 
     Raises:
-        Unsupported: the types differ and one of them is not floating-point.
+        Unsupported: the types differ, and one is not floating-point or holds only powers of two.
     """
-    if source != target and not (source.is_float and target.is_float):
+    if source == target:
+        return
+    if not (source.is_float and target.is_float):
         raise Unsupported(f"a cast from {source} to {target} would change what the numbers mean")
+    if target == FLOAT8_E8M0FNU:
+        raise Unsupported(f"{target} holds only powers of two, for scales: a cast loses all else")
 
 
 # Writes its second argument into the first, of the same shape, rounding to nearest even.
 Cast = Callable[[Array, Array], None]
 
+# float8_e4m3fn has no infinity. What is larger than this rounds to more than its largest number,
+# 448, and torch (2.13) writes that instead, as it does of infinities.
+_LARGEST_E4M3FN, _ROUNDS_TO_LARGEST = 448.0, 464.0
+_E4M3FN = FLOAT8_E4M3FN.name
+_BLOCK = 2**18
+
 
 def numpy_cast(destination: Array, source: Array) -> None:
-    """Equal bit for bit to torch's cast for every value that is not NaN."""
+    """Equal bit for bit to torch's cast for every value that is not NaN.
+
+    torch takes float64 to float16, and one 8-bit float to another, through float32: a float64 that
+    lies just beside the middle of two numbers is rounded twice.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        np.copyto(destination, source, casting="unsafe")
+        if _is_through_float32(source.dtype, destination.dtype):
+            _cast_through_float32(destination, source)
+        else:
+            np.copyto(destination, source, casting="unsafe")
+        if destination.dtype.name == _E4M3FN:
+            lost = np.isnan(destination) & ~np.isnan(source)
+            largest = np.array(_LARGEST_E4M3FN, np.float32)
+            destination[lost] = np.copysign(largest, source[lost].astype(np.float32))
+
+
+def _is_through_float32(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    return (source.name, target.name) == ("float64", "float16") or (
+        source.itemsize == target.itemsize == 1
+    )
+
+
+def _cast_through_float32(destination: Array, source: Array) -> None:
+    """In blocks: what is between takes memory."""
+    if source.size > _BLOCK:
+        axis = max(range(source.ndim), key=lambda d: source.shape[d])
+        middle = source.shape[axis] // 2
+        for half in (slice(None, middle), slice(middle, None)):
+            index = (*(slice(None),) * axis, half)
+            _cast_through_float32(destination[index], source[index])
+        return
+    np.copyto(destination, source.astype(np.float32), casting="unsafe")
 
 
 def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> CastLosses:
@@ -80,13 +120,15 @@ def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> Cas
 
 
 def losses_of(destination: Array, source: Array) -> CastLosses:
-    """What is not finite in `destination`, by what it was in `source`, of the same shape."""
-    if not _may_be_nonfinite(destination):
+    """What is not finite in `destination`, or the largest number instead, by what it was in
+    `source`, of the same shape."""
+    if not _may_be_lost(destination):
         return NO_LOSSES
     with np.errstate(invalid="ignore"):  # a signalling NaN
-        nonfinite = ~np.isfinite(destination)
-        before = source[nonfinite].astype(np.float64)
+        before = source[_at_the_end(destination)].astype(np.float64)
     lost = np.isfinite(before)
+    if destination.dtype.name == _E4M3FN:
+        lost &= np.abs(before) > _ROUNDS_TO_LARGEST
     return CastLosses(
         int(lost.sum()),
         float(np.abs(before[lost]).max(initial=0.0)),
@@ -95,14 +137,37 @@ def losses_of(destination: Array, source: Array) -> CastLosses:
     )
 
 
+def _at_the_end(values: Array) -> Array:
+    """Which are infinite or NaN, or the largest of a type without infinities."""
+    if values.itemsize == 1:
+        found: Array = _ends(values.dtype)[values.view("u1")]
+        return found
+    return ~np.isfinite(values)
+
+
+@cache
+def _ends(element: np.dtype[Any]) -> Array:
+    """As `_at_the_end`, of each of the 256 patterns of an 8-bit type."""
+    patterns = np.arange(256, dtype=np.uint8).view(element).astype(np.float64)
+    ends: Array = ~np.isfinite(patterns)
+    if element.name == _E4M3FN:
+        ends |= np.abs(patterns) == _LARGEST_E4M3FN
+    return ends
+
+
 # The bits of infinity: everything above is NaN, and with the sign bit the same of negative values.
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
 
 
-def _may_be_nonfinite(values: Array) -> bool:
-    """Whether a float of 16 bits or more is infinite or NaN: some 20 times faster than isfinite."""
+def _may_be_lost(values: Array) -> bool:
+    """Whether a float is infinite or NaN, or at the end of its range: of 16 bits or more some 20
+    times faster than isfinite."""
+    if values.size == 0:
+        return False
+    if values.dtype.name.startswith("float8"):
+        return bool(_at_the_end(values).any())
     infinity = _INFINITY.get(values.dtype.name)
-    if infinity is None or values.size == 0:
+    if infinity is None:
         return False
     bits = 8 * values.itemsize
     if int(values.view(f"i{values.itemsize}").max()) >= infinity:

@@ -15,11 +15,12 @@ from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
 from zerotools.io.sources import Sources
 from zerotools.ops.cutting import Tile
-from zerotools.ops.fill import fill
+from zerotools.ops.fill import Losses, fill
 from zerotools.ops.plan import plan
 from zerotools.ops.tiles import Budget, Workers
 
 _MEMORY = Path("memory")
+_MOST_NAMED = 5
 
 
 def load(
@@ -30,7 +31,7 @@ def load(
     Beside the arrays, buffers of `budget` are used.
 
     Raises:
-        BadRequest: the checkpoint lacks one of them.
+        BadRequest: the checkpoint lacks one of them, or has finite values too large for the type.
         BadFile: one is incomplete, or its file damaged, or another file than it was when
             `source` was read.
         Unsupported: a cast that is not between floating-point types.
@@ -43,8 +44,11 @@ def load(
     arrays = {key: np.empty(t.shape, numpy_dtype(t.dtype)) for key, t in tensors.items()}
     raw = {str(i): array.reshape(-1).view(np.uint8) for i, array in enumerate(arrays.values())}
 
+    found: Losses = []
+
     def load_tile(tile: Tile, scratch: Scratch) -> None:
-        data, _ = fill(reads, tile, scratch)
+        data, losses = fill(reads, tile, scratch)
+        found.extend((key, some) for key, some in losses if some.overflowed)
         raw[tile.file][tile.offset : tile.offset + len(data)] = np.frombuffer(data, np.uint8)
 
     target = Checkpoint(_MEMORY, tensors, Origin("memory", _MEMORY))
