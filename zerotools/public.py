@@ -160,10 +160,12 @@ def load_state_dict(
         BadFile: it is no checkpoint, or not wholly one.
         Unsupported: a format or a type that zerotools does not handle.
     """
+    from zerotools.ops.conversion import refuse_blocked
     from zerotools.ops.load import load
 
     reader = open(path, tag=tag, layout=layout, section=section)
     formats.require_model(reader.checkpoint)
+    refuse_blocked(reader.checkpoint)
     names = {name: reader[name] for name in reader} if role == "param" else _of_role(reader, role)
     if not names:
         raise BadRequest(f"{path} has no tensors of role {role}")

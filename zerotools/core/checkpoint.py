@@ -147,11 +147,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a checkpoint that can still be read; `file` is relative to its root."""
+    """Something wrong with a checkpoint that can still be read; `file` is relative to its root.
+    `blocks` says that nothing made of it would be the whole, whichever files are used."""
 
     message: str
     file: str | None = None
     tensor: str | None = None
+    blocks: bool = False
 
 
 class Stamp(NamedTuple):

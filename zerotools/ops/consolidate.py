@@ -16,6 +16,7 @@ from zerotools.ops.adapters import merge_adapters
 from zerotools.ops.aliases import settle_aliases
 from zerotools.ops.conversion import Conversion
 from zerotools.ops.execute import Report
+from zerotools.ops.masters import check_masters
 from zerotools.ops.reference import Reference, check_against, read_reference, with_companions
 from zerotools.ops.renaming import namer, parse_rule
 from zerotools.ops.rewrite import describe, rename
@@ -75,6 +76,8 @@ def _prepare(
 ) -> Conversion:
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
+    if options.weights_from == MASTERS:
+        check_masters(checkpoint)
     scratch = destination.with_name(f".{destination.name}.sums")
     merged = merge_adapters(checkpoint, scratch)
     checkpoint = checkpoint if merged is None else merged.checkpoint

@@ -163,8 +163,10 @@ def refuse_damaged(conversion: Conversion) -> None:
     What is wrong with other files does not touch the output, and stays a warning.
 
     Raises:
-        BadFile: a problem of the source names a file that tensors or companions come from.
+        BadFile: a problem of the source names a file that tensors or companions come from, or
+            blocks whatever is made of it.
     """
+    refuse_blocked(conversion.source)
     problems = {p.file: p for p in conversion.source.problems if p.file is not None}
     if not problems:
         return
@@ -184,6 +186,17 @@ def refuse_damaged(conversion: Conversion) -> None:
         found = next((problems[file] for file in files if file in problems), None)
     if found is not None:
         raise BadFile(f"{found.message}; the output would be made from it: take another checkpoint")
+
+
+def refuse_blocked(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint of which nothing whole can be made.
+
+    Raises:
+        BadFile: see above.
+    """
+    found = next((problem for problem in checkpoint.problems if problem.blocks), None)
+    if found is not None:
+        raise BadFile(found.message)
 
 
 def check_destination(source: Path, destination: Path, *, overwrite: bool) -> None:

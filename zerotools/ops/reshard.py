@@ -10,7 +10,7 @@ from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.settings import AS_IS, Settings
 from zerotools.io.sources import recording
-from zerotools.ops.conversion import Conversion, Unchanged, drawn
+from zerotools.ops.conversion import Conversion, Unchanged, drawn, refuse_blocked
 from zerotools.ops.jobfiles import as_job
 from zerotools.ops.plan import prove_source
 from zerotools.ops.ranks import check_world_size
@@ -58,6 +58,7 @@ def resharded(
 ) -> Conversion | Unchanged:
     """As `prepare`, of a checkpoint that was read."""
     if not force and _is_as_asked(checkpoint, world_size, settings):
+        refuse_blocked(checkpoint)
         for key, tensor in checkpoint.tensors.items():
             prove_source(key, tensor, checkpoint)
         return Unchanged(checkpoint, world_size)

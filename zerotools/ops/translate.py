@@ -18,6 +18,7 @@ from zerotools.io.wholefiles import carried_file
 from zerotools.ops.beside import left_behind
 from zerotools.ops.conversion import Conversion, Unchanged, drawn
 from zerotools.ops.hyperparameters import NAMES, Given, completed, flag
+from zerotools.ops.masters import check_masters
 from zerotools.ops.ranks import check_world_size
 from zerotools.ops.reshard import resharded
 from zerotools.ops.targets import TARGETS, Format, Wanted, settings_of
@@ -85,6 +86,7 @@ def _prepare(
             return done
         return replace(done, target=_with_companions(done.target, given))
     formats.require_model(source)
+    check_masters(source)
     training, notes = _training(source, options)
     target = _with_companions(form.lay_out(replace(wanted, training=training)), given)
     beside, left = left_behind(source, target)

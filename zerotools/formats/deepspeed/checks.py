@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.ranges import Ranges
+from zerotools.core.ranges import ranges_of
 from zerotools.formats.deepspeed.column import Column
+from zerotools.formats.deepspeed.model import ModelStates
 from zerotools.formats.deepspeed.settings import Settings, zero_optimization
 from zerotools.formats.deepspeed.shards import STAGE_3, first_of
 from zerotools.io.arrays import Array, numpy_cast, numpy_dtype
@@ -19,7 +21,7 @@ from zerotools.io.files import OpenFiles
 
 QUANTIZED = "zero_quantized_nontrainable_weights"
 COMPARED = 64
-"""Elements of each parameter that are compared with its master."""
+"""Elements of each part of a master that are compared with the weight."""
 
 
 def check_supported(path: Path, column: Column, count: int, settings: Settings) -> None:
@@ -86,31 +88,47 @@ def _check_experts(path: Path, column: Column, count: int, settings: Settings) -
             raise BadFile(f"{path / name} is missing; no other rank may have its experts")
 
 
-def check_masters(source: Checkpoint, column: Column) -> None:
-    """Compare the beginning of every master with the weight that was cast from it.
+def check_weights(source: Checkpoint) -> None:
+    """`check_masters` of a whole checkpoint, also of a universal one.
 
-    Where they agree, the vectors lie in the order that `param_shapes` says, whatever the run's
-    configuration says. Weights in files of layers and experts are compared where they have 16 bits.
-    Stage 3 keeps no weights to compare with.
+    Raises:
+        Unsupported: see there.
+    """
+    if source.origin.format == "universal":
+        _compare(source, _universal_pairs(source))
+    for column in source.origin.details.get("columns", ()):
+        if column.groups:
+            check_masters(source, column)
+
+
+def check_masters(source: Checkpoint, column: Column) -> None:
+    """Compare the beginning of every part of every master with the weight that was cast from it.
+
+    Where they agree, the files are of one save, and the vectors lie in the order that
+    `param_shapes` says, whatever the run's configuration says. Weights in files of layers and
+    experts are compared where they have 16 bits. Stage 3 keeps no weights to compare with.
 
     Raises:
         Unsupported: they disagree: the order of the vectors is not what the files say.
     """
-    if first_of(column.shards).kind == STAGE_3:
-        return
+    if first_of(column.shards).kind != STAGE_3:
+        _compare(source, _pairs(column))
+
+
+def _compare(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
     with OpenFiles(source.root) as files:
-        for name, master, weight in _pairs(column):
-            ours, theirs = _first(files, master), _first(files, weight)
-            count = min(ours.size, theirs.size)
-            cast = np.empty(count, theirs.dtype)
-            numpy_cast(cast, ours[:count])
-            both = (cast.astype(np.float64), theirs[:count].astype(np.float64))
-            if not np.array_equal(*both, equal_nan=True):
-                raise Unsupported(
-                    f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master in "
-                    f"{_path(source, master)}: the flat vectors do not lie in the order of "
-                    "param_shapes; load it with DeepSpeed, and save it again"
-                )
+        for name, master, weight in pairs:
+            for ours, theirs in _samples(files, master, weight):
+                cast = np.empty(ours.size, theirs.dtype)
+                numpy_cast(cast, ours)
+                both = (cast.astype(np.float64), theirs.astype(np.float64))
+                if not np.array_equal(*both, equal_nan=True):
+                    raise Unsupported(
+                        f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master "
+                        f"in {_path(source, master)}: the files are of two saves, or the flat "
+                        "vectors do not lie in the order of param_shapes; take another "
+                        "checkpoint, or load it with DeepSpeed and save it again"
+                    )
 
 
 def _path(source: Checkpoint, tensor: Tensor) -> Path:
@@ -127,14 +145,31 @@ def _pairs(column: Column) -> Iterator[tuple[str, Tensor, Tensor]]:
                 yield name, master, copy
 
 
-def _first(files: OpenFiles, tensor: Tensor) -> Array:
-    """Up to COMPARED elements from the tensor's first on; none where they are in no file."""
-    chunks = tensor.chunks
-    found = chunks.flattened() if isinstance(chunks, Ranges) else iter(chunks)
-    chunk = next(found, None)
-    if chunk is None or any(chunk.box.start) or not chunk.is_contiguous:
-        return np.empty(0, numpy_dtype(tensor.dtype))
-    values = np.empty(min(COMPARED, chunk.box.numel), numpy_dtype(tensor.dtype))
-    if values.size:
-        files.read_into(chunk.file, chunk.offset, values.view(np.uint8).data)
+def _universal_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Stage 3 has placeholders in place of weights."""
+    model: ModelStates = source.origin.details["model"]
+    trained = {name for group in model.groups or () for name in group}
+    for name, stored in (model.module or {}).items():
+        master = source.tensors.get(Key(name, "param"))
+        if name in trained and master is not None and master.shape == stored.shape:
+            yield name, master, model.file.tensor(stored)
+
+
+def _samples(files: OpenFiles, master: Tensor, weight: Tensor) -> Iterator[tuple[Array, Array]]:
+    """Up to COMPARED elements from where each range of the master begins, and the weight's."""
+    whole = ranges_of(weight)
+    if whole is None or len(whole) != 1:
+        return
+    for begin, end, file, offset in ranges_of(master) or ():
+        count = min(COMPARED, end - begin)
+        at = whole[0].offset + begin * weight.dtype.itemsize
+        yield (
+            _read(files, file, offset, count, master.dtype),
+            _read(files, whole[0].file, at, count, weight.dtype),
+        )
+
+
+def _read(files: OpenFiles, file: str, offset: int, count: int, dtype: DType) -> Array:
+    values = np.empty(count, numpy_dtype(dtype))
+    files.read_into(file, offset, values.view(np.uint8).data)
     return values

@@ -17,7 +17,7 @@ from zerotools.core.errors import Unsupported
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_model_states\.pt")
 # Up to 0.3.13 the underscore before `optim` was missing.
 _OPTIM = re.compile(
-    r"(?P<bf16>bf16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_?optim_states\.pt"
+    r"(?P<bf16>bf16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)(?P<separator>_?)optim_states\.pt"
 )
 _LAYER = re.compile(r"layer_(?P<layer>\d+)(?:-model_(?P<tp>\d+))?-model_states\.pt")
 _EXPERT = re.compile(
@@ -26,17 +26,26 @@ _EXPERT = re.compile(
 _EXPERT_OPTIM = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
 _SPLIT = re.compile(r".*_states\.pt-\d+\.\d+")
 
+_KINDS = {
+    "model": re.compile(r"mp_rank_(?P<mp>\d+)_model_states\.pt"),
+    "sliced model": re.compile(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt"),
+    "optimizer": _OPTIM,
+    "layer": _LAYER,
+    "expert": _EXPERT,
+}
+_SPELLING = ("bf16", "separator")
+
 
 @dataclass
 class Listing:
     """The files of a tag directory by what they are; ranks and layers are the keys.
 
-    `models` and `shards` are keyed by (mp rank, dp rank); the dp rank of a model file is None
-    where all data-parallel ranks share it (stages 0 to 2).
+    `models` and `shards` are keyed by (mp rank, dp rank), and shards by how their name is spelt
+    too; the dp rank of a model file is None where all data-parallel ranks share it (stages 0 to 2).
     """
 
     models: dict[tuple[int, int | None], str] = field(default_factory=dict)
-    shards: dict[tuple[int, int], str] = field(default_factory=dict)
+    shards: dict[tuple[int, int, str], str] = field(default_factory=dict)
     layers: dict[tuple[int, int], str] = field(default_factory=dict)
     experts: dict[tuple[int, int, int], str] = field(default_factory=dict)
     expert_optimizers: list[str] = field(default_factory=list)
@@ -76,6 +85,15 @@ def is_tag_directory(directory: Path) -> bool:
     )
 
 
+def identity_of(name: str) -> tuple[str, ...] | None:
+    """What a file is by its name: its kind, and its rank, layer or expert; None for other files."""
+    for kind, pattern in _KINDS.items():
+        if match := pattern.fullmatch(name):
+            numbers = match.groupdict().items()
+            return (kind, *(f"{key} {int(n or 0)}" for key, n in numbers if key not in _SPELLING))
+    return None
+
+
 def _sort(directory: Path, names: Iterable[str]) -> Listing:
     listing = Listing()
     for name in names:
@@ -85,7 +103,8 @@ def _sort(directory: Path, names: Iterable[str]) -> Listing:
                 "load it with DeepSpeed and save it with the default writer"
             )
         if match := _OPTIM.fullmatch(name):
-            listing.shards[int(match["mp"]), int(match["dp"])] = name
+            spelling = f"{match['bf16'] or ''}{match['separator']}"
+            listing.shards[int(match["mp"]), int(match["dp"]), spelling] = name
         elif match := _EXPERT.fullmatch(name):
             layer = int(match["layer"] or 0)
             listing.experts[layer, int(match["expert"]), int(match["mp"])] = name

@@ -19,7 +19,7 @@ from zerotools.formats.deepspeed.experts import Naming, Placement, is_expert
 from zerotools.formats.deepspeed.flat import Vector
 from zerotools.formats.deepspeed.geometry import Geometry, partition_of
 from zerotools.formats.deepspeed.model import Shapes
-from zerotools.formats.deepspeed.shards import STAGE_3, Shard
+from zerotools.formats.deepspeed.shards import STAGE_3, Shard, version_of
 from zerotools.io.torchzip.tensors import as_tensor
 
 ALIGNMENT_FACTORS = (2, 1)
@@ -215,14 +215,9 @@ def _partition(group: FlatGroup, first: Shard) -> int:
 def _factors(first: Shard) -> tuple[int, ...]:
     """Alignment factors to try, the likelier first: 2 since 0.5.2, 1 before."""
     version = first.fields.tree.get("ds_version")
-    if isinstance(version, str) and _version(version) < (0, 5, 2):
+    if isinstance(version, str) and version_of(version) < (0, 5, 2):
         return ALIGNMENT_FACTORS[::-1]
     return ALIGNMENT_FACTORS
-
-
-def _version(text: str) -> tuple[int, ...]:
-    parts = text.split("+")[0].split(".")[:3]
-    return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
 def _check_slices(group: FlatGroup) -> None:

@@ -3,33 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Problem, Tensor
+from zerotools.core.checkpoint import Key, Problem, Tensor
+from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.formats.deepspeed.column import Column, read_column, whole_tensors
+from zerotools.formats.deepspeed.agreement import compare_model, compare_shards, misnamed
+from zerotools.formats.deepspeed.column import SIXTEEN_BIT, Column, read_column, whole_tensors
 from zerotools.formats.deepspeed.experts import EXPERTS
 from zerotools.formats.deepspeed.files import Listing
-from zerotools.formats.deepspeed.model import ModelStates, parse_model, tensors_of
-from zerotools.formats.deepspeed.shards import STAGE_3, Shard, parse_shard
+from zerotools.formats.deepspeed.model import ModelStates, Shapes, parse_model, tensors_of
+from zerotools.formats.deepspeed.saves import Save, is_sliced
+from zerotools.formats.deepspeed.shards import Shard, parse_shard
 from zerotools.io.torchzip.torchfile import TorchFile
 
 
 def load_column(
-    directory: Path, listing: Listing, mp: int, whole: Mapping[str, Tensor], problems: list[Problem]
+    directory: Path,
+    listing: Listing,
+    mp: int,
+    save: Save,
+    whole: Mapping[str, Tensor],
+    problems: list[Problem],
 ) -> Column:
     """The column of model-parallel rank `mp`; what is missing is added to `problems`.
 
     `whole` are tensors of layer and expert files, beside those of the model file itself.
     """
-    first = parse_model(TorchFile.open(directory, _first_model(listing, mp)))
-    shards = _shards(directory, listing, mp, first, problems)
+    first = save.model
+    shards = _shards(directory, save, problems)
     models = [first]
-    if any(shard is not None and shard.kind == STAGE_3 for shard in shards):
-        models = stage_3_models(directory, listing, mp, first, len(shards), problems)
-    names = {name for group in first.groups or () for name in group}
-    mine = {name: tensor for name, tensor in whole.items() if _belongs(name, names, first)}
-    return read_column(models, shards, {**mine, **whole_tensors(first)})
+    if is_sliced(first):
+        size = len(shards) or first.data_parallel_size or 1
+        models = stage_3_models(directory, listing, mp, first, size, problems)
+    problems += misnamed(model.file for model in models)
+    trained = {name: shape for group in first.groups or () for name, shape in group.items()}
+    mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
+    everything = {**mine, **whole_tensors(first)}
+    if not trained or any(shard is not None for shard in shards):
+        return read_column(models, shards, everything)
+    name = f"zero_pp_rank_0_mp_rank_{mp:02d}_optim_states.pt"
+    message = f"{directory / name} and those of all other ranks are missing: no masters are there"
+    problems.append(Problem(message, name))
+    return _without_masters(read_column(models, (), everything, sliced=is_sliced(first)), trained)
+
+
+def _without_masters(column: Column, trained: Shapes) -> Column:
+    """A column whose shards are lost: holes for the masters, and 16-bit weights where there are."""
+    copies = {
+        Key(name, "param16"): tensor
+        for name in trained
+        if (tensor := column.tensors.get(Key(name, "param"))) and tensor.dtype.name in SIXTEEN_BIT
+    }
+    holes = {Key(name, "param"): Tensor(FLOAT32, shape, ()) for name, shape in trained.items()}
+    return replace(
+        column,
+        tensors={**column.tensors, **copies, **holes},
+        frozen=column.frozen - trained.keys(),
+    )
 
 
 def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
@@ -38,36 +70,28 @@ def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
 
-def _first_model(listing: Listing, mp: int) -> str:
-    for dp in (None, *sorted(dp for rank, dp in listing.models if rank == mp and dp is not None)):
-        if (mp, dp) in listing.models:
-            return listing.models[mp, dp]
-    raise AssertionError(f"model-parallel rank {mp} was listed without a file")
-
-
-def _shards(
-    directory: Path, listing: Listing, mp: int, model: ModelStates, problems: list[Problem]
-) -> list[Shard | None]:
+def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard | None]:
     """The optimizer files of every data-parallel rank, in rank order."""
-    ranks = sorted(dp for rank, dp in listing.shards if rank == mp)
-    if not ranks:
+    names, lowest = save.shards, save.lowest
+    if lowest is None:
         return []
-    names = {rank: listing.shards[mp, rank] for rank in ranks}
-    lowest = parse_shard(TorchFile.open(directory, names[ranks[0]]))
-    size = _data_parallel_size(model, lowest, ranks)
-    shards: dict[int, Shard] = {}
+    ranks = sorted(names)
+    size = _data_parallel_size(save.model, lowest, ranks)
+    shards: dict[int, Shard] = {ranks[0]: lowest}
     for rank in ranks:
         if rank >= size:
             problems.append(_left_over(directory, names[rank], size))
-        elif rank == ranks[0]:
-            shards[rank] = lowest
-        else:
+        elif rank != ranks[0]:
             shards[rank] = parse_shard(TorchFile.open(directory, names[rank]))
     for rank in range(size):
         if rank not in names:
             missing = names[ranks[0]].replace(f"pp_rank_{ranks[0]}_", f"pp_rank_{rank}_")
             problems.append(_missing(directory, missing, size))
-    return [shards.get(rank) for rank in range(size)]
+    found = [shards.get(rank) for rank in range(size)]
+    problems += misnamed(shard.file for shard in found if shard is not None)
+    problems += compare_shards(found)
+    problems += compare_model(save.model, lowest)
+    return found
 
 
 def _left_over(directory: Path, name: str, size: int) -> Problem:
@@ -105,7 +129,8 @@ def stage_3_models(
     for dp, there in names.items():
         if there is None:
             missing = f"zero_pp_rank_{dp}_mp_rank_{mp:02d}_model_states.pt"
-            problems.append(_missing(directory, missing, size))
+            # Only the first rank's says which weights are tied.
+            problems.append(replace(_missing(directory, missing, size), blocks=not dp))
     if not first.frozen_shapes:
         return [first]
     if None in names.values():
@@ -117,28 +142,35 @@ def stage_3_models(
     ]
 
 
-def layer_tensors(directory: Path, listing: Listing, tensor_rank: int) -> dict[str, Tensor]:
+def layer_tensors(
+    directory: Path, listing: Listing, tensor_rank: int, problems: list[Problem]
+) -> dict[str, Tensor]:
     """Tensors of a pipeline's layer files, under the names that the flat vectors use."""
     return {
         f"{layer}.{name}": tensor
         for (layer, rank), file in sorted(listing.layers.items())
         if rank == tensor_rank
-        for name, tensor in _state_dict(directory, file)
+        for name, tensor in _state_dict(directory, file, problems)
     }
 
 
-def expert_tensors(directory: Path, listing: Listing, mp: int) -> dict[str, Tensor]:
+def expert_tensors(
+    directory: Path, listing: Listing, mp: int, problems: list[Problem]
+) -> dict[str, Tensor]:
     """Tensors of expert files, which name experts by their number over all ranks."""
     return {
         name: tensor
         for (_, _, rank), file in sorted(listing.experts.items())
         if rank == mp
-        for name, tensor in _state_dict(directory, file)
+        for name, tensor in _state_dict(directory, file, problems)
     }
 
 
-def _state_dict(directory: Path, name: str) -> Iterator[tuple[str, Tensor]]:
+def _state_dict(
+    directory: Path, name: str, problems: list[Problem]
+) -> Iterator[tuple[str, Tensor]]:
     file = TorchFile.open(directory, name)
+    problems += misnamed([file])
     if not isinstance(file.tree, Mapping):
         raise BadFile(f"{file.path} is no state dict but a {type(file.tree).__name__}")
     for key, stored in tensors_of(file.tree, file.path).items():

@@ -57,6 +57,11 @@ class ModelStates:
         return self.fields.maybe("dp_world_size", int)
 
     @property
+    def model_parallel_size(self) -> int | None:
+        """Pipeline stages x tensor ranks."""
+        return self.fields.maybe("mp_world_size", int)
+
+    @property
     def version(self) -> str | None:
         return self.fields.maybe("ds_version", str)
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Problem
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.formats.deepspeed.agreement import compare_columns
 from zerotools.formats.deepspeed.column import Column
 from zerotools.formats.deepspeed.facts import origin_of, present_shards, state_of
 from zerotools.formats.deepspeed.files import Listing, list_files
 from zerotools.formats.deepspeed.find import find
 from zerotools.formats.deepspeed.load import expert_tensors, layer_tensors, load_column
 from zerotools.formats.deepspeed.merge import merge
+from zerotools.formats.deepspeed.model import ModelStates
+from zerotools.formats.deepspeed.pipeline import lost_experts, lost_layers
 from zerotools.formats.deepspeed.rules import Rules, parse_rules, read_layout
+from zerotools.formats.deepspeed.saves import Save, save_of
 from zerotools.formats.deepspeed.universal import is_universal, read_universal
 from zerotools.io.companions import companions
 from zerotools.io.sources import note_source
@@ -44,12 +50,11 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     if is_universal(directory):
         return read_universal(path, found, listing)
     problems: list[Problem] = []
-    tensor_ranks = listing.tensor_ranks
-    columns = _columns(directory, listing, tensor_ranks, problems)
+    columns, tensor_ranks, holes = _columns(directory, listing, problems)
     merged = merge(columns, tensor_ranks, _rules(columns, layout))
     return Checkpoint(
         root=directory,
-        tensors=merged.tensors,
+        tensors={**merged.tensors, **holes},
         origin=origin_of(path, found, columns, merged),
         aliases=merged.aliases,
         state=state_of(columns),
@@ -60,27 +65,83 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
 
 
 def _columns(
-    directory: Path, listing: Listing, tensor_ranks: int, problems: list[Problem]
-) -> list[Column]:
-    """One for each model-parallel rank, in their order."""
+    directory: Path, listing: Listing, problems: list[Problem]
+) -> tuple[list[Column], int, dict[Key, Tensor]]:
+    """One for each model-parallel rank, in their order; the tensor-parallel ranks of a stage; and
+    holes for what is lost of a pipeline."""
     if listing.expert_optimizers and not listing.shards:
         raise Unsupported(
             f"{directory / listing.expert_optimizers[0]}: mixture of experts without ZeRO saves "
             "optimizer state that does not name its parameters; train with ZeRO stage 1 or 2, or "
             "load it with DeepSpeed"
         )
-    columns: list[Column] = []
+    saves: list[Save] = []
     for mp in listing.mp_ranks:
-        whole = layer_tensors(directory, listing, mp % tensor_ranks)
-        whole |= expert_tensors(directory, listing, mp)
-        columns.append(load_column(directory, listing, mp, whole, problems))
+        if saves and mp >= (saves[0].model.model_parallel_size or mp + 1):
+            problems += _of_larger_run(directory, listing, mp)
+        else:
+            saves.append(save_of(directory, listing, mp, problems))
+    models = [save.model for save in saves]
+    listing = _without_leftovers(directory, listing, models[0], problems)
+    tensor_ranks = listing.tensor_ranks if listing.layers else len(saves)
+    layers = [
+        layer_tensors(directory, listing, rank, problems)
+        for rank in range(min(tensor_ranks, len(saves)))
+    ]
+    columns = []
+    for mp, save in zip(listing.mp_ranks, saves, strict=False):
+        whole = {**(layers[mp % tensor_ranks] if mp % tensor_ranks < len(layers) else {})}
+        whole |= expert_tensors(directory, listing, mp, problems)
+        columns.append(load_column(directory, listing, mp, save, whole, problems))
     _check_complete(directory, listing, columns[0])
-    return columns
+    problems += compare_columns(models)
+    problems += lost_experts(directory, listing, models)
+    holes: dict[Key, Tensor] = {}
+    for rank in range(tensor_ranks if models[0].module is None else 0):
+        said, lost = lost_layers(directory, columns[rank::tensor_ranks], layers[rank])
+        problems += said
+        holes |= lost
+    return columns, tensor_ranks, holes
+
+
+def _without_leftovers(
+    directory: Path, listing: Listing, model: ModelStates, problems: list[Problem]
+) -> Listing:
+    """The listing without layer files of a pipeline, or experts, that the run did not have."""
+    layers, experts = listing.layers, listing.experts
+    if model.module is not None:
+        layers = {}
+    if not model.fields.tree.get("num_experts"):
+        experts = {}
+    kept = {*layers.values(), *experts.values()}
+    for name in (*listing.layers.values(), *listing.experts.values()):
+        if name not in kept:
+            problems.append(
+                Problem(
+                    f"{directory / name} is left over from another save under this tag; "
+                    f"{model.file.name} has no such layers",
+                    name,
+                )
+            )
+    return replace(listing, layers=layers, experts=experts)
+
+
+def _of_larger_run(directory: Path, listing: Listing, mp: int) -> Iterator[Problem]:
+    """The files of a model-parallel rank that the run did not have."""
+    own = (
+        name
+        for (rank, *_), name in [*listing.models.items(), *listing.shards.items()]
+        if rank == mp
+    )
+    for name in own:
+        yield Problem(
+            f"{directory / name} is left over from a run of more model-parallel ranks", name
+        )
 
 
 def _check_complete(directory: Path, listing: Listing, first: Column) -> None:
     """A shard must never pass for the whole because its neighbours are gone."""
-    size = first.model.fields.maybe("mp_world_size", int) or 1
+    size = first.model.model_parallel_size or 1
     for mp in range(size):
         if mp not in listing.mp_ranks:
             raise BadFile(

@@ -177,3 +177,9 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
 def first_of(shards: Sequence[Shard | None]) -> Shard:
     """The first file that is there: all are equal in everything but their vectors."""
     return next(shard for shard in shards if shard is not None)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The numbers of DeepSpeed's version, such as (0, 19, 8)."""
+    parts = text.split("+")[0].split(".")[:3]
+    return tuple(int(part) if part.isdigit() else 0 for part in parts)

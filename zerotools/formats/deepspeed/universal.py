@@ -22,13 +22,16 @@ from typing import Any
 
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
+from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadFile
+from zerotools.formats.deepspeed.agreement import misnamed, saved_as
 from zerotools.formats.deepspeed.column import Column, read_column, whole_tensors
 from zerotools.formats.deepspeed.files import Listing
 from zerotools.formats.deepspeed.find import Tag
 from zerotools.formats.deepspeed.load import stage_3_models
 from zerotools.formats.deepspeed.model import ModelStates, Shapes, parse_model
 from zerotools.formats.deepspeed.universal_state import (
+    OPTIMIZER_STATE,
     ZERO,
     UniversalState,
     misplaced,
@@ -42,6 +45,7 @@ from zerotools.io.torchzip.values import StoredTensor
 
 MASTER = "fp32.pt"
 STATE = "universal_state"
+_KINDS = ("fp32", "exp_avg", "exp_avg_sq", "step")
 
 
 def is_universal(directory: Path) -> bool:
@@ -63,12 +67,18 @@ def read_universal(path: Path, tag: Tag, listing: Listing) -> Checkpoint:
     is_stage_3 = first[1] is not None
     models = [model]
     if is_stage_3:
-        models = stage_3_models(directory, listing, 0, model, len(listing.models), problems)
+        size = model.data_parallel_size or len(listing.models)
+        models = stage_3_models(directory, listing, 0, model, size, problems)
     rest = _rest(models, is_stage_3=is_stage_3)
     saved = parse_state(directory, model)
     problems += misplaced(saved, model)
     shapes = {name: shape for group in model.groups or () for name, shape in group.items()}
-    found = dict(saved.numbers()) | dict(_trained(directory, shapes, problems))
+    found = dict(saved.numbers()) | dict(_trained(directory, model, shapes, problems))
+    found |= dict(_lost_state(directory, found, model.groups or [], problems))
+    problems += _unlisted(directory, model, shapes)
+    problems += misnamed(each.file for each in models)
+    if saved.file is None:
+        problems.append(Problem(f"{directory / OPTIMIZER_STATE} is missing", OPTIMIZER_STATE))
     tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
     numbers = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
     names = [listing.models[first], *_files_of(directory)]
@@ -98,18 +108,92 @@ def _rest(models: list[ModelStates], *, is_stage_3: bool) -> dict[Key, Tensor]:
 
 
 def _trained(
-    directory: Path, shapes: Shapes, problems: list[Problem]
+    directory: Path, model: ModelStates, shapes: Shapes, problems: list[Problem]
 ) -> Iterator[tuple[Key, Tensor | int | float]]:
-    """Tensors, and numbers that are none, by name and role."""
+    """Tensors, and numbers that are none, by name and role; a lost master is a hole."""
+    # Of a tensor-parallel run the model file has the shapes of one rank.
+    is_whole = model.model_parallel_size in (None, 1)
     for name, shape in shapes.items():
         folder = directory / ZERO / name
         if not (folder / MASTER).is_file():
-            problems.append(Problem(f"{folder / MASTER} is missing", f"{ZERO}/{name}/{MASTER}"))
-            continue
+            problems.append(
+                Problem(f"{folder / MASTER} is missing", f"{ZERO}/{name}/{MASTER}", name)
+            )
+            yield Key(name, "param"), Tensor(FLOAT32, shape, ())
         for file in sorted(folder.glob("*.pt")):
             role = "param" if file.name == MASTER else file.stem
             relative = f"{ZERO}/{name}/{file.name}"
-            yield Key(name, role), _value(TorchFile.open(directory, relative), shape, role)
+            opened = TorchFile.open(directory, relative)
+            problems += _swapped(opened)
+            value = _value(opened, shape, role)
+            if is_whole and role != "step" and isinstance(value, Tensor) and value.shape != shape:
+                raise BadFile(
+                    f"{opened.path} has the shape {value.shape}, and the model file gives {name} "
+                    f"the shape {shape}"
+                )
+            yield Key(name, role), value
+
+
+def _swapped(file: TorchFile) -> Iterator[Problem]:
+    """A file that was saved as one of another kind of state."""
+    saved = saved_as(file)
+    if saved in _KINDS and saved != file.path.stem:
+        yield Problem(
+            f"{file.path} was saved as {saved}.pt; put the right one there", file.name, blocks=True
+        )
+
+
+def _lost_state(
+    directory: Path,
+    found: Mapping[Key, Tensor | int | float],
+    groups: list[Shapes],
+    problems: list[Problem],
+) -> Iterator[tuple[Key, Tensor]]:
+    """Holes for the kinds of state that a parameter lacks and others have. Where no parameter of a
+    group has any, it was never stepped."""
+    kinds: dict[str, DType] = {}
+    for key, value in found.items():
+        if key.role != "param" and isinstance(value, Tensor):
+            kinds.setdefault(key.role, value.dtype)
+        elif key.role != "param":
+            kinds.setdefault(key.role, FLOAT32)
+    for group in groups:
+        if not any(Key(name, role) in found for name in group for role in kinds):
+            continue
+        for name, shape in group.items():
+            for role, dtype in kinds.items():
+                if Key(name, role) not in found and 0 not in shape:
+                    file = f"{ZERO}/{name}/{role}.pt"
+                    problems.append(
+                        Problem(
+                            f"{directory / file} is missing, which other parameters have",
+                            file,
+                            name,
+                        )
+                    )
+                    yield Key(name, role), Tensor(dtype, () if role == "step" else shape, ())
+
+
+def _unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Problem]:
+    """Directories of parameters that the model file does not know, or not as trained."""
+    known = {
+        *(model.module or ()),
+        *(model.buffer_names or ()),
+        *model.frozen_shapes,
+        *model.shared,
+    }
+    for folder in sorted(path for path in (directory / ZERO).iterdir() if path.is_dir()):
+        files = {file.stem for file in folder.glob("*.pt")}
+        if folder.name in shapes or not files:
+            continue
+        if folder.name not in known or files - {Path(MASTER).stem}:
+            yield Problem(
+                f"{folder} has the state of a parameter that {model.file.path} does not list as "
+                "trained; take a checkpoint whose files are all of one save",
+                f"{ZERO}/{folder.name}/{MASTER}",
+                folder.name,
+                blocks=True,
+            )
 
 
 def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int | float:

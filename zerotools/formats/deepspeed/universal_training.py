@@ -7,11 +7,17 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.deepspeed.model import ModelStates
 from zerotools.formats.deepspeed.training import PRECISIONS, loss_scale_of, optimizer_name
 from zerotools.formats.deepspeed.universal import STATE
-from zerotools.formats.deepspeed.universal_state import ORDER, UNKNOWN, UniversalState
+from zerotools.formats.deepspeed.universal_state import (
+    OPTIMIZER_STATE,
+    ORDER,
+    UNKNOWN,
+    UniversalState,
+)
 from zerotools.io.scalars import read_scalar
 
 _VECTORS = ("param", "param16", "buffer")
@@ -21,11 +27,17 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     """What the model file and `optimizer_state.pt` say. Reads `step` where it is a tensor.
 
     Raises:
-        BadFile: a number of the optimizer's state is in no file.
+        BadFile: a number of the optimizer's state is in no file, or the file of the param groups
+            is missing.
     """
     details = checkpoint.origin.details
     model: ModelStates = details["model"]
     saved: UniversalState = details[STATE]
+    if saved.file is None:
+        raise BadFile(
+            f"{checkpoint.root / OPTIMIZER_STATE} is missing, which has the param groups; "
+            "zerotools consolidate writes the weights alone"
+        )
     tree, trained = model.fields.tree, {name for names in saved.shapes for name in names}
     config = tree.get("ds_config")
     return TrainingState(
