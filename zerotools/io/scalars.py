@@ -1,11 +1,13 @@
 """Single numbers that are tensors of no dimension, such as an optimizer's `step`.
 
-numpy is imported only where there is one: reading metadata is to take milliseconds.
+numpy is imported only for types that `struct` does not have: reading metadata is to take
+milliseconds.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 from zerotools.core.checkpoint import Tensor
@@ -32,12 +34,23 @@ def read_scalar(root: Path, tensor: Tensor) -> Scalar:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     if len(data) < tensor.dtype.itemsize:
         raise BadFile(f"{path} ends before byte {chunk.offset + tensor.dtype.itemsize}")
+    return Scalar(_value(data, tensor.dtype), tensor.dtype)
+
+
+_FORMATS = {"float32": "<f", "float64": "<d", "float16": "<e", "int32": "<i", "int64": "<q"}
+
+
+def _value(data: bytes, dtype: DType) -> int | float:
+    """The types that optimizers count in need no numpy."""
+    if dtype.name in _FORMATS:
+        value: int | float = struct.unpack(_FORMATS[dtype.name], data)[0]
+        return value
     import numpy as np
 
     from zerotools.io.arrays import numpy_dtype
 
-    value = np.frombuffer(data, numpy_dtype(tensor.dtype))[0].item()
-    return Scalar(value, tensor.dtype)
+    found: int | float = np.frombuffer(data, numpy_dtype(dtype))[0].item()
+    return found
 
 
 def scalar_bytes(value: int | float, dtype: DType) -> bytes:
