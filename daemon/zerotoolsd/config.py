@@ -68,6 +68,18 @@ class Retry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Watch:
+    """`[watch]`: when a running job is shown as one that makes no progress."""
+
+    no_progress_seconds: float = key(
+        "A running job whose ranks neither write to their logs, nor report anything, nor take more "
+        "memory for so long is shown as one without progress. 0: never.",
+        default=300.0,
+        least=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Retention:
     """`[retention]`: what is removed by itself: nothing, until a key is set.
 
@@ -97,6 +109,7 @@ class Config:
     limits: Limits = key("How much of the machine the jobs may have.", factory=Limits)
     stop: Stop = key("How attempts end.", factory=Stop)
     retry: Retry = key("How long a crashed job waits.", factory=Retry)
+    watch: Watch = key("When a job is shown as one without progress.", factory=Watch)
     retention: Retention = key("What is removed by itself.", factory=Retention)
 
 

@@ -193,7 +193,12 @@ class EngineService:
             raise NotFound(f"there is no job {job_id}") from None
 
     def _view(self, job: JobRow) -> JobView:
-        return job_view(job, self._store.attempts(job.id), self._engine.why_it_waits(job))
+        return job_view(
+            job,
+            self._store.attempts(job.id),
+            self._engine.why_it_waits(job),
+            quiet_seconds=self._engine.config.watch.no_progress_seconds,
+        )
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""

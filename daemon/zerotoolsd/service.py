@@ -61,8 +61,9 @@ class JobView:
     """A job as clients see it.
 
     `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
-    the last step's datagram; `latest_checkpoint` is `{"step": int, "path": str}`; `stage` is None
-    for a program of the user's own; `spec` has its `env` values blanked.
+    the last step's datagram; `phase`, of a job whose ranks run, is `{"doing", "since",
+    "last_progress", "quiet", "last_line"}`; `latest_checkpoint` is `{"step": int, "path": str}`;
+    `stage` is None for a program of the user's own; `spec` has its `env` values blanked.
     """
 
     id: int
@@ -80,6 +81,7 @@ class JobView:
     output_dir: str
     latest_checkpoint: Mapping[str, Any] | None
     progress: Mapping[str, Any] | None
+    phase: Mapping[str, Any] | None = None
     spec: Mapping[str, Any]
 
     @property

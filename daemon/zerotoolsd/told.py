@@ -24,11 +24,13 @@ _TAIL_BYTES = 32 * 1024
 class Told:
     """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes.
 
-    `doing` is what is done before the first step, until that is over.
+    `doing` is what is done before the first step, until that is over, and `doing_since` when that
+    began, in seconds since the epoch.
     """
 
     step: Mapping[str, Any] | None = None
     doing: str | None = None
+    doing_since: float | None = None
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
     peak_host_bytes: int | None = None
@@ -71,9 +73,11 @@ def so_far(run_dir: Path) -> Told:
     step = next((m for m in messages if m.get("event") == "step"), None)
     newest = next(_checkpoints(messages), None)
     summary = next((m for m in messages if m.get("event") == SUMMARY), None)
+    doing, since = _doing(messages)
     return Told(
         step=step,
-        doing=_doing(messages),
+        doing=doing,
+        doing_since=since,
         checkpoint_step=newest[0] if newest else None,
         checkpoint_path=newest[1] if newest else None,
         peak_host_bytes=_count(summary, "peak_host_bytes"),
@@ -81,10 +85,12 @@ def so_far(run_dir: Path) -> Told:
     )
 
 
-def _doing(messages: Sequence[Mapping[str, Any]]) -> str | None:
+def _doing(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, float | None]:
     newest = next((m for m in messages if m.get("event") in ("step", "phase")), {})
-    doing = newest.get("doing")
-    return doing if isinstance(doing, str) else None
+    doing, since = newest.get("doing"), newest.get("time")
+    if not isinstance(doing, str):
+        return None, None
+    return doing, since if isinstance(since, float) and 0 < since < 1e11 else None
 
 
 def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str | None]]:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs import states
 from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import told
+from zerotoolsd.phases import phase_of
 from zerotoolsd.service import AttemptView, JobView
 from zerotoolsd.store.rows import AttemptRow, JobRow
 
 
-def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> JobView:
-    """One job; `waits` is the scheduler's sentence, if it has one.
+def job_view(
+    job: JobRow, attempts: Sequence[AttemptRow], waits: str | None, *, quiet_seconds: float
+) -> JobView:
+    """One job; `waits` is the scheduler's sentence, if it has one; `quiet_seconds` without progress
+    make a quiet phase.
 
     A job that another version queued, and this one cannot read, is shown without its plan.
     """
@@ -42,8 +49,18 @@ def job_view(job: JobRow, attempts: Sequence[AttemptRow], waits: str | None) -> 
         output_dir=job.output_dir,
         latest_checkpoint=None if found is None else {"step": found[0], "path": str(found[1])},
         progress=progress,
+        phase=_phase(job, attempts, known, quiet_seconds),
         spec={} if spec is None else _without_secrets(spec),
     )
+
+
+def _phase(
+    job: JobRow, attempts: Sequence[AttemptRow], known: Sequence[told.Told], quiet_seconds: float
+) -> dict[str, Any] | None:
+    if job.state not in (states.RUNNING, states.STOPPING) or not attempts:
+        return None
+    run_dir = Path(attempts[-1].run_dir)
+    return phase_of(run_dir, known[0], quiet_seconds=quiet_seconds, now=time.time())
 
 
 def _without_secrets(spec: JobSpec) -> dict[str, Any]:

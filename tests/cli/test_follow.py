@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.api.fakes import STEP, FakeService, an_attempt
-from zerotools.cli.describe import loss
+from zerotools.cli.describe import loss, why
 from zerotools.cli.follow import Follower
 from zerotools.cli.polling import Poller
 from zerotools.cli.progress import ProgressLine, event_text, step_text
@@ -202,3 +202,69 @@ def test_a_job_at_its_time_limit_is_gone_on_with_by_one_command(
 def test_a_checkpoint_that_could_not_be_saved_is_told_of() -> None:
     record = {"event": "save_failed", "step": 4, "why": "No space left on device"}
     assert event_text(record) == "could not save step 4: No space left on device"
+
+
+def phase(**changes: Any) -> dict[str, Any]:
+    usual = {
+        "doing": "loading the weights",
+        "since": 280.0,
+        "last_progress": 700.0,
+        "quiet": True,
+        "last_line": "reading \x1b shard 3",
+    }
+    return usual | changes
+
+
+def test_a_phase_in_words(service: FakeService) -> None:
+    view = service.add(state="running", reason="loading the weights", phase=phase()).to_json()
+    assert why(view, now=1000.0) == (
+        "loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log line: "
+        "reading \x1b shard 3"
+    )
+    moving = phase(quiet=False)
+    assert why(view | {"phase": moving}, now=300.0) == "loading the weights for 20 s"
+    compiles = moving | {"doing": "compiling cpu_adam", "last_line": "[2/3] c++ cpu_adam.cpp"}
+    assert why(view | {"phase": compiles, "reason": "compiling cpu_adam"}, now=350.0) == (
+        "compiling cpu_adam for 1 min 10 s; the last log line: [2/3] c++ cpu_adam.cpp"
+    )
+    trains = phase(doing=None, since=None)
+    assert why(view | {"phase": trains, "reason": None}, now=1000.0) == (
+        "no progress for 5 min 00 s; the last log line: reading \x1b shard 3"
+    )
+    assert why(view | {"phase": trains, "reason": "cancelled by uid 0"}, now=1000.0).startswith(
+        "cancelled by uid 0, no progress for 5 min 00 s"
+    )
+    old = {key: value for key, value in view.items() if key != "phase"}
+    assert why(old) == "loading the weights", "an older daemon says no more"
+
+
+def test_a_phase_moves_on_a_terminal_and_stays_rare_elsewhere(
+    service: FakeService, client: DaemonClient
+) -> None:
+    service.add(state="running", reason="loading the weights", phase=phase(), attempts=())
+    terminal, elsewhere = Terminal(), io.StringIO()
+
+    def script() -> Iterator[None]:
+        for number in range(3):
+            service.change(1, phase=phase(last_line=f"line {number}"))
+            yield
+        service.change(1, state="succeeded", reason=None, phase=None)
+        yield
+
+    steps = script()
+    poller = Poller(pause=lambda _: next(steps))
+    Follower(client, client.job(1), terminal, poller).run()
+    assert terminal.getvalue().count("no progress for") == 4
+    assert terminal.getvalue().count("\r\x1b[K") >= 3
+    service.change(1, state="running", reason="loading the weights", phase=phase())
+    steps = script()
+    Follower(client, client.job(1), elsewhere, Poller(pause=lambda _: next(steps))).run()
+    assert elsewhere.getvalue() == "job 1 (tiny) running: loading the weights\n"
+
+
+def test_a_phase_is_said_again_after_half_a_minute() -> None:
+    now, out = 0.0, io.StringIO()
+    line = ProgressLine(out, clock=lambda: now)
+    for now in (0.0, 20.0, 30.0, 50.0, 60.0):
+        line.waits(f"at {now:g}")
+    assert out.getvalue() == "at 30\nat 60\n"

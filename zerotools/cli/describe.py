@@ -13,6 +13,8 @@ from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 
 Job = Mapping[str, Any]
+LONGEST_LINE = 120
+"""Columns of a log line that are shown of a phase."""
 
 _MEANINGS: Mapping[str, str] = {
     states.QUEUED: "quiet",
@@ -31,6 +33,31 @@ def title(job: Job) -> str:
     """`job 7 (tiny)`."""
     name = render.clean(str(job["name"] or ""))
     return f"job {job['id']} ({name})" if name else f"job {job['id']}"
+
+
+def why(job: Job, now: float | None = None) -> str:
+    """Why it waits or how it ended; of one that runs, what it is at, since when, and whether it
+    still moves: `loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log
+    line: ...`."""
+    phase, reason = job.get("phase"), str(job["reason"] or "")
+    if not phase:
+        return reason
+    now = time.time() if now is None else now
+    parts = [reason] if reason else []
+    if reason and reason == phase["doing"] and phase["since"] is not None:
+        parts = [f"{reason} for {render.duration(now - phase['since'])}"]
+    if phase["quiet"]:
+        parts.append(f"no progress for {render.duration(now - phase['last_progress'])}")
+    text = ", ".join(parts)
+    if phase["last_line"] and (phase["quiet"] or is_compiling(job)):
+        text += f"; the last log line: {render.shorten(phase['last_line'], LONGEST_LINE)}"
+    return text
+
+
+def is_compiling(job: Job) -> bool:
+    """Whether its ranks wait for a compiler, whose lines are all that moves."""
+    phase = job.get("phase") or {}
+    return str(phase.get("doing") or "").startswith("compiling ")
 
 
 def is_over(job: Job) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from zerotools.cli import render
-from zerotools.cli.describe import Job, is_over, outcome, title
+from zerotools.cli.describe import Job, is_over, outcome, title, why
 from zerotools.cli.polling import Poller
 from zerotools.cli.progress import ProgressLine
 from zerotools.core.errors import JobFailed
@@ -42,6 +42,7 @@ class Follower:
             job = self._poller.ask(lambda: self._client.job(self._id))
             if not is_over(job):
                 self._show_state(job)
+                self._show_phase(job)
             if job["attempt"]:
                 self._line.host_peak_bytes = job["attempt"]["peak_host_bytes"]
             self._show_attempts(job)
@@ -61,6 +62,12 @@ class Follower:
         if job["reason"]:
             text += f": {render.clean(job['reason'])}"
         self._line.say(text)
+
+    def _show_phase(self, job: Job) -> None:
+        """What moves while no step does: on a terminal at once, elsewhere now and then."""
+        phase = job.get("phase") or {}
+        if phase.get("quiet") or (phase.get("doing") and phase["doing"] == job["reason"]):
+            self._line.waits(f"{title(job)}: {render.clean(why(job))}")
 
     def _show_attempts(self, job: Job) -> None:
         """Everything that attempts have reported since the last round."""

@@ -33,6 +33,7 @@ class ProgressLine:
         self._clock = clock
         self.host_peak_bytes: int | None = None
         self._next = 0.0
+        self._next_wait = clock() + every_seconds
         self._held: str | None = None
         self._last: Record | None = None
 
@@ -51,6 +52,20 @@ class ProgressLine:
             self._stream.write(self._held + "\n")
             self._held = None
         self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def waits(self, text: str) -> None:
+        """What a job is at that takes its time; the first words were said when it began."""
+        if self._tty:
+            self._erase()
+            columns = (render.terminal_columns(self._stream) or 80) - 1
+            self._held = render.shorten(text, columns)
+            self._stream.write(self._held)
+        elif self._clock() >= self._next_wait:
+            self._stream.write(text + "\n")
+        else:
+            return
+        self._next_wait = self._clock() + self._every
         self._stream.flush()
 
     def finish(self) -> None:

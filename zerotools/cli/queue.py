@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from zerotools.cli import render
-from zerotools.cli.describe import Job, age, loss, paint_state, ranks, steps
+from zerotools.cli.describe import Job, age, loss, paint_state, ranks, steps, why
 from zerotools.cli.options import json_option, socket_option
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
@@ -92,5 +92,5 @@ def _row(job: Job) -> tuple[str, ...]:
         steps(job),
         loss(job["progress"]),
         age(job),
-        job["reason"] or "",
+        why(job),
     )

@@ -22,6 +22,7 @@ from zerotools.cli.describe import (
     plan,
     steps,
     title,
+    why,
 )
 from zerotools.cli.jobreference import find_job, shown_jobs_argument
 from zerotools.cli.options import json_option, socket_option
@@ -120,7 +121,7 @@ def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str
 
 
 def _facts(job: Job) -> Iterator[tuple[str, str]]:
-    yield "why", job["reason"] or ""
+    yield "why", why(job)
     yield "plan", plan(job)
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"

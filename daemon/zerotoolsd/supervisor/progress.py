@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -21,6 +22,7 @@ _CHECKPOINT_SECONDS = 10.0
 _SUMMARY_BYTES = 16 * 1024
 """A summary comes again after so many bytes: the end of the file always has one."""
 _NOTABLE = 1.05
+_ALIVE_SECONDS = 5.0
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -57,6 +59,7 @@ class Progress:
         self.peak_host_bytes = 0
         self._summed_up_at = 0
         self._summed_up_peak = 0
+        self._noted_alive = float("-inf")
 
     def used_host(self, used_bytes: int) -> None:
         """All processes of the attempt together hold so much memory now."""
@@ -119,7 +122,18 @@ class Progress:
             self.peak_gpu_bytes = max(peak, self.peak_gpu_bytes or 0)
         if message.get("event") == "checkpoint" and isinstance(path := message.get("path"), str):
             self._told_paths.add(path)
+        if message.get("event") is None:
+            self._note_alive()
         self._take_event(message)
+
+    def _note_alive(self) -> None:
+        """Heartbeats are not kept; that they came shows in the time of the file."""
+        now = time.monotonic()
+        if now - self._noted_alive < _ALIVE_SECONDS:
+            return
+        self._noted_alive = now
+        with suppress(OSError):
+            os.utime(self._file)
 
     def _take_event(self, message: dict[str, Any]) -> None:
         event = message.get("event")

@@ -40,7 +40,6 @@ class Said:
         self.doing: str | None = None
         self.told: list[str] = []
         self.lines: list[str] = []
-        self.beats = 0
 
     def prepares(self, doing: str) -> None:
         self.doing = doing
@@ -48,9 +47,6 @@ class Said:
 
     def say(self, line: str) -> None:
         self.lines.append(line)
-
-    def alive(self) -> None:
-        self.beats += 1
 
 
 @pytest.fixture
@@ -107,7 +103,6 @@ def test_a_job_waits_for_one_that_compiles_and_goes_on_when_that_is_killed(lock:
 
         assert Baton(lock, own=True, teller=said, pause=pause).try_acquire()
     assert said.told == ["compiling cpu_adam (another process does it)", "compiling cpu_adam"]
-    assert said.beats >= 2
 
 
 def test_what_is_compiled_already_is_not_announced(lock: Path) -> None:

@@ -37,10 +37,6 @@ class Teller(Protocol):
         """A line for people."""
         ...
 
-    def alive(self) -> None:
-        """Something that takes long goes on."""
-        ...
-
 
 def own_directory(torch_version: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Where this user's jobs compile for this Python and this torch. Raises RuntimeError: there is
@@ -118,7 +114,6 @@ class Baton:
             if not said:
                 self._teller.prepares(f"compiling {name} (another process does it)")
             said = True
-            self._teller.alive()
             self._pause(WAIT_SECONDS)
 
     def _has_turn(self) -> bool:
