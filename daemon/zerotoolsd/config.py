@@ -24,6 +24,11 @@ class Limits:
         default=512 * 2**20,
         least=0,
     )
+    use_unmeasured_gpus: bool = key(
+        "Use GPUs too whose memory or processes the driver does not tell (integrated ones such as "
+        "GB10, vGPU, WSL), where nothing shows whether others use them.",
+        default=False,
+    )
     snapshot_age_seconds: float = key(
         "No job starts on GPUs that were last seen longer ago than this.", default=30.0, above=0
     )

@@ -104,7 +104,9 @@ def _occupied(gpus: Sequence[Gpu], leases: Sequence[Lease], limits: Limits) -> d
     found: dict[int, str] = {}
     for gpu in gpus:
         lease = by_uuid.get(gpu.uuid or "")
-        if gpu.error is not None or gpu.uuid is None or gpu.memory_used_bytes is None:
+        if gpu.mig_instances is not None or _is_shut(gpu, limits):
+            found[gpu.index] = f"GPU {gpu.index}: {_never(gpu, limits)}"
+        elif gpu.error is not None or gpu.uuid is None or _is_unreadable(gpu):
             found[gpu.index] = f"GPU {gpu.index} cannot be relied on ({gpu.error or 'unreadable'})"
         elif lease is not None and lease.held_by is not None:
             found[gpu.index] = (
@@ -112,9 +114,29 @@ def _occupied(gpus: Sequence[Gpu], leases: Sequence[Lease], limits: Limits) -> d
             )
         elif lease is not None:
             found[gpu.index] = f"GPU {gpu.index} is held by job {lease.job_id}"
-        elif gpu.memory_used_bytes > limits.foreign_memory_bytes:
-            found[gpu.index] = _foreign(gpu, gpu.memory_used_bytes)
+        elif (gpu.memory_used_bytes or 0) > limits.foreign_memory_bytes:
+            found[gpu.index] = _foreign(gpu, gpu.memory_used_bytes or 0)
     return found
+
+
+def _is_shut(gpu: Gpu, limits: Limits) -> bool:
+    return gpu.unmeasured is not None and not limits.use_unmeasured_gpus
+
+
+def _is_unreadable(gpu: Gpu) -> bool:
+    return gpu.memory_used_bytes is None and gpu.unmeasured is None
+
+
+def _never(gpu: Gpu, limits: Limits) -> str | None:
+    """Why no job will ever start on the GPU as things are; None: one may."""
+    if gpu.mig_instances is not None:
+        return gpu.error or "it is divided into MIG instances, on which zerotools does not train"
+    if _is_shut(gpu, limits):
+        return (
+            f"{gpu.unmeasured}, so nothing shows whether others use it; to use it all the same, "
+            "set limits.use_unmeasured_gpus = true in the daemon's configuration"
+        )
+    return None
 
 
 def _foreign(gpu: Gpu, used: int) -> str:
@@ -151,12 +173,26 @@ def _wanted(request: Request, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | Non
     chosen = []
     for name in request.gpus:
         found = [gpu for gpu in gpus if name in (gpu.index, gpu.uuid)]
+        if not found and (whole := _divided(name, gpus)) is not None:
+            return [], (
+                f"needs GPU {name}: that is a MIG instance of GPU {whole.index}, and zerotools "
+                "trains on whole GPUs alone"
+            )
         if not found:
             return [], f"needs GPU {name}: there is none; {_inventory(gpus)}"
         chosen += found
     if len({gpu.index for gpu in chosen}) < len(chosen):
         return [], "names one GPU by its index and by its UUID; leave one out"
     return chosen, None
+
+
+def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """The GPU of which `name` is a MIG instance."""
+    for gpu in gpus:
+        for instance in gpu.mig_instances or ():
+            if str(name).startswith("MIG-") and instance.startswith(str(name)):
+                return gpu
+    return None
 
 
 def _inventory(gpus: Sequence[Gpu]) -> str:
@@ -188,12 +224,19 @@ def impossible(request: Request, snapshot: Snapshot | None, limits: Limits) -> s
             f"gpus: the job needs {_count(need, 'GPU')} and this machine shows none: "
             f'{snapshot.gpus_error}; with device = "cpu" it runs on the CPU'
         )
-    missing = _wanted(request, snapshot.gpus)[1]
+    wanted, missing = _wanted(request, snapshot.gpus)
     if missing is not None:
         return f"gpus: the job {missing}"
     if need > len(snapshot.gpus):
         return f"gpus = {need}: {_inventory(snapshot.gpus)}"
-    return None
+    never = {gpu.index: why for gpu in wanted if (why := _never(gpu, limits)) is not None}
+    if need <= len(wanted) - len(never):
+        return None
+    named = "; ".join(f"GPU {index}: {why}" for index, why in list(never.items())[:_MOST_LISTED])
+    usable = len(wanted) - len(never)
+    return (
+        f"gpus: the job needs {_count(need, 'GPU')} and can use {usable} of {len(wanted)}: {named}"
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -15,7 +15,7 @@ from zerotools.cli.main import build, run
 from zerotools.cli.owners import Owners, Rank, find_ranks
 from zerotools.cli.screen import View, draw
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotools.sensors.snapshot import Gpu, GpuProcess
+from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotools.sensors.source import SnapshotSource
 
 
@@ -103,3 +103,11 @@ def test_ranks_are_known_by_their_environment(tmp_path: Path) -> None:
         assert ranks[process.pid].rss_bytes > 1 << 20
         process.communicate(b"\n")
     assert find_ranks([psutil.Process()]) == {}
+
+
+def test_what_the_driver_does_not_tell_is_said() -> None:
+    gpu = fake_gpu(0, unmeasured="the driver does not tell its memory (NVML: Not Supported)")
+    snapshot = SnapshotSource(FakeProbe([gpu])).read()
+    lines = draw(View(snapshot, daemon="none"), Owners({}, {}), None)
+    assert lines[2] == "     the driver does not tell its memory (NVML: Not Supported)"
+    assert Snapshot.from_json(snapshot.to_json()).gpus == snapshot.gpus

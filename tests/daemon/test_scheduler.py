@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -193,3 +194,59 @@ def test_no_gpu_is_given_twice_or_taken_from_anyone(
     assert all(machine[index] == "free" for index in given)
     assert {s.job_id for s in decisions.starts} | decisions.waits.keys() == set(range(len(demand)))
     assert all(len(s.gpu_uuids) == requests[s.job_id].world_size for s in decisions.starts)
+
+
+UNMEASURED = "the driver does not tell its memory (NVML: Not Supported)"
+USE = Limits(use_unmeasured_gpus=True)
+
+
+def test_a_gpu_that_is_not_measured_is_used_if_the_owner_says_so() -> None:
+    integrated = dataclasses.replace(
+        fake_gpu(0, unmeasured=UNMEASURED),
+        memory_used_bytes=None,
+        memory_total_bytes=None,
+        memory_free_bytes=None,
+    )
+    decisions = decide([wants(1, 1)], seen(integrated))
+    assert started(decisions) == {}
+    sentence = (
+        f"GPU 0: {UNMEASURED}, so nothing shows whether others use it; to use it all the same, set "
+        "limits.use_unmeasured_gpus = true in the daemon's configuration"
+    )
+    assert sentence in decisions.waits[1]
+    assert impossible(wants(1, 1), seen(integrated), LIMITS) == (
+        f"gpus: the job needs 1 GPU and can use 0 of 1: {sentence}"
+    )
+    assert impossible(wants(1, 1), seen(integrated), USE) is None
+    assert started(decide([wants(1, 1), wants(2, 1)], seen(integrated), limits=USE)) == {1: [0]}
+    held = decide([wants(1, 1)], seen(integrated), limits=USE, leases=[lease(0)])
+    assert "GPU 0 is held by job 9" in held.waits[1]
+
+
+def test_one_of_two_gpus_that_is_not_measured_leaves_the_other() -> None:
+    both = seen(fake_gpu(0, unmeasured=UNMEASURED), fake_gpu(1, used_gib=0))
+    assert started(decide([wants(1, 1)], both)) == {1: [1]}
+    assert impossible(wants(1, 1), both, LIMITS) is None
+    assert "can use 1 of 2: GPU 0: the driver" in str(impossible(wants(1, 2), both, LIMITS))
+    assert "can use 0 of 1: GPU 0: the driver" in str(impossible(wants(1, (0,)), both, LIMITS))
+
+
+def test_a_known_use_counts_where_only_the_processes_are_not_told() -> None:
+    virtual = fake_gpu(0, used_gib=20, unmeasured="the driver does not tell its processes")
+    decisions = decide([wants(1, 1)], seen(virtual), limits=USE)
+    assert "20.0 of 80.0 GiB in use by processes that are not ours" in decisions.waits[1]
+
+
+def test_mig_instances_are_named_and_refused() -> None:
+    why = "it is divided into MIG instances (MIG-77 (1g.5gb)), on which zerotools does not train"
+    divided = fake_gpu(0, error=why, mig_instances=["MIG-77 (1g.5gb)"])
+    both = seen(divided, fake_gpu(1, used_gib=0))
+    assert started(decide([wants(1, 1)], both)) == {1: [1]}
+    assert impossible(wants(1, 2), both, LIMITS) == (
+        f"gpus: the job needs 2 GPUs and can use 1 of 2: GPU 0: {why}"
+    )
+    assert impossible(wants(1, ("MIG-77",)), both, USE) == (
+        "gpus: the job needs GPU MIG-77: that is a MIG instance of GPU 0, and zerotools trains on "
+        "whole GPUs alone"
+    )
+    assert f"GPU 0: {why}" in decide([wants(1, 2)], both).waits[1]

@@ -9,6 +9,9 @@
  *   gpu <uuid> <total MiB> <used MiB> <error>
  *   hold <gpu> <pid> <MiB>  a compute process; -1 MiB: NVML cannot tell
  *   draw <gpu> <pid> <MiB>  a graphics process
+ *   nomem <gpu>             its memory is not supported, as of integrated GPUs
+ *   nolist <gpu>            its list of processes is not supported
+ *   mig <gpu> <uuid>        it is in MIG mode, with this instance ("-": with none)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +21,9 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, SMALL = 7, NO_FUNCTION = 13 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, NO_FUNCTION = 13 };
 
-struct gpu { char uuid[96]; long total, used; int error; };
+struct gpu { char uuid[96]; long total, used; int error, nomem, nolist, mig; char instance[96]; };
 struct held { int gpu, graphics; u32 pid; long mib; };
 static struct { int init, count, hang, crash, v1, gpus, helds; struct gpu gpu[8]; struct held held[32]; } now;
 
@@ -39,6 +42,14 @@ static void load(void) {
         if (!strcmp(word, "crash")) now.crash = 1;
         if (!strcmp(word, "v1")) now.v1 = 1;
         if (sscanf(line, "gpu %95s %ld %ld %d", g->uuid, &g->total, &g->used, &g->error) == 4) now.gpus++;
+        int at;
+        char instance[96];
+        if (sscanf(line, "nomem %d", &at) == 1) now.gpu[at].nomem = 1;
+        if (sscanf(line, "nolist %d", &at) == 1) now.gpu[at].nolist = 1;
+        if (sscanf(line, "mig %d %95s", &at, instance) == 2) {
+            now.gpu[at].mig = 1;
+            if (strcmp(instance, "-")) strcpy(now.gpu[at].instance, instance);
+        }
         h->graphics = !strcmp(word, "draw");
         if (sscanf(line, "hold %d %u %ld", &h->gpu, &h->pid, &h->mib) == 3 ||
             sscanf(line, "draw %d %u %ld", &h->gpu, &h->pid, &h->mib) == 3) now.helds++;
@@ -73,10 +84,36 @@ int nvmlDeviceGetHandleByIndex_v2(u32 index, void **handle) {
     GPU(*handle);
     return OK;
 }
-int nvmlDeviceGetUUID(void *handle, char *text, u32 size) { GPU(handle); snprintf(text, size, "%s", g->uuid); return OK; }
-int nvmlDeviceGetName(void *handle, char *text, u32 size) { GPU(handle); snprintf(text, size, "Double 9000"); return OK; }
+enum { INSTANCE = 1000 };
+int nvmlDeviceGetMigMode(void *handle, u32 *current, u32 *pending) {
+    GPU(handle);
+    *current = *pending = (u32)g->mig;
+    return g->mig ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, u32 *count) { GPU(handle); *count = 2; return OK; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, u32 index, void **instance) {
+    GPU(handle);
+    if (!index || !g->instance[0]) return NOT_FOUND;
+    *instance = (void *)(INSTANCE + (size_t)handle);
+    return OK;
+}
+int nvmlDeviceGetUUID(void *handle, char *text, u32 size) {
+    if ((size_t)handle > INSTANCE) {
+        GPU((void *)((size_t)handle - INSTANCE));
+        snprintf(text, size, "%s", g->instance);
+        return OK;
+    }
+    GPU(handle); snprintf(text, size, "%s", g->uuid);
+    return OK;
+}
+int nvmlDeviceGetName(void *handle, char *text, u32 size) {
+    if ((size_t)handle > INSTANCE) { snprintf(text, size, "Double 9000 MIG 1g"); return OK; }
+    GPU(handle); snprintf(text, size, "Double 9000");
+    return OK;
+}
 int nvmlDeviceGetMemoryInfo(void *handle, u64 *info) {
     GPU(handle);
+    if (g->nomem) return NOT_SUPPORTED;
     info[0] = (u64)g->total << 20; info[1] = (u64)(g->total - g->used) << 20; info[2] = (u64)g->used << 20;
     return OK;
 }
@@ -84,6 +121,7 @@ struct memory2 { u32 version; u64 total, reserved, free, used; };
 int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory2 *info) {
     GPU(handle);
     if (now.v1) return NO_FUNCTION;
+    if (g->nomem) return NOT_SUPPORTED;
     info->total = (u64)g->total << 20; info->reserved = 100 << 20; info->used = (u64)g->used << 20;
     info->free = info->total - info->reserved - info->used;
     return OK;
@@ -95,6 +133,7 @@ int nvmlDeviceGetPowerUsage(void *handle, u32 *milliwatts) { (void)handle; (void
 struct process { u32 pid; u64 used; u32 instance, compute; };
 static int list(void *handle, int graphics, u32 *count, struct process *out) {
     GPU(handle);
+    if (g->nolist) return NOT_SUPPORTED;
     u32 wanted = 0;
     for (int i = 0; i < now.helds; i++) {
         struct held *h = &now.held[i];

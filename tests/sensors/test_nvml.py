@@ -73,6 +73,37 @@ def test_an_error_on_one_gpu_leaves_the_other(double: Double) -> None:
     assert reading.gpus[1].memory_free_bytes is None
 
 
+def test_what_a_driver_never_tells_is_said_and_is_no_failure(double: Double) -> None:
+    double.says(*HEALTHY, "nomem 0", "nolist 1")
+    reading = double.probe().read()
+    integrated, virtual = reading.gpus
+    assert reading.error is None
+    assert (integrated.error, virtual.error) == (None, None)
+    assert integrated.unmeasured == "the driver does not tell its memory (NVML: Not Supported)"
+    assert integrated.memory_used_bytes is None
+    assert integrated.processes == (GpuProcess(4242, 2000 * MIB),)
+    assert integrated.utilization_percent == 93
+    assert virtual.unmeasured == "the driver does not tell its processes (NVML: Not Supported)"
+    assert virtual.memory_used_bytes == 512 * MIB
+    double.says(*HEALTHY, "v1", "nomem 0", "nolist 0")
+    assert double.probe().read().gpus[0].unmeasured == (
+        "the driver does not tell its memory (NVML: Not Supported) and its processes "
+        "(NVML: Not Supported)"
+    )
+
+
+def test_a_gpu_in_mig_mode_is_named_with_its_instances(double: Double) -> None:
+    double.says(*HEALTHY, "mig 0 MIG-77", "mig 1 -")
+    first, second = double.probe().read().gpus
+    assert first.mig_instances == ("MIG-77 (Double 9000 MIG 1g)",)
+    assert first.error == (
+        "it is divided into MIG instances (MIG-77 (Double 9000 MIG 1g)), on which zerotools does "
+        "not train; to make it whole, type: nvidia-smi -i 0 -mig 0"
+    )
+    assert second.mig_instances == ()
+    assert "(none is made yet)" in str(second.error)
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [

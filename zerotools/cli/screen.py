@@ -70,7 +70,8 @@ def _details(gpu: Gpu, owners: Owners) -> list[str]:
     if gpu.error:
         return [render.clean(gpu.error)]
     held = sorted(gpu.processes, key=lambda process: -(process.memory_used_bytes or 0))
-    return [
+    note = [render.clean(gpu.unmeasured)] if gpu.unmeasured else []
+    return note + [
         f"pid {process.pid}  {render.size(process.memory_used_bytes)}  "
         f"{render.clean(owners.of(process.pid))}"
         for process in held

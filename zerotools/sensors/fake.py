@@ -35,6 +35,8 @@ def fake_gpu(
     used_gib: float = 0.5,
     processes: Sequence[GpuProcess] = (),
     error: str | None = None,
+    unmeasured: str | None = None,
+    mig_instances: Sequence[str] | None = None,
 ) -> Gpu:
     """A healthy GPU, with the UUID `GPU-fake-<index>`."""
     total, used = int(total_gib * 2**30), int(used_gib * 2**30)
@@ -51,4 +53,6 @@ def fake_gpu(
         power_watts=70.0,
         processes=tuple(processes),
         error=error,
+        unmeasured=unmeasured,
+        mig_instances=None if mig_instances is None else tuple(mig_instances),
     )

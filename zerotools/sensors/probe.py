@@ -79,8 +79,10 @@ def read_gpu(index: int) -> dict[str, Any]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         gpu["uuid"] = pynvml.nvmlDeviceGetUUID(handle)
         gpu["name"] = pynvml.nvmlDeviceGetName(handle)
-        gpu |= _memory(handle)
-        gpu["processes"] = _processes(handle)
+        instances = _mig_instances(handle)
+        if instances is not None:
+            return gpu | _divided(index, instances)
+        gpu |= _measured(handle)
     except pynvml.NVMLError as error:
         gpu["error"] = f"NVML: {error}"
         return gpu
@@ -90,6 +92,51 @@ def read_gpu(index: int) -> dict[str, Any]:
         except pynvml.NVMLError as error:
             gpu["missing"][name] = f"NVML: {error}"
     return gpu
+
+
+def _mig_instances(handle: Any) -> list[str] | None:
+    """UUID and name of each instance of a GPU in MIG mode; None: it is not in it."""
+    try:
+        if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
+            return None
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+        return None
+    found = []
+    for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+        except pynvml.NVMLError_NotFound:
+            continue
+        found.append(f"{pynvml.nvmlDeviceGetUUID(instance)} ({pynvml.nvmlDeviceGetName(instance)})")
+    return found
+
+
+def _divided(index: int, instances: list[str]) -> dict[str, Any]:
+    named = ", ".join(instances) if instances else "none is made yet"
+    return {
+        "mig_instances": instances,
+        "error": (
+            f"it is divided into MIG instances ({named}), on which zerotools does not train; to "
+            f"make it whole, type: nvidia-smi -i {index} -mig 0"
+        ),
+    }
+
+
+def _measured(handle: Any) -> dict[str, Any]:
+    """Memory and processes; `unmeasured` names what this driver never tells of this GPU."""
+    found: dict[str, Any] = {"unmeasured": None}
+    unknown = []
+    try:
+        found |= _memory(handle)
+    except pynvml.NVMLError_NotSupported as error:
+        unknown.append(f"memory (NVML: {error})")
+    try:
+        found["processes"] = _processes(handle)
+    except pynvml.NVMLError_NotSupported as error:
+        unknown.append(f"processes (NVML: {error})")
+    if unknown:
+        found["unmeasured"] = f"the driver does not tell its {' and its '.join(unknown)}"
+    return found
 
 
 def _memory(handle: Any) -> dict[str, int | None]:

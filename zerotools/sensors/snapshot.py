@@ -27,8 +27,10 @@ class Gpu:
     """One GPU. `memory_reserved_bytes` is the driver's own, neither used nor free.
 
     `error` says why the GPU cannot be relied on: then its identity, memory or processes are not
-    all known, and nothing may be started on it. `missing` maps the name of any other field that
-    is None to the reason.
+    all known, and nothing may be started on it. `unmeasured` says what its driver never tells, its
+    memory or its processes: whether others use it cannot be seen then. `mig_instances` names those
+    of a GPU that is divided (None: it is not); `error` says so too. `missing` maps the name of any
+    other field that is None to the reason.
     """
 
     index: int
@@ -43,6 +45,8 @@ class Gpu:
     power_watts: float | None = None
     processes: tuple[GpuProcess, ...] = ()
     error: str | None = None
+    unmeasured: str | None = None
+    mig_instances: tuple[str, ...] | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -50,6 +54,9 @@ class Gpu:
         """The GPU that `to_json` wrote. ValueError where it is not one."""
         known = _known(cls, tree)
         processes = [_build(GpuProcess, p) for p in known.pop("processes", ())]
+        instances = known.pop("mig_instances", None)
+        if instances is not None:
+            known["mig_instances"] = tuple(map(str, instances))
         return _build(cls, {**known, "processes": tuple(processes)})
 
 
