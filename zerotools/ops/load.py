@@ -10,7 +10,8 @@ import numpy as np
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.io.arrays import Array, check_castable, numpy_dtype
+from zerotools.core.errors import BadRequest
+from zerotools.io.arrays import NO_LOSSES, Array, CastLosses, check_castable, numpy_dtype
 from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
 from zerotools.io.sources import Sources
@@ -60,4 +61,18 @@ def load(
         for _ in workers.each(plan(source, target), load_tile):
             pass
         reads.check_sources()
+    _refuse_overflow(found, wanted)
     return arrays
+
+
+def _refuse_overflow(found: Losses, wanted: Mapping[Key, DType]) -> None:
+    lost: dict[Key, CastLosses] = {}
+    for key, losses in found:
+        lost[key] = lost.get(key, NO_LOSSES) + losses
+    if not lost:
+        return
+    worst = "; ".join(
+        f"{key}: {losses.overflowed} values up to {losses.largest:g} in {wanted[key]}"
+        for key, losses in list(lost.items())[:_MOST_NAMED]
+    )
+    raise BadRequest(f"finite values are too large for their new type ({worst}); take bf16 or fp32")
