@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from tests.golden_files import JOB
 from tests.ops.exports import model, noise, weights_of
+from zerotools.cli.inspect import spans
 
 
 def zerotools(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -44,6 +46,8 @@ def test_inspect_prints_what_is_there() -> None:
     assert "ZeRO stage  3" in done.stdout
     assert "model.embed_tokens.weight" in done.stdout
     assert "tied: lm_head.weight = model.embed_tokens.weight" in done.stdout
+    assert done.stdout.count("__1_0.distcp") == 1
+    assert max(map(len, done.stdout.splitlines())) <= 100
 
 
 def test_inspect_as_json() -> None:
@@ -56,9 +60,14 @@ def test_inspect_of_a_damaged_checkpoint_is_status_1(damaged: Path) -> None:
     (damaged / "dcp/__1_0.distcp").unlink()
     done = zerotools("inspect", damaged)
     assert done.returncode == 1
-    assert 1 <= done.stdout.count("problem: ") <= 8
-    assert "more problems (--json lists all)" in done.stdout
-    assert "__1_0.distcp is missing" in done.stdout
+    first, *rest = done.stdout.splitlines()
+    assert re.fullmatch(r"INCOMPLETE: 1 of \d+ files missing, \d+ tensors affected", first)
+    problems = [line for line in rest if line.startswith("problem: ")]
+    assert len(problems) == 1
+    assert "__1_0.distcp is missing" in problems[0]
+    [affected] = [line for line in rest if line.startswith("affected: ")]
+    assert "model.embed_tokens.weight" in affected
+    assert affected.endswith(" more")
 
 
 def test_consolidate_and_reshard(tmp_path: Path) -> None:
@@ -168,3 +177,8 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = zerotools("inspect", tmp_path / "nothing", "--debug")
     assert done.returncode == 2
     assert "Traceback" in done.stderr
+
+
+def test_numbers_of_files_are_put_together() -> None:
+    assert spans([0, 1, 2, 3, 7, 9, 10]) == "0-3, 7, 9-10"
+    assert (spans([4]), spans([])) == ("4", "-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import click
 
 from zerotools import formats
 from zerotools.cli import render
+from zerotools.cli.style import paint
+from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.inspect import Inspection, inspect, to_json
 from zerotools.ops.training import ParamGroup, Training
@@ -51,13 +54,13 @@ def command(
 
 
 def _lines(inspection: Inspection, *, tensors: bool) -> list[str]:
-    lines = [*_facts(inspection), "", *_roles(inspection)]
+    lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
     if inspection.training.param_groups:
         lines += ["", *_groups(inspection.training.param_groups)]
     if inspection.checkpoint.aliases:
         tied = (f"{alias} = {name}" for alias, name in inspection.checkpoint.aliases.items())
         lines += ["", f"tied: {', '.join(tied)}"]
-    lines += ["", *_files(inspection)]
+    lines += ["", *_files(inspection, numbered=tensors)]
     if tensors:
         lines += ["", *_tensors(inspection)]
     origin = inspection.checkpoint.origin
@@ -67,13 +70,43 @@ def _lines(inspection: Inspection, *, tensors: bool) -> list[str]:
 
 
 MOST_PROBLEMS = 8
+MOST_AFFECTED = 8
+
+
+def _head(inspection: Inspection) -> list[str]:
+    """What is wrong, in one line, before anything else."""
+    if not inspection.problems:
+        return []
+    if not inspection.incomplete:
+        count = counted(len(inspection.problems), "problem")
+        return [paint(f"DAMAGED: {count} (listed below)", "bad", sys.stdout), ""]
+    tensors = counted(len(inspection.incomplete), "tensor")
+    parts = [f"{tensors} affected"]
+    if inspection.affected:
+        lost = len(inspection.affected) == len(inspection.missing)
+        files = len(set(inspection.checkpoint.files) | set(inspection.affected))
+        what = "missing" if lost else "missing or damaged"
+        total = counted(files, "file")
+        parts = [f"{len(inspection.affected)} of {total} {what}", *parts]
+    return [paint(f"INCOMPLETE: {', '.join(parts)}", "bad", sys.stdout), ""]
 
 
 def _problems(inspection: Inspection) -> list[str]:
-    problems = inspection.problems
+    """Every problem of its own, then the tensors that lost files take along, as one."""
+    consequences = {key.name for key in inspection.incomplete} if inspection.affected else set()
+    problems = [
+        problem
+        for problem in inspection.problems
+        if problem.file or problem.tensor not in consequences
+    ]
     lines = [f"problem: {render.clean(problem.message)}" for problem in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
         lines.append(f"... and {len(problems) - MOST_PROBLEMS} more problems (--json lists all)")
+    if consequences:
+        names = [str(key) for key in inspection.incomplete]
+        more = len(names) - MOST_AFFECTED
+        shown = ", ".join(names[:MOST_AFFECTED]) + (f" and {more} more" if more > 0 else "")
+        lines.append(f"affected: {counted(len(names), 'tensor')}: {render.clean(shown)}")
     return lines
 
 
@@ -81,6 +114,8 @@ def _facts(inspection: Inspection) -> list[str]:
     origin = inspection.checkpoint.origin
     version = f" ({origin.framework_version})" if origin.framework_version else ""
     others = f" (also {', '.join(origin.other_tags)})" if origin.other_tags else ""
+
+    files = counted(len(inspection.checkpoint.files), "file")
 
     def known(value: object) -> str:
         return "" if value is None else str(value)
@@ -100,7 +135,7 @@ def _facts(inspection: Inspection) -> list[str]:
             ("skipped steps", known(inspection.training.skipped_steps or None)),
             (
                 "size",
-                f"{render.size(inspection.file_bytes)} in {_counted(inspection)}, of which "
+                f"{render.size(inspection.file_bytes)} in {files}, of which "
                 f"{render.size(inspection.unclaimed_bytes)} headers and padding",
             ),
         ]
@@ -157,11 +192,6 @@ def _groups(groups: Sequence[ParamGroup]) -> list[str]:
     return render.table(headers, rows, right=("GROUP", "TENSORS", "ELEMENTS"))
 
 
-def _counted(inspection: Inspection) -> str:
-    count = len(inspection.checkpoint.files)
-    return "1 file" if count == 1 else f"{count} files"
-
-
 def _roles(inspection: Inspection) -> list[str]:
     rows = (
         (
@@ -180,23 +210,37 @@ def _roles(inspection: Inspection) -> list[str]:
 MOST_FILES = 16
 
 
-def _files(inspection: Inspection) -> list[str]:
+def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
+    """The files with their sizes; all of them, with numbers, where tensors are listed by these."""
     files = list(inspection.checkpoint.files.items())
-    rows = ((name, render.size(count)) for name, count in files[:MOST_FILES])
-    lines = render.table(("FILE", "SIZE"), rows, right=("SIZE",))
+    if numbered:
+        rows = [(str(n), name, render.size(count)) for n, (name, count) in enumerate(files)]
+        return render.table(("#", "FILE", "SIZE"), rows, right=("#", "SIZE"))
+    short = [(name, render.size(count)) for name, count in files[:MOST_FILES]]
+    lines = render.table(("FILE", "SIZE"), short, right=("SIZE",))
     if len(files) > MOST_FILES:
         lines.append(f"... and {len(files) - MOST_FILES} more (--json lists all)")
     return lines
 
 
 def _tensors(inspection: Inspection) -> list[str]:
+    numbers = {name: number for number, name in enumerate(inspection.checkpoint.files)}
     rows = []
     for key, tensor in inspection.checkpoint.tensors.items():
-        files = dict.fromkeys(chunk.file for chunk in tensor.chunks)
-        shown = ", ".join(list(files)[:4]) + (
-            f" and {len(files) - 4} more" if len(files) > 4 else ""
-        )
+        files = {numbers[chunk.file] for chunk in tensor.chunks if chunk.file in numbers}
         shape = "x".join(map(str, tensor.shape)) or "scalar"
-        rows.append((key.name, key.role, tensor.dtype.name, shape, str(len(tensor.chunks)), shown))
-    headers = ("TENSOR", "ROLE", "TYPE", "SHAPE", "CHUNKS", "FILES")
+        count = str(len(tensor.chunks))
+        rows.append((key.name, key.role, tensor.dtype.name, shape, count, spans(sorted(files))))
+    headers = ("TENSOR", "ROLE", "TYPE", "SHAPE", "CHUNKS", "FILES (#)")
     return render.table(headers, rows, right=("CHUNKS",))
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers with runs put together: `0-3, 7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs) or render.UNKNOWN

@@ -3,6 +3,7 @@
 - ZerotoolsError
   - BadRequest          the caller asked for something that cannot be      exit 2
   - BadFile             a file is damaged, incomplete or not what it says  exit 3
+    - Incomplete        a part of a tensor is missing
   - Unsupported         legitimate, but zerotools does not do it           exit 4
   - DaemonError         the daemon does not answer, or refuses             exit 5
     - DaemonUnreachable
@@ -36,6 +37,10 @@ class BadFile(ZerotoolsError):
     """The file is wrong: damaged, incomplete, or not a checkpoint."""
 
     exit_code = 3
+
+
+class Incomplete(BadFile):
+    """Some elements of a tensor are in no file, or behind the end of theirs."""
 
 
 class Unsupported(ZerotoolsError):

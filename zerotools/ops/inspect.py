@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, Incomplete
 from zerotools.ops.plan import prove_source, stored_elements
 from zerotools.ops.training import Training, parameters_of, training_of
 
@@ -28,13 +28,29 @@ class RoleSummary:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The facts about a checkpoint that `zerotools inspect` shows."""
+    """The facts about a checkpoint that `zerotools inspect` shows.
+
+    `incomplete` are the tensors of which a part is missing; each is a problem too.
+    """
 
     checkpoint: Checkpoint
     roles: tuple[RoleSummary, ...]
     problems: tuple[Problem, ...]
     claimed_bytes: int
     training: Training
+    incomplete: tuple[Key, ...] = ()
+
+    @property
+    def affected(self) -> tuple[str, ...]:
+        """Files that are missing, or were read as damaged: those that problems name."""
+        named = dict.fromkeys(problem.file for problem in self.problems if problem.file)
+        return tuple(name for name in named if name is not None)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those of `affected` that are not there."""
+        root = self.checkpoint.root
+        return tuple(name for name in self.affected if not (root / name).exists())
 
     @property
     def file_bytes(self) -> int:
@@ -56,15 +72,18 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
     """Summarise, and prove that every tensor is whole. Reads no tensor data."""
     problems = list(checkpoint.problems)
     claimed = 0
+    incomplete: list[Key] = []
     for key, tensor in checkpoint.tensors.items():
         try:
             stored = prove_source(key, tensor, checkpoint)
         except BadFile as error:
             problems.append(Problem(str(error), tensor=key.name))
+            incomplete += [key] if isinstance(error, Incomplete) else []
             stored = stored_elements(tensor)
         claimed += stored * tensor.dtype.itemsize
     roles = tuple(_roles(checkpoint))
-    return Inspection(checkpoint, roles, tuple(problems), claimed, training_of(checkpoint))
+    training = training_of(checkpoint)
+    return Inspection(checkpoint, roles, tuple(problems), claimed, training, tuple(incomplete))
 
 
 def _roles(checkpoint: Checkpoint) -> Iterator[RoleSummary]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from zerotools.core.boxes import Box, BoxIndex, Hole, Overlap, prove_cover
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Piece, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile, BadRequest, Incomplete
 from zerotools.core.ranges import Range, cover, matched, places
 
 
@@ -114,7 +114,8 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
     Returns `stored_elements`.
 
     Raises:
-        BadFile: a hole, an overlap, a chunk outside the tensor or outside its file.
+        Incomplete: a hole, or a chunk that ends behind its file.
+        BadFile: an overlap, or a chunk outside the tensor.
     """
     if cover(tensor, source.files) is not None:
         return tensor.numel
@@ -131,7 +132,8 @@ def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]
     """One chunk per distinct box, proved to cover the tensor and to lie inside their files.
 
     Raises:
-        BadFile: a hole, an overlap, a chunk outside the tensor or outside its file.
+        Incomplete: a hole, or a chunk that ends behind its file.
+        BadFile: an overlap, or a chunk outside the tensor.
     """
     by_box: dict[Box, Chunk] = {}
     for chunk in tensor.chunks:
@@ -148,7 +150,7 @@ def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]
             f"overlaps chunk {fault.second} in {by_box[fault.second].file}"
         )
     if isinstance(fault, Hole):
-        raise BadFile(_hole_message(key, tensor, fault, source))
+        raise Incomplete(_hole_message(key, tensor, fault, source))
     return list(by_box.values())
 
 
@@ -165,7 +167,7 @@ def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint)
     size = source.files.get(chunk.file)
     end = chunk.offset + chunk.extent(dtype)
     if size is not None and end > size:
-        raise BadFile(
+        raise Incomplete(
             f"{source.root / chunk.file}: {key} {chunk.box} ends at byte {end}, and the file has "
             f"{size}; it is truncated"
         )
