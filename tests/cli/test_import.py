@@ -98,7 +98,8 @@ def test_lenient_says_what_it_let_pass(capsys: pytest.CaptureFixture[str], tmp_p
     path.write_text('{"train_batch_size": 4,} // end')
     done = imported(capsys, "--deepspeed", str(path), "--lenient")
     assert done.status == 0
-    assert f"#   {path}:1: a trailing comma\n#   {path}:1: a comment\n" in done.err
+    assert f"#   {path}:1: a comment\n#   {path}:1: a trailing comma\n" in done.err
+    assert '#   {"train_batch_size": 4}\n' in done.err
 
 
 def test_what_is_not_supported_has_status_4_after_the_report(

@@ -91,7 +91,7 @@ class Configs(NamedTuple):
         text = read_text(path, "accelerate config")
         if path.suffix == ".json":
             return parse_json(text, source=str(path), lenient=self.lenient)
-        return parse_yaml(text, source=str(path))
+        return parse_yaml(text, source=str(path), lenient=self.lenient)
 
     def _named(self, name: str) -> Document:
         """A file that the accelerate config names: from here, as accelerate does, or beside it."""
@@ -139,7 +139,8 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--lenient",
             is_flag=True,
-            help="Accept comments and trailing commas in JSON, and say where.",
+            help="Mend what came off a web page (comments, commas, quotes, spaces, indentation), "
+            "and show each mend.",
         ),
     )
     for option in reversed(options):

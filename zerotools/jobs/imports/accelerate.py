@@ -27,7 +27,7 @@ from zerotools.jobs.imports.ranks import read_ranks
 from zerotools.jobs.imports.reading import Reading
 from zerotools.jobs.imports.releases import LEAF_MODULES, NEWEST, Release
 from zerotools.jobs.imports.releases import said as release_said
-from zerotools.jobs.imports.report import Findings, Outcome
+from zerotools.jobs.imports.report import Findings, Outcome, note_mends
 
 FILE = "deepspeed_config.deepspeed_config_file"
 _LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
@@ -61,7 +61,7 @@ def read_accelerate(
         findings.wrong.append(f"{document.source}: {what}")
         return Launched()
     given = dict(_given(document, findings))
-    findings.accepted += document.accepted
+    note_mends(findings, document)
     reading = Reading(document.source, given, claims, findings, release=release)
     _environment(reading)
     kind = _distributed_type(reading)

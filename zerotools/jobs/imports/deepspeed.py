@@ -24,7 +24,7 @@ from zerotools.jobs.imports.reading import Reading
 from zerotools.jobs.imports.releases import NEWEST, REMOVED, Release, clipping, said
 from zerotools.jobs.imports.releases import is_off as does_nothing
 from zerotools.jobs.imports.removed import drop_comments, is_strict, read_removed
-from zerotools.jobs.imports.report import Findings, Outcome
+from zerotools.jobs.imports.report import Findings, Outcome, note_mends
 from zerotools.jobs.imports.zero import read_zero
 
 _BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
@@ -53,7 +53,7 @@ def read_deepspeed(
     strict = is_strict if engine == "deepspeed" else lambda trail: False
     given = read_given(document, findings, strict)
     reading = Reading(document.source, given, claims, findings, engine, release)
-    findings.accepted += document.accepted
+    note_mends(findings, document)
     read_removed(reading)
     read_batch(reading)
     _read_clipping(reading)

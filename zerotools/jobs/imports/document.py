@@ -22,7 +22,8 @@ class Document:
     """The tree of a file, and the line of each key in it.
 
     `titles` has the name that the user wrote where a tree was made of another file's keys;
-    `accepted` what `--lenient` let pass, `text` the whole file as it was written.
+    `accepted` what `--lenient` mended, `mended` the text that came of it; `text` is the whole file
+    as it was written.
     """
 
     source: str
@@ -31,6 +32,7 @@ class Document:
     accepted: tuple[str, ...] = ()
     titles: Mapping[Trail, str] | None = None
     text: str | None = None
+    mended: str | None = None
 
     def title(self, trail: Trail) -> str:
         """The key as the user wrote it, dotted."""

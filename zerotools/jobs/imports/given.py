@@ -157,7 +157,7 @@ def judge_strange(
         place, title = document.place(trail), document.title(trail)
         if near:
             what = f"{place} {show(title, bare=True)}: {owner} has no such key"
-            findings.wrong.append(f"{what}; did you mean {near}?")
+            findings.wrong.append(f"{what}; did you mean {_placed(near, trail, document)}")
         elif fatal(trail):
             what = f"{place} {show(title, bare=True)}: {owner} has no such key, and does not start"
             findings.wrong.append(f"{what} where it is there; remove it")
@@ -167,6 +167,14 @@ def judge_strange(
     if len(strange) > MOST_UNKNOWN:
         more = len(strange) - MOST_UNKNOWN
         findings.wrong.append(f"{document.source}: {more} more keys that {owner} does not have")
+
+
+def _placed(near: str, trail: Trail, document: Document) -> str:
+    """What is meant; for a key of a YAML that stands beside its empty section, what to do."""
+    section, _, name = near.rpartition(".")
+    if len(trail) > 1 or name != trail[-1] or document.tree.get(section, "") is not None:
+        return f"{near}?"
+    return f"{near}? indent it below {section}, or give --lenient"
 
 
 def _nearest(trail: Trail, known: Sequence[str]) -> str | None:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from zerotools.jobs.imports.blog.characters import ODD, called, is_placeholder, placeholder
 from zerotools.jobs.imports.mends import Broken, bad_string, bad_word
 
 MOST_DIGITS = 400
@@ -32,14 +33,11 @@ class Token:
 
 
 class Scanner:
-    """Tokens of `text`, one after another. Comments are taken for space where `lenient`."""
+    """Tokens of `text`, one after another."""
 
-    def __init__(self, text: str, *, lenient: bool) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
-        self._lenient = lenient
         self._at = 0
-        self.comments: list[int] = []
-        """Offsets of the comments that were let pass."""
 
     @property
     def at(self) -> int:
@@ -59,9 +57,13 @@ class Scanner:
             if found is None:
                 raise bad_string(text, at)
             return self._take("string", json.loads(found[0]), found.end())
+        if text[at] in ODD:
+            raise Broken(at, f"{called(text[at])} stands here", "write a plain space")
         word = _WORD.match(text, at)
         if word is None:  # a lone slash
             raise Broken(at, f"{text[at]!r} has no meaning here", "remove it")
+        if is_placeholder(word[0]):
+            raise placeholder(at)
         return self._take("scalar", self._scalar(word[0]), word.end())
 
     def _take(self, kind: str, value: Any, end: int) -> Token:
@@ -69,19 +71,13 @@ class Scanner:
         return Token(kind, value, start, end)
 
     def _skip(self) -> None:
-        while True:
-            space = _SPACE.match(self._text, self._at)
-            assert space is not None
-            self._at = space.end()
-            if not self._text.startswith(_COMMENTS, self._at):
-                return
-            comment = _COMMENT.match(self._text, self._at)
-            if comment is None:
+        space = _SPACE.match(self._text, self._at)
+        assert space is not None
+        self._at = space.end()
+        if self._text.startswith(_COMMENTS, self._at):
+            if _COMMENT.match(self._text, self._at) is None:
                 raise Broken(self._at, "a comment begins with /* and never ends", "add */")
-            if not self._lenient:
-                raise Broken(self._at, "JSON has no comments", "remove it, or give --lenient")
-            self.comments.append(self._at)
-            self._at = comment.end()
+            raise Broken(self._at, "JSON has no comments", "remove it")
 
     def _scalar(self, word: str) -> Any:
         if word in _LITERALS:

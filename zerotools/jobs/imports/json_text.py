@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.convert import show
+from zerotools.jobs.imports.blog.characters import is_placeholder, placeholder
+from zerotools.jobs.imports.blog.json_mend import mend_json
 from zerotools.jobs.imports.document import DEEPEST, Document, Trail
 from zerotools.jobs.imports.json_scan import Scanner, Token
 from zerotools.jobs.imports.mends import Broken, Lines, message
@@ -14,30 +17,52 @@ _CLOSES = {"{": "}", "[": "]"}
 
 
 def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
-    """The object in `text`. `lenient` lets comments and trailing commas pass, and lists them.
+    """The object in `text`. `lenient` mends what came off a web page, and lists each mend.
 
     Raises:
         BadRequest: it is not JSON, or a key stands twice in one object; the message shows the
             line, and says the likely mend.
     """
-    parser = _Parser(text, lenient)
+    parser = _Parser(text)
+    try:
+        return Document(source, parser.whole(), parser.lines, text=text)
+    except Broken as broken:
+        if lenient:
+            return _mended(text, source)
+        further = mended_too(lambda: _mended(text, source))
+        raise BadRequest(message(source, parser.places, broken, further=further)) from None
+
+
+def _mended(text: str, source: str) -> Document:
+    """Raises BadRequest."""
+    try:
+        mends = mend_json(text)
+    except Broken as broken:
+        raise BadRequest(message(source, Lines(text), broken)) from None
+    parser = _Parser(mends.text)
     try:
         tree = parser.whole()
     except Broken as broken:
         raise BadRequest(message(source, parser.places, broken)) from None
-    accepted = [(at, "a trailing comma") for at in parser.commas]
-    accepted += [(at, "a comment") for at in parser.scanner.comments]
-    notes = tuple(f"{source}:{parser.places.number(at)}: {what}" for at, what in sorted(accepted))
-    return Document(source, tree, parser.lines, notes, text=text)
+    notes = tuple(f"{source}:{line}: {what}" for line, what in mends.notes)
+    return Document(source, tree, parser.lines, notes, text=text, mended=mends.text)
+
+
+def mended_too(mended: Callable[[], Document]) -> str:
+    """What `--lenient` would do for a text that cannot be read; nothing where it would not help."""
+    try:
+        count = len(mended().accepted)
+    except BadRequest:
+        return ""
+    others = f" and {count - 1} more" if count > 1 else ""
+    return f" (--lenient mends this{others}, and shows what came of it)"
 
 
 class _Parser:
-    def __init__(self, text: str, lenient: bool) -> None:
+    def __init__(self, text: str) -> None:
         self.places = Lines(text)
-        self.lenient = lenient
-        self.scanner = Scanner(text, lenient=lenient)
+        self.scanner = Scanner(text)
         self.lines: dict[Trail, int] = {}
-        self.commas: list[int] = []
         self._open: list[Token] = []
         self._suspect: tuple[int, str] | None = None
 
@@ -99,6 +124,8 @@ class _Parser:
             what = "a key must be a string" if token.kind == "scalar" else "a key is missing here"
             raise Broken(token.start, what, 'write "key": value')
         name = str(token.value)
+        if is_placeholder(name):
+            raise placeholder(token.start)
         line = self.places.number(token.start)
         if name in tree:
             raise Broken(
@@ -121,13 +148,10 @@ class _Parser:
         if token.kind == ",":
             after = self.scanner.next()
             if after.kind == closer:
-                if not self.lenient:
-                    what = f"a comma stands before {closer}"
-                    raise Broken(token.start, what, "remove it, or give --lenient")
-                self.commas.append(token.start)
-            elif after.kind == ",":
+                raise Broken(token.start, f"a comma stands before {closer}", "remove it")
+            if after.kind == ",":
                 raise Broken(after.start, "two commas follow each other", "remove one")
-            elif after.kind == "end":
+            if after.kind == "end":
                 raise self._unclosed(after)
             return after
         if token.kind == closer:

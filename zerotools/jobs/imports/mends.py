@@ -99,16 +99,16 @@ class Lines:
         return self._text[start : end if end >= 0 else None].rstrip("\r")
 
 
-def message(source: str, lines: Lines, broken: Broken, language: str = "JSON") -> str:
+def message(
+    source: str, lines: Lines, broken: Broken, language: str = "JSON", further: str = ""
+) -> str:
     """`ds.json:7:23: what; mend`, then the line and a mark below its column."""
     line, column = lines.number(broken.offset), lines.column(broken.offset)
     shown, caret = _window(lines.line(line), column - 1)
     number = f"{line:>6} | "
     mark = " " * (len(number) - 2) + "| " + " " * caret + "^"
-    return (
-        f"{source}:{line}:{column}: is not valid {language}: {broken.what}; {broken.mend}\n"
-        f"{number}{shown}\n{mark}"
-    )
+    head = f"{source}:{line}:{column}: is not valid {language}: {broken.what}"
+    return f"{head}; {broken.mend}{further}\n{number}{shown}\n{mark}"
 
 
 def _window(line: str, at: int) -> tuple[str, int]:

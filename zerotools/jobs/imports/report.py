@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from zerotools.jobs.convert import show
+from zerotools.jobs.imports.document import Document
 
 
 class Outcome(StrEnum):
@@ -56,11 +57,15 @@ class Auto:
 
 @dataclass
 class Findings:
-    """What the reading of configs found; grown by the readers, frozen by nobody."""
+    """What the reading of configs found; grown by the readers, frozen by nobody.
+
+    `mended` is the text that `--lenient` made of a file, by its name.
+    """
 
     rows: list[Row] = field(default_factory=list)
     autos: list[Auto] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
+    mended: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
 
@@ -70,14 +75,25 @@ class Findings:
             "keys": [{**asdict(row), "outcome": row.outcome.value} for row in self.rows],
             "auto": [asdict(auto) for auto in self.autos],
             "accepted": self.accepted,
+            "mended": self.mended,
         }
+
+
+def note_mends(findings: Findings, document: Document) -> None:
+    """Take over what `--lenient` mended in `document`."""
+    findings.accepted += document.accepted
+    if document.mended is not None:
+        findings.mended[document.source] = document.mended
 
 
 def render(findings: Findings) -> Iterator[str]:
     """Lines of the report; each begins with `#`, so that they are comments in TOML too."""
     if findings.accepted:
-        yield "# accepted by --lenient"
+        yield "# mended by --lenient"
         yield from (f"#   {note}" for note in findings.accepted)
+    for source, text in findings.mended.items():
+        yield f"# {source}, mended: saved so, it is read without --lenient"
+        yield from (f"#   {line}".rstrip() for line in text.strip("\n").split("\n"))
     if findings.autos:
         yield '# "auto" became'
         yield from _aligned(

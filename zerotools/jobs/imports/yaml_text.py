@@ -7,39 +7,83 @@ obeyed, and anchors, which accelerate never writes, are refused, so that no docu
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.convert import show
+from zerotools.jobs.imports.blog.characters import ODD, Mends, called
+from zerotools.jobs.imports.blog.yaml_mend import mend_yaml
 from zerotools.jobs.imports.document import DEEPEST, Document, Trail
 from zerotools.jobs.imports.json_scan import MOST_DIGITS
+from zerotools.jobs.imports.json_text import mended_too
 from zerotools.jobs.imports.mends import Broken, Lines, message
 
+_OUTSIDE = re.compile(
+    r"""(?:'[^'\n]*'|"[^"\n]*"|(?<=\s)\#[^\n]*|^\#[^\n]*)|[^'"\n#]+|['"#]""", re.MULTILINE
+)
+"""Quoted text, a comment, or what stands outside of both."""
 _PLAIN = "tag:yaml.org,2002:"
 _CONVERTED = (f"{_PLAIN}null", f"{_PLAIN}bool", f"{_PLAIN}int", f"{_PLAIN}float")
 
 
-def parse_yaml(text: str, *, source: str) -> Document:
-    """The mapping in `text`.
+def parse_yaml(text: str, *, source: str, lenient: bool = False) -> Document:
+    """The mapping in `text`. `lenient` mends what came off a web page, and lists each mend.
 
     Raises:
         BadRequest: it is not YAML, has a key twice, an anchor or a tag, or is no mapping.
         Unsupported: PyYAML is not installed.
     """
     yaml = _library(source)
+    if lenient:
+        return _mended(yaml, text, source)
+    try:
+        return _read(yaml, text, source)
+    except Broken as broken:
+        further = mended_too(lambda: _mended(yaml, text, source))
+        raise BadRequest(message(source, Lines(text), broken, "YAML", further)) from None
+
+
+def _mended(yaml: ModuleType, text: str, source: str) -> Document:
+    """Raises BadRequest."""
+    mends = Mends(text)
+    try:
+        mends = mend_yaml(text)
+        document = _read(yaml, mends.text, source)
+    except Broken as broken:
+        raise BadRequest(message(source, Lines(mends.text), broken, "YAML")) from None
+    if mends.text == text:
+        return document
+    notes = tuple(f"{source}:{line}: {what}" for line, what in mends.notes)
+    return replace(document, accepted=notes, mended=mends.text)
+
+
+def _read(yaml: ModuleType, text: str, source: str) -> Document:
+    """Raises Broken."""
+    _refuse_odd_spaces(text)
     builder = _Builder(yaml)
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             builder.take(event)
-        if not isinstance(builder.root, dict):
-            raise Broken(0, "a config is a mapping, `key: value` on each line", "write one")
-    except Broken as broken:
-        raise BadRequest(message(source, Lines(text), broken, "YAML")) from None
     except yaml.YAMLError as error:
-        raise BadRequest(message(source, Lines(text), _broken(error), "YAML")) from None
+        raise _broken(error) from None
+    if not isinstance(builder.root, dict):
+        raise Broken(0, "a config is a mapping, `key: value` on each line", "write one")
     return Document(source, builder.root, builder.lines)
+
+
+def _refuse_odd_spaces(text: str) -> None:
+    """YAML takes them for letters: a key that is indented with them is of another section."""
+    for found in _OUTSIDE.finditer(text):
+        if found[0][0] in "'\"#" and len(found[0]) > 1:
+            continue
+        at = next((i for i, c in enumerate(found[0]) if c in ODD), None)
+        if at is not None:
+            offset = found.start() + at
+            raise Broken(offset, f"{called(text[offset])} stands here", "write a plain space")
 
 
 def _library(source: str) -> ModuleType:
