@@ -1,6 +1,7 @@
 """Floor 2: one reader and, where it is written, one writer per format; `detect` finds which.
 
-A format is imported only when a file of it is there. Formats do not import each other.
+A format is imported only when a file of it is there. Formats do not import each other, but
+for megatron, whose torch_dist is a DCP.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ FORMATS: Mapping[str, Format] = {
     "deepspeed": Format(
         "deepspeed", "DeepSpeed ZeRO", "zerotools.formats.deepspeed", ("tag", "layout")
     ),
+    "megatron": Format("megatron", "Megatron", "zerotools.formats.megatron"),
     "safetensors": Format("safetensors", "safetensors", "zerotools.formats.safetensors"),
     "torchfile": Format("torchfile", "a torch file", "zerotools.formats.torchfile"),
 }

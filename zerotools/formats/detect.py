@@ -16,6 +16,10 @@ from zerotools.formats.layouts import (
     DCP,
     DCP_METADATA,
     MANIFEST,
+    MEGATRON_FILES,
+    MEGATRON_ITERATION,
+    MEGATRON_RANK,
+    MEGATRON_TRACKER,
     RECORD,
     TORCH_FILE,
     UNFINISHED,
@@ -25,7 +29,7 @@ from zerotools.formats.layouts import (
     is_deepspeed_file,
     names_in,
 )
-from zerotools.io.regular import check_regular
+from zerotools.io.regular import check_regular, read_regular
 
 # A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
@@ -61,7 +65,7 @@ def detect(path: Path) -> Detected:
     if not path.is_dir():
         return _detect_file(path)
     names = names_in(path)
-    found = _detect_here(path, names)
+    found = _detect_here(path, names) or _megatron_run(path, names)
     if found is not None:
         return replace(found, notes=(*found.notes, *_also_below(found, names)))
     _refuse_unfinished(path, names)
@@ -76,6 +80,8 @@ def _detect_file(path: Path) -> Detected:
         return Detected("safetensors", path.parent)
     if path.name.endswith(".bin.index.json"):
         return Detected("torchfile", path.parent)
+    if path.name in MEGATRON_FILES:
+        return _megatron_rank(path.parent)
     if path.name == DCP_METADATA or path.suffix == ".distcp":
         raise BadRequest(f"{path} is one file of a torch DCP checkpoint; name its directory")
     if is_deepspeed_file(path.name):
@@ -101,8 +107,47 @@ def _detect_here(path: Path, names: set[str]) -> Detected | None:
     if not found:
         return None
     taken, *others = found
+    if taken.format == "megatron":
+        return _megatron_rank(path)
     beside = [f"took the {taken.title} in {path}, not the {o.title} beside it" for o in others]
     return Detected(taken.format, path, (*beside, *_other_models(path, names)))
+
+
+def _megatron_rank(path: Path) -> Detected:
+    """One iteration; of one rank's directory the iteration that it is a part of."""
+    if not MEGATRON_RANK.fullmatch(path.resolve().name):
+        return Detected("megatron", path)
+    above = path.resolve().parent
+    return Detected("megatron", above, (f"{path} is one rank's; {above} has those of all",))
+
+
+def _megatron_run(path: Path, names: set[str]) -> Detected | None:
+    """The iteration that the tracker of Megatron's run names, else its newest."""
+    iterations = sorted(
+        (name for name in names if MEGATRON_ITERATION.fullmatch(name) and (path / name).is_dir()),
+        key=lambda name: (name != "release", len(name), name),
+    )
+    found = [name for name in iterations if holds_megatron(path / name)]
+    if not found:
+        return None
+    word = ""
+    if MEGATRON_TRACKER in names:
+        tracked = read_regular(path / MEGATRON_TRACKER, 4096).decode("utf-8", "replace").strip()
+        word = f"iter_{int(tracked):07d}" if re.fullmatch(r"\d{1,12}", tracked) else tracked[:40]
+        if word not in found:
+            raise BadFile(
+                f"{path / MEGATRON_TRACKER} names {word!r}, which {path} does not hold: take "
+                f"{' or '.join(found[-3:])}"
+            )
+    taken = word or found[-1]
+    why = f"which {MEGATRON_TRACKER} names" if word else "the newest"
+    note = (f"took {taken}, {why}, of {len(found)}",) if len(found) > 1 or not word else ()
+    return Detected("megatron", path / taken, note)
+
+
+def holds_megatron(path: Path) -> bool:
+    """Whether the iteration at `path` holds anything of Megatron's."""
+    return any(held.format == "megatron" for held in holds(path, names_in(path)))
 
 
 def _other_models(path: Path, names: set[str]) -> Iterator[str]:

@@ -23,6 +23,11 @@ _TORCH_MODEL = re.compile(
     r"|checkpoint\.pt"
     r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
 )
+MEGATRON_FILES = ("model_optim_rng.pt", "distrib_optim.pt")
+MEGATRON_RANK = re.compile(r"mp_rank_\d{2,4}(_\d{3,5}){0,2}")
+MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
+MEGATRON_ITERATION = re.compile(r"iter_\d{7,}|release")
+_MEGATRON_COMMON = {"common.pt", "metadata.json"}
 
 
 class Held(NamedTuple):
@@ -35,7 +40,9 @@ class Held(NamedTuple):
 def holds(path: Path, names: set[str]) -> Iterator[Held]:
     """The formats that lie in a directory, the one to take first: shards with optimizer state come
     before weights that were exported from them."""
-    if _is_dcp(path, names):
+    if is_megatron(path, names):
+        yield Held("megatron", "Megatron")
+    elif _is_dcp(path, names):
         yield Held("dcp", "torch DCP")
     if _is_deepspeed(path, names):
         yield Held("deepspeed", "DeepSpeed ZeRO")
@@ -59,6 +66,23 @@ def names_in(path: Path) -> set[str]:
 
 def is_deepspeed_file(name: str) -> bool:
     return re.search(r"(mp_rank|expert|layer)_\d+.*_(model|optim)_states\.pt", name) is not None
+
+
+def is_megatron(path: Path, names: set[str]) -> bool:
+    """Whether `path` is one iteration of Megatron's, or has one rank's files: torch_dist (a DCP
+    beside common.pt), other forms of it, or legacy rank files."""
+    if names >= _MEGATRON_COMMON or names >= {DCP_METADATA, "common.pt"}:
+        return True
+    if names & {*MEGATRON_FILES}:
+        return True
+    if any(_has_rank_files(path / name) for name in filter(MEGATRON_RANK.fullmatch, names)):
+        return True
+    in_a_run = MEGATRON_ITERATION.fullmatch(path.name) and (path.parent / MEGATRON_TRACKER).exists()
+    return bool(in_a_run) and DCP_METADATA in names
+
+
+def _has_rank_files(path: Path) -> bool:
+    return any((path / name).exists() for name in MEGATRON_FILES)
 
 
 def fsdp_models(names: set[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target
-from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.dropping import LOOSE, WEIGHTS, lost_attributes
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.io.companions import companions
@@ -92,7 +92,7 @@ def _prepare(
     beside, left = left_behind(source, target)
     known = {dropped.what for dropped in target.dropped}
     more = [*_unlisted(source, training, target), *(d for d in beside if d.what not in known)]
-    target = replace(target, dropped=(*target.dropped, *more))
+    target = replace(target, dropped=(*target.dropped, *more, *lost_attributes(source)))
     notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source), *left]
     return Conversion(drawn(source, target), target, tuple(notes), request)
 

@@ -18,6 +18,7 @@ from zerotools.core.checkpoint import (
     Target,
     Tensor,
 )
+from zerotools.core.dropping import lost_attributes
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.directories import DIRECTORIES, TIED, is_shard, lay_out_each
 from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord
@@ -46,7 +47,9 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
     if isinstance(job, JobRecord):
         target = _lay_out_one(source, destination, world_size=world_size, prefix=f"{DCP}/")
         files, notes = _job_files(source, job.resharded(world_size)), _notes(job, world_size)
-        return replace(_with(target, files), seal=_seal, notes=notes)
+        return replace(
+            _with(target, files), seal=_seal, notes=notes, dropped=lost_attributes(source)
+        )
     one = partial(_lay_out_one, world_size=world_size)
     several = DIRECTORIES in source.origin.details
     target = lay_out_each(source, destination, one) if several else one(source, destination)
@@ -55,7 +58,7 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
         partial(is_shard, source),
         same_ranks=world_size == source.origin.world_size,
     )
-    return replace(_with(target, files), notes=notes)
+    return replace(_with(target, files), notes=notes, dropped=lost_attributes(source))
 
 
 def _lay_out_one(

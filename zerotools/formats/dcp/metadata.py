@@ -22,6 +22,9 @@ from zerotools.io.torchzip.unpickle import loads
 from zerotools.io.torchzip.values import describe
 
 LARGEST_METADATA = 2**30
+# What megatron-core adds: up to 0.14, and 0.16.
+_MEGATRON = frozenset({"mcore_data", "all_local_plans"})
+_FIELDS = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,17 @@ class SavedTensor:
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """One `.metadata`. `blobs` are the values that are no tensors; `paths` is planner_data, the
-    path in the nested state dict that each flat key stands for, None where it was not recorded."""
+    path in the nested state dict that each flat key stands for, None where it was not recorded.
+    `extras` are attributes that torch's own Metadata does not have, and that are not empty;
+    `is_megatron` says that only megatron-core writes such a file."""
 
     tensors: Mapping[str, SavedTensor]
     blobs: Mapping[str, Item]
     paths: Mapping[str, tuple[str | int, ...]] | None = None
     version: str | None = None
     order: tuple[str, ...] = field(default=())
+    extras: tuple[str, ...] = ()
+    is_megatron: bool = False
 
     @property
     def items(self) -> list[tuple[str, Item]]:
@@ -78,7 +85,9 @@ class _Reader:
         self._path = path
 
     def metadata(self, tree: Any) -> Metadata:
-        state = self._state(tree, "Metadata")
+        # megatron-core 0.15 writes a subclass with the same fields.
+        name = "MCoreMetadata" if getattr(tree, "name", None) == "MCoreMetadata" else "Metadata"
+        state = self._state(tree, name)
         entries, stored = state.get("state_dict_metadata"), state.get("storage_data")
         if not isinstance(entries, dict) or not isinstance(stored, dict):
             raise self._bad("has no state_dict_metadata or storage_data")
@@ -99,6 +108,8 @@ class _Reader:
             self._paths(state.get("planner_data")),
             version if isinstance(version, str) else None,
             tuple(entries),
+            tuple(str(key)[:80] for key, value in state.items() if key not in _FIELDS and value),
+            is_megatron=name != "Metadata" or not _MEGATRON.isdisjoint(map(str, state)),
         )
 
     def _items(self, stored: dict[Any, Any]) -> dict[tuple[str, Any], Item]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
+from zerotools.core.dropping import ATTRIBUTES
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.directories import (
     DIRECTORIES,
@@ -28,6 +29,11 @@ from zerotools.io.sources import note_source
 
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 _DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
+_MEGATRON = (
+    "{path} is Megatron torch_dist that lost its common.pt and metadata.json, which zerotools "
+    "recognises and does not convert: its names and shards are Megatron's own; export it with "
+    "Megatron-Bridge to Hugging Face's format, and name that"
+)
 _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json")
 
 
@@ -112,7 +118,10 @@ def _union(parts: list[Metadata], directory: Path) -> Metadata:
             tensors[key] = replace(known, parts=(*known.parts, *more))
         blobs |= {key: item for key, item in part.blobs.items() if key not in blobs}
         paths |= part.paths or {}
-    return Metadata(tensors, blobs, paths or None, parts[0].version, (*tensors, *blobs))
+    extras = tuple(dict.fromkeys(name for part in parts for name in part.extras))
+    order = (*tensors, *blobs)
+    megatron = any(part.is_megatron for part in parts)
+    return Metadata(tensors, blobs, paths or None, parts[0].version, order, extras, megatron)
 
 
 def _within(prefix: str, metadata: Metadata) -> Metadata:
@@ -211,6 +220,7 @@ def _origin(
         "blobs": metadata.blobs,
         "dcp_version": metadata.version,
         TIED: tied,
+        ATTRIBUTES: metadata.extras,
         OPTIMIZERS: named.optimizers,
         NUMBERED: named.numbered,
     }
@@ -244,6 +254,7 @@ def _origin(
         world_size=len(ranks) or None,
         notes=(*named.notes, *notes),
         question=named.question,
+        refusal=_MEGATRON.format(path=path) if metadata.is_megatron else None,
         details=details,
     )
 
