@@ -15,7 +15,9 @@ WEIGHTS = ".safetensors"
 TORCH_FILE = (".pt", ".pth", ".bin", ".ckpt")
 UNFINISHED = re.compile(r"\.tmp-.*|.*\.partial")
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
-_DEEPSPEED_MODEL = re.compile(r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt(-\d+\.\d+)?")
+_DEEPSPEED_FILE = re.compile(
+    r"((bf16_)?zero_pp_rank_\d+_)?mp_rank_\d+_?(model|optim)_states\.pt(-\d+\.\d+)?"
+)
 _FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
 _TORCH_MODEL = re.compile(
     r"(pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
@@ -101,10 +103,10 @@ def _is_dcp(path: Path, names: set[str]) -> bool:
 
 def _is_deepspeed(path: Path, names: set[str]) -> bool:
     """A tag directory, or a save directory with one in it; its reader finds which tag is meant."""
-    if any(map(_DEEPSPEED_MODEL.fullmatch, names)):
+    if any(map(_DEEPSPEED_FILE.fullmatch, names)):
         return True
     inside = (entry for entry in path.iterdir() if entry.is_dir())
-    return any(_DEEPSPEED_MODEL.fullmatch(name) for entry in inside for name in _readable(entry))
+    return any(_DEEPSPEED_FILE.fullmatch(name) for entry in inside for name in _readable(entry))
 
 
 def _readable(path: Path) -> set[str]:

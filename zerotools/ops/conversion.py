@@ -20,6 +20,7 @@ from zerotools.io.cast_torch import cast_for
 from zerotools.io.sources import Sources
 from zerotools.io.staging import partial_of
 from zerotools.ops.execute import Report, execute
+from zerotools.ops.masters import check_copies
 from zerotools.ops.plan import plan, prove_plan
 from zerotools.ops.resuming import identity_of
 from zerotools.ops.tiles import Budget
@@ -128,6 +129,8 @@ def perform(
     sources = Sources(conversion.stamps)
     sources.check()
     prove(conversion)
+    if verify:
+        check_copies(source)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
     with conversion.sums():

@@ -1,4 +1,4 @@
-"""Whether the masters of a checkpoint are those of the weights that were saved with them."""
+"""Whether what a checkpoint has in several places is equal: masters and weights, and copies."""
 
 from __future__ import annotations
 
@@ -16,3 +16,15 @@ def check_masters(checkpoint: Checkpoint) -> None:
         from zerotools.formats.deepspeed.checks import check_weights
 
         check_weights(checkpoint)
+
+
+def check_copies(checkpoint: Checkpoint) -> None:
+    """Compare what other files have of tensors that are read from one.
+
+    Raises:
+        BadFile: two differ, or a file is cut short.
+    """
+    if checkpoint.origin.format == "deepspeed":
+        from zerotools.formats.deepspeed.copies import compare_copies
+
+        compare_copies(checkpoint)

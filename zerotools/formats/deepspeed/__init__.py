@@ -6,6 +6,7 @@ flat      ranges of flat, partitioned vectors as chunks
 geometry  where each parameter lies in the vectors of all ranks: stages 1 and 2, and stage 3
 model     what a `*_model_states.pt` says
 shards    what the `*_optim_states.pt` of all ranks say
+copies    what is in several files and read from one, compared
 saves     which files of a tag that was saved to again belong together
 agreement whether files say of themselves that they are of one save, and in their place
 pipeline  whether layer files and expert files are all there

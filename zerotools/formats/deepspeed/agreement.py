@@ -136,3 +136,20 @@ def saved_as(file: TorchFile) -> str | None:
     """The folder in the archive, which torch names after the file; None where it is not a zip."""
     record = file.records.get("data.pkl")
     return None if record is None else record.name.partition("/")[0]
+
+
+def doubled(shards: Iterable[Shard | None]) -> Iterator[Problem]:
+    """Ranks whose files hold the very bytes of another's, by the checksums of the archives."""
+    known: dict[tuple[int, ...], Shard] = {}
+    for shard in shards:
+        if shard is None or not any(vector.numel for vector in shard.masters):
+            continue
+        crcs = [r.crc for name, r in sorted(shard.file.records.items()) if name.startswith("data/")]
+        first = known.setdefault(tuple(crcs), shard) if len(set(crcs)) > 1 else shard
+        if first is not shard:
+            yield Problem(
+                f"{shard.file.path} holds what {first.file.name} holds: it is another rank's file; "
+                "put the right one there",
+                shard.file.name,
+                blocks=True,
+            )

@@ -23,7 +23,9 @@ def present_shards(columns: Sequence[Column]) -> list[Shard]:
     return [shard for column in columns for shard in column.shards if shard is not None]
 
 
-def origin_of(path: Path, found: Tag, columns: Sequence[Column], merged: Merged) -> Origin:
+def origin_of(
+    path: Path, found: Tag, columns: Sequence[Column], tensor_ranks: int, merged: Merged
+) -> Origin:
     """Where the checkpoint comes from, and the facts that `inspect` shows."""
     model, shards = columns[0].model, present_shards(columns)
     stage = shards[0].stage if shards else 0
@@ -48,6 +50,7 @@ def origin_of(path: Path, found: Tag, columns: Sequence[Column], merged: Merged)
             "data_parallel_size": len(columns[0].shards) or model.data_parallel_size,
             "model_parallel_size": len(columns),
             "columns": columns,
+            "tensor_ranks": tensor_ranks,
         },
     )
 

@@ -76,11 +76,11 @@ def list_files(directory: Path) -> Listing:
 
 
 def is_tag_directory(directory: Path) -> bool:
-    """Whether a directory holds the files of one tag."""
+    """Whether a directory holds the files of one tag, also where all model files are lost."""
     if not directory.is_dir():
         return False
     return any(
-        _MODEL.fullmatch(entry.name) or _SPLIT.fullmatch(entry.name)
+        any(names.fullmatch(entry.name) for names in (_MODEL, _OPTIM, _SPLIT))
         for entry in directory.iterdir()
     )
 

@@ -9,7 +9,12 @@ from pathlib import Path
 from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.formats.deepspeed.agreement import compare_model, compare_shards, misnamed
+from zerotools.formats.deepspeed.agreement import (
+    compare_model,
+    compare_shards,
+    doubled,
+    misnamed,
+)
 from zerotools.formats.deepspeed.column import SIXTEEN_BIT, Column, read_column, whole_tensors
 from zerotools.formats.deepspeed.experts import EXPERTS
 from zerotools.formats.deepspeed.files import Listing
@@ -89,6 +94,7 @@ def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard 
             problems.append(_missing(directory, missing, size))
     found = [shards.get(rank) for rank in range(size)]
     problems += misnamed(shard.file for shard in found if shard is not None)
+    problems += doubled(found)
     problems += compare_shards(found)
     problems += compare_model(save.model, lowest)
     return found

@@ -46,7 +46,9 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     directory = found.directory
     listing = list_files(directory)
     if not listing.models:
-        raise BadFile(f"{directory} has no *_model_states.pt of DeepSpeed")
+        raise BadFile(
+            f"{directory} has optimizer files of DeepSpeed, and its *_model_states.pt are missing"
+        )
     if is_universal(directory):
         return read_universal(path, found, listing)
     problems: list[Problem] = []
@@ -55,7 +57,7 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     return Checkpoint(
         root=directory,
         tensors={**merged.tensors, **holes},
-        origin=origin_of(path, found, columns, merged),
+        origin=origin_of(path, found, columns, tensor_ranks, merged),
         aliases=merged.aliases,
         state=state_of(columns),
         files=_sizes(directory, listing),
