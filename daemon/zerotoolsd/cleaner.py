@@ -38,7 +38,7 @@ class Cleaner:
         self._store = store
         self._announce = announce
         self._turn = asyncio.Lock()
-        self._going: set[int] = set()
+        self._going = set(cleaning.intents(state_dir))
         self._named: dict[int, list[Mention]] = {}
 
     @property
@@ -178,8 +178,10 @@ class Cleaner:
             ) from None
 
     async def _go(self, job: JobRow, request: CleanRequest, files: Files, who: str) -> None:
+        """What was begun and fails is refused to other jobs until it is finished."""
         self._going.add(job.id)
         outputs = request.outputs
+        again = "" if request.logs_only else "; it goes when the daemon starts again, or is cleaned"
         try:
             if not request.logs_only:
                 cleaning.note_intent(self._state_dir, job.id, outputs=outputs)
@@ -189,11 +191,12 @@ class Cleaner:
             if not request.logs_only:
                 self._forget(job, who)
         except OSError as error:
-            raise Stays(f"{error.filename}: {error.strerror}") from None
+            raise Stays(f"{error.filename}: {error.strerror}{again}") from None
         except (sqlite3.OperationalError, Changed) as error:
-            raise Stays(f"its files are gone, its record is not: {error}") from None
+            raise Stays(f"its files are gone, its record is not yet: {error}{again}") from None
         finally:
-            self._going.discard(job.id)
+            if not cleaning.is_noted(self._state_dir, job.id):
+                self._going.discard(job.id)
 
     def _forget(self, job: JobRow, who: str) -> None:
         self._store.remove(job, time.time(), f"removed by {who}")
@@ -215,15 +218,19 @@ class Cleaner:
         try:
             job = self._store.job(job_id)
         except (KeyError, OverflowError):
-            cleaning.forget_intent(self._state_dir, job_id)
+            self._call_off(job_id)
             return
         if job.state not in states.TERMINAL:
             log.error("job %d is %s and is not removed", job_id, job.state)
-            cleaning.forget_intent(self._state_dir, job_id)
+            self._call_off(job_id)
             return
         files = await self._files(job, self._store.attempts(job_id))
         request = CleanRequest(jobs=(job_id,), outputs=outputs)
         await self._go(job, request, files, "a clean that was interrupted")
+
+    def _call_off(self, job_id: int) -> None:
+        cleaning.forget_intent(self._state_dir, job_id)
+        self._going.discard(job_id)
 
     async def keep_up(self, retention: Retention) -> None:
         """Finish what was interrupted; then remove what is older than the settings, for ever."""

@@ -28,7 +28,7 @@ _ATTEMPT = re.compile(r"attempt-[0-9]+")
 _OURS = re.compile(
     r"(attempt|spec|run|exit|request|finder)\.json|progress\.jsonl|lock|stop|notify\.sock"
     r"|(rank-[0-9]+|supervisor|closing)\.log|importable|\..*\.new"
-    r"|(tokens|eval|packs|examples)[^/]*"
+    r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
 )
 """What daemon, supervisor and trainer write into the directory of an attempt."""
 
@@ -205,6 +205,11 @@ def intents(state_dir: Path) -> dict[int, bool]:
         except ValueError:
             found[int(path.name)] = False
     return found
+
+
+def is_noted(state_dir: Path, job_id: int) -> bool:
+    """Whether the removal of the job was begun and is not finished."""
+    return (state_dir / CLEANING / str(job_id)).exists()
 
 
 def forget_intent(state_dir: Path, job_id: int) -> None:

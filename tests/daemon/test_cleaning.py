@@ -17,7 +17,7 @@ import pytest
 
 from tests.daemon.daemons import Daemon, daemon_in, make_job
 from tests.daemon.engines import Running, running
-from tests.daemon.waiting import wait_for
+from tests.daemon.waiting import wait_async, wait_for
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
@@ -333,6 +333,67 @@ def test_a_job_that_names_what_is_being_removed_is_refused(tmp_path: Path) -> No
         await submit(it, output_dir=str(output / "below"))
 
     tell(state, story)
+
+
+def test_what_cannot_be_removed_is_said_and_goes_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    output = state / "jobs" / "1" / "output"
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    async def begin(it: Running) -> None:
+        job = await over(it, step=5)
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", refuse)
+            answer = await clean(it, job, outputs=True)
+        assert answer.kept[0].why == (
+            f"{state}/jobs/1/attempt-1: Permission denied; it goes when the daemon starts again, "
+            "or is cleaned"
+        )
+        with pytest.raises(Conflict, match="is being removed"):
+            await submit(it, output_dir=str(output / "below"))
+
+    async def go_on(it: Running) -> None:
+        async def gone() -> bool:
+            return not await is_known(it, 1)
+
+        await wait_async(gone, "job 1 to be gone")
+        assert not output.exists()
+
+    tell(state, begin)
+    tell(state, go_on)
+
+
+def test_names_that_are_not_utf8_go_like_others(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    async def story(it: Running) -> None:
+        job = await over(it, step=5)
+        odd = os.fsdecode(b"ck-\xe9t\xe9\n\x1b[31m")
+        (state / "jobs" / "1" / "output" / odd).mkdir()
+        (state / "jobs" / "1" / odd).write_bytes(b"weights")
+        answer = await clean(it, job)
+        assert "to remove that too" in answer.kept[0].why
+        answer = await clean(it, job, outputs=True)
+        assert json.loads(json.dumps(answer.to_json()))["jobs"][0]["id"] == job
+        assert list((state / "jobs").iterdir()) == []
+
+    tell(state, story)
+
+
+def test_names_that_only_begin_like_ours_are_the_programs(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = await over(it)
+        kept = it.service.run_dir(job, 1) / "evaluation-model.pt"
+        kept.write_bytes(b"weights")
+        assert ids(await clean(it)) == []
+        kept.rename(kept.with_name("eval.u32.index"))
+        assert ids(await clean(it)) == [job]
+
+    tell(tmp_path / "state", story)
 
 
 def test_other_users_jobs_stay(tmp_path: Path) -> None:
