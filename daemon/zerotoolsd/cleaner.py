@@ -81,7 +81,8 @@ class Cleaner:
             try:
                 job = self._store.job(job_id)
             except (KeyError, OverflowError):
-                found.append(KeptJob(id=job_id, name="", why=f"there is no job {job_id}"))
+                why = f"there is no job {job_id}"
+                found.append(KeptJob(id=job_id, name="", why=why, gone=True))
                 continue
             why = f"it is {job.state}, and only a job that is over goes"
             if job.state in states.TERMINAL:

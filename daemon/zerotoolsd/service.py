@@ -150,11 +150,12 @@ class CleanedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptJob:
-    """A job that was meant and stays; `why` is a sentence."""
+    """A job that was meant and stays; `why` is a sentence. `gone`: there is none of this number."""
 
     id: int
     name: str
     why: str
+    gone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import FakeService
-from zerotoolsd.service import Cleaned, CleanRequest
+from zerotoolsd.service import Cleaned, CleanRequest, Unavailable
 
 
 @pytest.fixture
@@ -104,6 +104,37 @@ def test_what_was_agreed_to_and_stays_is_a_refusal(
     done = zerotools("clean")
     assert done.status == 5
     assert "job 3 (tiny) stays: it is queued" in done.err
+
+
+def test_what_somebody_else_removes_meanwhile_is_done(
+    zerotools: Command, jobs: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Between(Keyboard):
+        """Another clean, while the question is open."""
+
+        def readline(self, *_: object) -> str:
+            del jobs.views[3]
+            return "y\n"
+
+    monkeypatch.setattr("sys.stdin", Between())
+    done = zerotools("clean")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.endswith("removed: 1 job, 3.0 MiB\n")
+
+
+def test_a_daemon_that_goes_away_leaves_word_of_what_is_gone(
+    zerotools: Command, jobs: FakeService
+) -> None:
+    async def fail_at_the_second(request: CleanRequest, *, uid: int) -> Cleaned:
+        if request.jobs == (3,):
+            raise Unavailable("the queue's disk says: full")
+        return await FakeService.clean(jobs, request, uid=uid)
+
+    jobs.clean = fail_at_the_second  # type: ignore[method-assign]  # for this test
+    done = zerotools("clean", "--yes")
+    assert done.status == 5
+    assert "the queue's disk says: full" in done.err
+    assert done.out.endswith("removed: 1 job, 3.0 MiB\n")
 
 
 def test_outputs_are_named_one_by_one(zerotools: Command, jobs: FakeService) -> None:

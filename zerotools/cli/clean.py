@@ -97,10 +97,9 @@ def command(
         _show(found, logs_only)
     stayed = [job for job in found["kept"] if job["id"] in job_ids]
     if not dry_run and found["jobs"] and (yes or _agreed(found)):
-        found, late = _remove(client, found, outputs=outputs, logs_only=logs_only)
+        gone, late = _remove(client, found, outputs=outputs, logs_only=logs_only, quiet=as_json)
         stayed += late
-        if not as_json:
-            click.echo(_removed(found))
+        found = {"jobs": gone, "kept": [*found["kept"], *late]}
     if as_json:
         render.print_json({**found, "dry_run": dry_run})
     sys.stdout.flush()
@@ -153,26 +152,30 @@ def _agreed(found: Answer) -> bool:
 
 
 def _remove(
-    client: DaemonClient, found: Answer, *, outputs: bool, logs_only: bool
-) -> tuple[Answer, list[Answer]]:
-    """Remove just those that were shown, as nothing else has been agreed to; and what stayed."""
-    gone, stayed = [], []
+    client: DaemonClient, found: Answer, *, outputs: bool, logs_only: bool, quiet: bool
+) -> tuple[list[Answer], list[Answer]]:
+    """Remove just those that were shown, as nothing else has been agreed to; those that are gone,
+    and those that stayed. What somebody else has removed meanwhile is neither."""
+    gone: list[Answer] = []
+    stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]
-    # What two jobs wrote together goes with both; else one request for each, so that none is long.
-    for ids in [together] if outputs else [[job_id] for job_id in together]:
-        answer = client.clean({"jobs": ids, "outputs": outputs, "logs_only": logs_only})
-        gone += answer["jobs"]
-        stayed += answer["kept"]
-    return {"jobs": gone, "kept": [*found["kept"], *stayed]}, stayed
-
-
-def _removed(found: Answer) -> str:
-    count, size = len(found["jobs"]), sum(job["size_bytes"] for job in found["jobs"])
-    return f"removed: {count} job{'s' if count != 1 else ''}, {render.size(size)}"
+    try:
+        # What two jobs wrote together goes with both; else one request for each, none of them long.
+        for ids in [together] if outputs else [[job_id] for job_id in together]:
+            answer = client.clean({"jobs": ids, "outputs": outputs, "logs_only": logs_only})
+            gone += answer["jobs"]
+            stayed += [job for job in answer["kept"] if not job["gone"]]
+    finally:
+        if not quiet:
+            size = render.size(sum(job["size_bytes"] for job in gone))
+            click.echo(f"removed: {len(gone)} job{'s' if len(gone) != 1 else ''}, {size}")
+    return gone, stayed
 
 
 def _refuse(stayed: Sequence[Answer]) -> None:
     """What was named, or agreed to, and stays all the same."""
     if stayed:
-        said = "; ".join(f"{_named(job)} stays: {job['why']}" for job in stayed)
-        raise DaemonRefused(said, status=409, code="conflict")
+        said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MOST_KEPT]]
+        if len(stayed) > MOST_KEPT:
+            said.append(f"{len(stayed) - MOST_KEPT} more stay")
+        raise DaemonRefused("; ".join(said), status=409, code="conflict")

@@ -189,7 +189,8 @@ class FakeService:
         for job_id in request.jobs or sorted(self.views):
             view = self.views.get(job_id)
             if view is None:
-                kept.append(KeptJob(id=job_id, name="", why=f"there is no job {job_id}"))
+                why = f"there is no job {job_id}"
+                kept.append(KeptJob(id=job_id, name="", why=why, gone=True))
             elif view.state not in TERMINAL:
                 if request.jobs:
                     why = f"it is {view.state}, and only a job that is over goes"
