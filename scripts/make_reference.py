@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, is_dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -17,6 +17,7 @@ import click
 
 from zerotools.cli.commands import SECTIONS
 from zerotools.cli.main import build
+from zerotools.jobs.schema import keys_of
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd.app import make_parser
 from zerotoolsd.config import Config
@@ -97,12 +98,18 @@ jobs/ID/attempt-N/         one start of a job:
   rank-K.log               output of rank K
   progress.jsonl           what the ranks told, one JSON object per line
   exit.json                how it ended
+jobs/ID/held.log           why the job was held, if it was, with the traceback
 jobs/ID/output/            checkpoints of a job without `output_dir`
 cleaning/ID                a job that is being removed
 ```
 
-A queue that cannot be read stops the daemon: it never starts an empty one over it. A queue that a
-newer version wrote is refused and left alone.
+A queue that cannot be read stops the daemon: it never starts an empty one over it. A queue that an
+older version wrote is opened, after a copy, and every job in it goes on by the rules under which it
+was accepted. A queue that a newer version wrote is refused and left alone.
+
+A job with which something unexpected happens, or that another version queued and this one cannot
+read, is **held** with the reason, and the others go on. `zerotools resume` lets it go on where it
+was, `zerotools cancel` ends it.
 
 Nothing of this is removed by itself until `[retention]` says so: see [Remove what old jobs
 left](../how-to/clean-up.md).
@@ -146,7 +153,7 @@ def _table(title: str, spec: type) -> Iterator[str]:
     yield "| key | type | default | meaning |"
     yield "|---|---|---|---|"
     hints = get_type_hints(spec)
-    for field in fields(spec):
+    for field in keys_of(spec):
         hint = hints[field.name]
         if is_dataclass(hint):
             continue
@@ -178,7 +185,7 @@ def _default(field: Field[Any]) -> str:
             return f"`{list(value)}`"
         return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
     if field.default_factory is not MISSING:
-        return "`{}`"
+        return field.metadata["shown"] or "`{}`"
     return "required"
 
 

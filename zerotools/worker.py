@@ -132,7 +132,7 @@ class Worker:
         """See the function of this name."""
         if self._run_dir is None or self._rank:
             return
-        where = os.path.abspath(os.fspath(path))  # noqa: PTH100  # links stay as they are
+        where = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # links stay as they are
         number = self._step if step is None else int(step)
         self._send({"event": "checkpoint", "step": number, "path": where}, wait=True)
         if self._metrics is not None:

@@ -11,6 +11,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.convert import build, show
 from zerotools.jobs.durations import seconds_of
 from zerotools.jobs.schema import key
+from zerotools.sensors.cores import usable_cores
 from zerotoolsd.lifecycle import RetryPolicy
 
 
@@ -18,7 +19,12 @@ from zerotoolsd.lifecycle import RetryPolicy
 class Limits:
     """`[limits]`: how much of the machine the jobs may have."""
 
-    cpu_ranks: int = key('Ranks of all running `device = "cpu"` jobs together.', default=8, least=0)
+    cpu_ranks: int = key(
+        'Ranks of all running `device = "cpu"` jobs together.',
+        factory=usable_cores,
+        shown="the cores that the daemon may use",
+        least=0,
+    )
     foreign_memory_bytes: int = key(
         "A GPU on which others than our jobs hold more than this is not used.",
         default=512 * 2**20,

@@ -18,17 +18,27 @@ from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
-from zerotools.jobs.spec import JobSpec
-from zerotoolsd import crashpoints, launch, lifecycle, reattach, timelimit, told
+from zerotoolsd import (
+    clocks,
+    crashpoints,
+    ending,
+    launch,
+    lifecycle,
+    parking,
+    reattach,
+    timelimit,
+    told,
+)
 from zerotoolsd.cleaner import Cleaner
+from zerotoolsd.clocks import Moment
 from zerotoolsd.config import Config
-from zerotoolsd.lifecycle import Admit, Cancel, Ended, Retry, Standing, Started
+from zerotoolsd.lifecycle import Admit, Cancel, Hold, Resume, Retry, Standing, Started
 from zerotoolsd.machine import Machine
-from zerotoolsd.scheduler import Request, Start, tick
-from zerotoolsd.store.rows import LAUNCHING, AttemptRow, JobRow
+from zerotoolsd.parking import Parking, Touch
+from zerotoolsd.placement import Placement
+from zerotoolsd.scheduler import Start
+from zerotoolsd.store.rows import LAUNCHING, AttemptRow, JobRow, Lease, UnreadableSpec
 from zerotoolsd.store.store import Store
-from zerotoolsd.supervisor.plan import ATTEMPT
-from zerotoolsd.supervisor.procfs import boot_id, read_process
 from zerotoolsd.watcher import OnOver, Watcher
 
 POLL_SECONDS = 2.0
@@ -38,12 +48,6 @@ FAULT_SECONDS = 1.0
 """How often what could not be done is tried again."""
 
 log = logging.getLogger(__name__)
-
-
-def request_of(job_id: int, spec: JobSpec) -> Request:
-    """What the scheduler has to find for a job."""
-    gpus = None if spec.device == "cpu" else (spec.gpus if spec.gpus is not None else 1)
-    return Request(job_id=job_id, world_size=spec.world_size, gpus=gpus)
 
 
 class Engine:
@@ -58,6 +62,7 @@ class Engine:
         machine: Machine,
         command: launch.RankCommand = launch.trainer_command,
         umask: int = 0o022,
+        touch: Touch = lambda job_id, doing: None,
     ) -> None:
         self.state_dir = state_dir
         self.store = store
@@ -68,9 +73,13 @@ class Engine:
         self._command = command
         self._umask = umask
         self._policy = config.retry.policy()
-        self._watcher = Watcher(self._over)
+        self._parking = Parking(self.jobs_dir, self._hold, touch)
+        self._guard = self._parking.guard
+        self._placement = Placement(store, self._parking, config.limits)
+        self._watcher = Watcher(self._over, self._guard)
+        self._left: list[int] = []
+        """Jobs whose last attempt is to be taken up."""
         self._wake = asyncio.Event()
-        self._requests: dict[int, Request] = {}
         self._expired: set[str] = set()
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
         self.cleaner = Cleaner(state_dir, store, self.announce)
@@ -82,7 +91,7 @@ class Engine:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take up what runs, then schedule until `stop` is set. Jobs go on afterwards."""
-        self.recover()
+        self._recover()
         stopping = asyncio.create_task(stop.wait())
         cleaning = asyncio.create_task(self.cleaner.keep_up(self.config.retention))
         try:
@@ -104,85 +113,69 @@ class Engine:
             return await self._step()
         except sqlite3.OperationalError as error:
             log.error("the queue cannot be written now, next try in %g s: %s", FAULT_SECONDS, error)
-            return FAULT_SECONDS
+        except Exception:  # no job's, or it would be held; the jobs that run go on meanwhile
+            log.exception("a defect in zerotoolsd: next try in %g s", FAULT_SECONDS)
+        return FAULT_SECONDS
 
     async def _step(self) -> float:
         """One round; returns the seconds until the next is due by itself."""
+        all_held = self._parking.settle()
+        self._take_up_left()
         for attempt, record in list(self._unsettled.values()):
             self._over(attempt, record)
-        now = time.time()
-        pauses = [IDLE_SECONDS, *self._retry_due(now), *self._stop_expired(now)]
+        pauses = [IDLE_SECONDS, *self._retry_due(time.time()), *self._stop_expired(clocks.now())]
         queued = list(reversed(self.store.jobs([states.QUEUED])))
         if queued:
             pauses.append(await self._schedule(queued))
         else:
             self.waits = {}
-        if self._release_freed() or self._unsettled:
+        if self._release_freed() or self._unsettled or not all_held:
             pauses.append(FAULT_SECONDS)
         return min(pauses)
 
     def _retry_due(self, now: float) -> list[float]:
         """Queue the jobs whose wait is over; the seconds that the others still wait."""
-        waits = []
+        waits: list[float] = []
         for job in self.store.jobs([states.WAITING_RETRY]):
-            wait = (job.standing.eligible_at or now) - now
-            # A wait longer than the longest means that the clock was set back.
-            if 0 < wait <= self._policy.most_seconds:
-                waits.append(wait)
-            else:
-                self._move(job, self._advance(job, Retry()), states.RETRY)
+            with self._guard(job.id, parking.RETRYING) as reach:
+                reach()
+                wait = (job.standing.eligible_at or now) - now
+                # A wait longer than the longest means that the clock was set back.
+                if 0 < wait <= self._policy.most_seconds:
+                    waits.append(wait)
+                else:
+                    self._move(job, self._advance(job, Retry()), states.RETRY)
         return waits
 
-    def _stop_expired(self, now: float) -> list[float]:
+    def _stop_expired(self, now: Moment) -> list[float]:
         """Ask jobs whose time limit is over to save and stop; the seconds that others have left."""
-        left = []
+        left: list[float] = []
         for job in self.store.jobs([states.RUNNING]):
-            attempts = self.store.attempts(job.id)
-            seconds = timelimit.seconds_left(_readable_spec(job), attempts, now)
-            if seconds is not None and seconds > 0:
-                left.append(seconds)
-            elif seconds is not None and attempts[-1].token not in self._expired:
-                self._expired.add(attempts[-1].token)
-                self._watcher.request_stop(attempts[-1], timelimit.REASON)
+            with self._guard(job.id, parking.TIMING) as reach:
+                reach()
+                attempts = self.store.attempts(job.id)
+                seconds = timelimit.seconds_left(job.reading.spec, attempts, now)
+                if seconds is not None and seconds > 0:
+                    left.append(seconds)
+                elif seconds is not None and attempts[-1].token not in self._expired:
+                    self._expired.add(attempts[-1].token)
+                    self._watcher.request_stop(attempts[-1], timelimit.REASON)
         return left
 
     async def _schedule(self, queued: list[JobRow]) -> float:
         jobs = {job.id: job for job in queued}
-        requests = self._requests_of(queued)
+        requests = self._placement.requests_of(queued)
         wants_gpus = any(request.gpus is not None for request in requests)
         snapshot = await self.machine.snapshot() if wants_gpus else None
-        decisions = tick(
-            requests,
-            now=time.time(),
-            snapshot=snapshot,
-            leases=self.store.leases(),
-            cpu_ranks_used=self._cpu_ranks_used(),
-            limits=self.config.limits,
-        )
+        decisions = self._placement.decide(requests, snapshot)
         self.waits = decisions.waits
         for start in decisions.starts:
             # It may have been cancelled while the snapshot was taken.
             if self.store.job(start.job_id).state == states.QUEUED:
-                self._launch(jobs[start.job_id], start)
+                with self._guard(start.job_id, parking.STARTING) as reach:
+                    reach()
+                    self._launch(jobs[start.job_id], start)
         return POLL_SECONDS if wants_gpus and decisions.waits else IDLE_SECONDS
-
-    def _requests_of(self, queued: list[JobRow]) -> list[Request]:
-        """What each job needs, worked out once; a job that cannot be read any more is given up."""
-        known, self._requests = self._requests, {}
-        for job in queued:
-            try:
-                self._requests[job.id] = known.get(job.id) or request_of(job.id, job.spec)
-            except ZerotoolsError as error:
-                self._give_up(job, str(error))
-        return list(self._requests.values())
-
-    def _cpu_ranks_used(self) -> int:
-        specs = map(_readable_spec, self.store.jobs(states.ACTIVE))
-        return sum(spec.world_size for spec in specs if spec and spec.device == "cpu")
-
-    def _give_up(self, job: JobRow, why: str) -> None:
-        ended = Ended(outcome=lifecycle.BAD_JOB, cause=why, saved_step=0, max_restarts=0)
-        self._move(job, self._advance(job, ended), states.GAVE_UP)
 
     def _launch(self, job: JobRow, start: Start) -> None:
         attempts = self.store.attempts(job.id)
@@ -219,22 +212,23 @@ class Engine:
             cause = f"could not be started: {error.strerror}: {error.filename}"
             failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
             return
+        except UnreadableSpec:
+            raise
         except ZerotoolsError as error:
             failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
             return
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
-        self._mark_running(attempt)
+        self._mark_running(attempt, clocks.now())
 
-    def _mark_running(self, attempt: AttemptRow) -> None:
+    def _mark_running(self, attempt: AttemptRow, began: Moment) -> None:
         job = self.store.job(attempt.job_id)
-        if attempt.state != LAUNCHING:
+        if attempt.state != LAUNCHING and job.state != states.LAUNCHING:
             return
         after = self._advance(job, Started())
-        now = time.time()
-        with self.store.change(
-            job, after, states.STARTED, now=now, attempt=attempt.number
-        ) as change:
-            change.attempt_started(attempt.number, now)
+        now, number = time.time(), attempt.number
+        with self.store.change(job, after, states.STARTED, now=now, attempt=number) as change:
+            if attempt.state == LAUNCHING:
+                change.attempt_started(number, began)
         self._published(job, after)
 
     def why_it_waits(self, job: JobRow) -> str | None:
@@ -250,13 +244,55 @@ class Engine:
 
     def cancel(self, job: JobRow, who: str) -> None:
         """End the job. Raises NotAllowed: it is over."""
-        after = self._advance(job, Cancel(who=who))
-        attempts = self.store.attempts(job.id)
+        event = Cancel(who=who, live=bool(self.store.open_tokens(job.id)))
+        after = self._advance(job, event)
         if job.state != states.STOPPING:
-            self._move(job, after, states.CANCEL)
+            self._move(job, after, lifecycle.name_of(job.standing, event))
             crashpoints.reach(crashpoints.CANCEL_COMMITTED)
-        if after.state == states.STOPPING:
-            self._watcher.request_stop(attempts[-1], "cancel")
+        if after.state == states.STOPPING and job.state == states.HELD:
+            self._left.append(job.id)
+            self._take_up_left()
+        elif after.state == states.STOPPING:
+            with self._guard(job.id, parking.STOPPING) as reach:
+                reach()
+                self._watcher.request_stop(self.store.attempts(job.id)[-1], "cancel")
+
+    def go_on(self, job: JobRow) -> None:
+        """Take a held job up where it was held. Raises NotAllowed: it is not held."""
+        event = Resume(live=bool(self.store.open_tokens(job.id)))
+        self._move(job, self._advance(job, event), lifecycle.name_of(job.standing, event))
+        if event.live:
+            self._left.append(job.id)
+            self._take_up_left()
+
+    def _hold(self, job_id: int, why: str) -> None:
+        """Set the job aside; one that is to end is ended, whatever its record says."""
+        job = self.store.job(job_id)
+        if job.state in states.TERMINAL:
+            return
+        if job.state == states.STOPPING and self._end_by_force(job, why):
+            return
+        after = self._advance(job, Hold(why=why))
+        if after != job.standing:
+            self._move(job, after, states.HOLD)
+
+    def _end_by_force(self, job: JobRow, why: str) -> bool:
+        """Kill what is left of a cancelled job and be done with it; whether that was possible."""
+        try:
+            tokens = self.store.open_tokens(job.id)
+            strays = [process for token in tokens for process in reattach.kill_strays(token)]
+            record = ending.by_force(strays, why)
+            after = self._advance(job, ending.ended(job, record, asked=False))
+            now = time.time()
+            with self.store.change(job, after, states.CRASHED, now=now) as change:
+                change.open_attempts_ended(now, record, ending.held_by(record))
+        except sqlite3.OperationalError:
+            raise
+        except Exception:  # it is held instead
+            log.exception("job %d cannot be ended by force", job.id)
+            return False
+        self._published(job, after)
+        return True
 
     def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         """Commit an attempt's end; what cannot be committed now is tried again."""
@@ -265,7 +301,9 @@ class Engine:
             self._unsettled[attempt.token] = (attempt, record)
             self._wake.set()
         try:
-            self._commit_end(attempt, record)
+            with self._guard(attempt.job_id, parking.ENDING) as reach:
+                reach()
+                self._commit_end(attempt, record)
         except sqlite3.OperationalError as error:
             log.error("the end of job %d cannot be recorded yet: %s", attempt.job_id, error)
         else:
@@ -273,50 +311,71 @@ class Engine:
             self._expired.discard(attempt.token)
 
     def _commit_end(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        job = self.store.job(attempt.job_id)
-        outcome, spec = record.get("outcome"), _readable_spec(job)
-        end = Ended(
-            outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
-            cause=str(record.get("cause")),
-            saved_step=_saved_step(record),
-            max_restarts=spec.max_restarts if spec else 0,
-            time_limit=timelimit.that_ended(spec, record, asked=attempt.token in self._expired),
-            note=_what_failed_after(record),
-        )
+        job, now = self.store.job(attempt.job_id), time.time()
+        if attempt.token not in self.store.open_tokens(job.id):
+            return  # it was ended by force
+        end = ending.ended(job, record, asked=attempt.token in self._expired)
         after, kind = self._advance(job, end), lifecycle.name_of(job.standing, end)
-        stuck = [f"pid {process['pid']}" for process in record.get("unkillable", ())]
-        now = time.time()
-        with self.store.change(job, after, kind, now=now, attempt=attempt.number) as change:
-            change.attempt_ended(attempt.number, now, record, ", ".join(stuck) or None)
+        when = timelimit.end_of(record, attempt.began, now)
+        with self.store.change(
+            job, after, kind, now=now, attempt=attempt.number, ended=when
+        ) as change:
+            change.attempt_ended(attempt.number, when, record, ending.held_by(record))
         self._published(job, after)
 
     def _release_freed(self) -> bool:
         """Free the GPUs whose last process is gone at last; whether some are still held."""
         held = [lease for lease in self.store.leases() if lease.held_by is not None]
         for lease in held:
-            attempt = self.store.attempts(lease.job_id)[lease.attempt - 1]
-            stuck = (attempt.result or {}).get("unkillable", ())
-            if not any(_still_there(process) for process in stuck):
-                self.store.release(lease, time.time())
+            with self._guard(lease.job_id, parking.RELEASING) as reach:
+                reach()
+                self._release_if_free(lease)
         return bool(held)
 
-    def recover(self) -> None:
-        """Take up every attempt that the last daemon left."""
-        for job in reversed(self.store.jobs(states.ACTIVE)):
-            attempt = self.store.attempts(job.id)[-1]
-            found = _look(attempt)
-            log.info(
-                "job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__
-            )
-            if isinstance(found, reattach.NeverStarted) and job.state != states.STOPPING:
-                # The supervisor may still be on its way; of two, the lock lets one through.
-                self._begin(attempt, self._watcher.give_up)
-                continue
-            if isinstance(found, reattach.Alive):
-                self._mark_running(attempt)
-            self._watcher.adopt(attempt, found)
-            if job.state == states.STOPPING:
-                self._watcher.request_stop(attempt, "cancel")
+    def _release_if_free(self, lease: Lease) -> None:
+        attempt = self.store.attempts(lease.job_id)[lease.attempt - 1]
+        stuck = (attempt.result or {}).get("unkillable", ())
+        if not any(ending.still_there(process) for process in stuck):
+            self.store.release(lease, time.time())
+
+    def _recover(self) -> None:
+        """Note every attempt that the last daemon left; the first round takes them up."""
+        wanted = (*states.ACTIVE, states.HELD)
+        self._left = [job.id for job in reversed(self.store.jobs(wanted))]
+
+    def _take_up_left(self) -> None:
+        while self._left:
+            with self._guard(self._left[0], parking.TAKING_UP) as reach:
+                reach()
+                self._take_up(self.store.job(self._left[0]))
+            del self._left[0]
+
+    def _take_up(self, job: JobRow) -> None:
+        attempts, is_open = self.store.attempts(job.id), bool(self.store.open_tokens(job.id))
+        if job.state in states.TERMINAL or (job.state == states.HELD and not is_open):
+            return
+        if not is_open:
+            raise LookupError(f"it is {job.state}, and none of its attempts is")
+        attempt = attempts[-1]
+        if not self._watcher.watches(attempt):
+            self._find_again(job, attempt)
+        elif job.state == states.LAUNCHING:
+            self._mark_running(attempt, clocks.now())
+        if self.store.job(job.id).state == states.STOPPING:
+            self._watcher.request_stop(attempt, "cancel")
+
+    def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
+        found = reattach.look_at(attempt)
+        log.info("job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__)
+        if isinstance(found, reattach.NeverStarted) and job.state == states.HELD:
+            return
+        if isinstance(found, reattach.NeverStarted) and job.state != states.STOPPING:
+            # The supervisor may still be on its way; of two, the lock lets one through.
+            self._begin(attempt, self._watcher.give_up)
+            return
+        if isinstance(found, reattach.Alive):
+            self._mark_running(attempt, found.began or clocks.now())
+        self._watcher.adopt(attempt, found)
 
     def _advance(self, job: JobRow, event: lifecycle.Event) -> Standing:
         return lifecycle.advance(job.standing, event, now=time.time(), policy=self._policy)
@@ -336,43 +395,3 @@ class Engine:
         self.changed.set()
         self.changed = asyncio.Event()
         self._wake.set()
-
-
-def _look(attempt: AttemptRow) -> reattach.Finding:
-    run_dir = Path(attempt.run_dir)
-    found = reattach.look(run_dir, attempt.token)
-    if not isinstance(found, reattach.NeverStarted) or attempt.state == LAUNCHING:
-        return found
-    try:
-        prepared = (run_dir / ATTEMPT).exists()
-    except OSError as error:
-        return reattach.Unreadable(f"{error.filename}: {error.strerror}")
-    # It was written before the attempt was started: if it is gone, someone has removed it since.
-    return found if prepared else reattach.Gone("its run directory was removed")
-
-
-def _readable_spec(job: JobRow) -> JobSpec | None:
-    """None: another version queued the job, and this one cannot read it."""
-    try:
-        return job.spec
-    except ZerotoolsError as error:
-        log.warning("%s", error)
-        return None
-
-
-def _what_failed_after(record: Mapping[str, Any]) -> str | None:
-    closing = record.get("closing")
-    why = closing.get("why") if isinstance(closing, Mapping) else None
-    return None if why is None else f"all its steps are done and saved; the export failed: {why}"
-
-
-def _saved_step(record: Mapping[str, Any]) -> int:
-    checkpoint = record.get("checkpoint")
-    return int(checkpoint["step"]) if isinstance(checkpoint, Mapping) else 0
-
-
-def _still_there(process: Mapping[str, Any]) -> bool:
-    now = read_process(int(process["pid"]))
-    if process.get("boot_id", boot_id()) != boot_id():
-        return False
-    return now is not None and now.start_ticks == process["start_ticks"]

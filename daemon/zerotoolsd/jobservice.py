@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sqlite3
 import sys
@@ -19,13 +20,15 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.versions import API_VERSION
 from zerotoolsd import checkpoints, preflight, told
 from zerotoolsd.cleaning import mentions
-from zerotoolsd.engine import Engine, request_of
+from zerotoolsd.engine import Engine
 from zerotoolsd.interpreter import Needs, check_interpreter, needs_of
 from zerotoolsd.launch import base_environment
 from zerotoolsd.lifecycle import NotAllowed
 from zerotoolsd.patience import within
+from zerotoolsd.placement import request_of
 from zerotoolsd.rehearsal import rehearse
 from zerotoolsd.scheduler import impossible
 from zerotoolsd.service import (
@@ -39,7 +42,9 @@ from zerotoolsd.service import (
     Unavailable,
 )
 from zerotoolsd.store.rows import JobRow
-from zerotoolsd.views import job_view
+from zerotoolsd.views import bare_view, job_view
+
+log = logging.getLogger(__name__)
 
 _LARGEST_ID = 2**63 - 1
 
@@ -76,8 +81,8 @@ class EngineService:
     ) -> tuple[JobView, bool]:
         """See `JobService`."""
         self._check_uid(uid)
-        text = json.dumps(job_to_dict(spec), sort_keys=True)
         place, named = None, []
+        text = json.dumps(job_to_dict(spec))
         if self._store.by_key(uid, idempotency_key) is None:
             await self._check(spec)
             place = await self._place_of(spec)
@@ -90,7 +95,7 @@ class EngineService:
             job, new = self._store.submit(
                 uid=uid,
                 name=spec.name,
-                spec_text=text,
+                spec=spec,
                 output_dir=spec.output_dir,
                 default_output=self._engine.jobs_dir,
                 idempotency_key=idempotency_key,
@@ -154,7 +159,8 @@ class EngineService:
         for job in self._unfinished():
             if job.id not in self._places:
                 place = os.path.normpath(job.output_dir)
-                with suppress(TimeoutError):
+                # A path that an odd record holds is compared as it is.
+                with suppress(TimeoutError, OSError, ValueError):
                     place = await within(1, os.path.realpath, job.output_dir)
                 self._places[job.id] = place
         return await self._look(spec, os.path.realpath, spec.output_dir)
@@ -193,12 +199,16 @@ class EngineService:
             raise NotFound(f"there is no job {job_id}") from None
 
     def _view(self, job: JobRow) -> JobView:
-        return job_view(
-            job,
-            self._store.attempts(job.id),
-            self._engine.why_it_waits(job),
-            quiet_seconds=self._engine.config.watch.no_progress_seconds,
-        )
+        try:
+            return job_view(
+                job,
+                self._store.attempts(job.id),
+                self._engine.why_it_waits(job),
+                quiet_seconds=self._engine.config.watch.no_progress_seconds,
+            )
+        except Exception as error:  # one odd record must not hide all other jobs of a listing
+            log.exception("job %d cannot be shown whole", job.id)
+            return bare_view(job, f"{type(error).__name__}: {error}")
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
         """See `JobService`."""
@@ -220,6 +230,8 @@ class EngineService:
         job = self._find(job_id)
         if uid not in (job.uid, os.geteuid(), 0):
             raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
+        if job.state == states.HELD:
+            return self._go_on(job)
         if job.state not in states.TERMINAL:
             raise Conflict(f"job {job_id} is not over: it is {job.state}")
         if (
@@ -239,6 +251,17 @@ class EngineService:
             spec = replace(spec, resume_from=job.output_dir)
         view, _ = await self.submit(spec, uid=uid, idempotency_key=None)
         return view
+
+    def _go_on(self, job: JobRow) -> JobView:
+        if not self._store.open_tokens(job.id):
+            _ = job.spec  # it would be held again at once, for the same reason
+        try:
+            self._engine.go_on(job)
+        except sqlite3.OperationalError as error:
+            raise Unavailable(
+                f"job {job.id} cannot be resumed: the queue's disk says: {error}"
+            ) from None
+        return self._view(self._find(job.id))
 
     async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
         """See `JobService`."""
@@ -283,6 +306,7 @@ class EngineService:
             "pid": os.getpid(),
             "schema": self._store.schema,
             "uptime_seconds": time.monotonic() - self._started,
+            "api_versions": [API_VERSION],
         }
 
 

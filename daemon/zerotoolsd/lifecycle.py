@@ -70,9 +70,27 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Somebody wants the job to end; `who` completes "cancelled by"."""
+    """Somebody wants the job to end; `who` completes "cancelled by".
+
+    `live`: an attempt of a held job is not known to be over.
+    """
 
     who: str
+    live: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """The daemon cannot go on with the job; `why` is one sentence."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Somebody wants a held job to go on. `live` as of Cancel."""
+
+    live: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +103,8 @@ class Ended:
     """The attempt is over: one of OUTCOMES, `cause` in one sentence, and the newest saved step.
 
     `time_limit` is that of the job, in words, where it was asked to stop at it; `note` says what
-    went wrong after a good end.
+    went wrong after a good end. `unreadable` says why the job cannot be read, and so not be started
+    again.
     """
 
     outcome: str
@@ -94,9 +113,10 @@ class Ended:
     max_restarts: int
     time_limit: str | None = None
     note: str | None = None
+    unreadable: str | None = None
 
 
-Event = Admit | Started | Cancel | Retry | Ended
+Event = Admit | Started | Cancel | Retry | Hold | Resume | Ended
 
 
 def advance(job: Standing, event: Event, *, now: float, policy: RetryPolicy) -> Standing:
@@ -106,6 +126,8 @@ def advance(job: Standing, event: Event, *, now: float, policy: RetryPolicy) -> 
     state = _follow(job.state, name_of(job, event))
     if isinstance(event, Cancel):
         return replace(job, state=state, reason=f"cancelled by {event.who}", eligible_at=None)
+    if isinstance(event, Hold):
+        return replace(job, state=state, reason=event.why, eligible_at=None)
     if isinstance(event, Started):
         return replace(job, state=state)
     return replace(job, state=state, reason=None, eligible_at=None)
@@ -119,17 +141,23 @@ def name_of(job: Standing, event: Event) -> str:
         case Started():
             return states.STARTED
         case Cancel():
-            return states.CANCEL
+            return states.STOP if event.live and job.state == states.HELD else states.CANCEL
+        case Hold():
+            return states.HOLD
+        case Resume():
+            return states.TAKE_UP if event.live else states.RESUME
         case Retry():
             return states.RETRY
         case Ended(outcome="finished"):
             return states.FINISHED
         case Ended(outcome="stopped", time_limit=None):
             return states.STOPPED
-    if event.outcome in _HOPELESS or job.state == states.QUEUED:
+    if event.outcome in _HOPELESS:
         return states.GAVE_UP
     if event.time_limit is not None:
         return states.EXPIRED
+    if event.unreadable is not None and job.state != states.STOPPING:
+        return states.HOLD
     progressed = event.saved_step > job.best_step
     used = 0 if progressed else job.restarts_used
     return states.CRASHED if used < event.max_restarts else states.GAVE_UP
@@ -157,6 +185,8 @@ def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> St
 def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | None:
     if state == states.SUCCEEDED:
         return end.note
+    if state == states.HELD:
+        return f"{end.cause}; {end.unreadable or job.reason}"
     if state == states.CANCELLED:
         return f"{job.reason or 'cancelled'}; {end.cause}"
     if state == states.HALTED:

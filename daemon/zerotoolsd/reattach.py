@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotoolsd.clocks import Moment, began_of
+from zerotoolsd.store.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.plan import EXIT, LOCK, RUN
+from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, LOCK, RUN
 from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
 
 MOST_LOOKS = 20
@@ -25,9 +27,10 @@ class Over:
 
 @dataclass(frozen=True)
 class Alive:
-    """Its supervisor runs; the holder of `pidfd` closes it."""
+    """Its supervisor runs, since `began` if it says so; the holder of `pidfd` closes it."""
 
     pidfd: int
+    began: Moment | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,20 @@ class Unreadable:
 Finding = Over | Alive | Starting | NeverStarted | Gone | Unreadable
 
 
+def look_at(attempt: AttemptRow) -> Finding:
+    """What has become of an attempt that an earlier daemon left."""
+    run_dir = Path(attempt.run_dir)
+    found = look(run_dir, attempt.token)
+    if not isinstance(found, NeverStarted) or attempt.state == LAUNCHING:
+        return found
+    try:
+        prepared = (run_dir / ATTEMPT).exists()
+    except OSError as error:
+        return Unreadable(f"{error.filename}: {error.strerror}")
+    # It was written before the attempt was started: if it is gone, someone has removed it since.
+    return found if prepared else Gone("its run directory was removed")
+
+
 def look(run_dir: Path, token: str) -> Finding:
     """What has become of the attempt that was given `token`."""
     try:
@@ -84,7 +101,7 @@ def _look(run_dir: Path, token: str) -> Finding:
         return _over(run_dir, token) or Gone("the machine was restarted")
     pidfd = open_process(*_identity(run, RUN))
     if pidfd is not None:
-        return Alive(pidfd)
+        return Alive(pidfd, began_of(run))
     return _over(run_dir, token) or Gone("its supervisor was killed")
 
 
@@ -104,7 +121,7 @@ def _check_record(record: Mapping[str, Any]) -> None:
         if type(step) is not int or not 0 <= step < 2**63:
             raise ValueError(f"{EXIT}: its checkpoint has no step")
     if not isinstance(stuck, list):
-        raise ValueError(f"{EXIT}: unkillable is no list")
+        raise ValueError(f"{EXIT}: unkillable is not a list")
     for process in stuck:
         _identity(process, EXIT)
 

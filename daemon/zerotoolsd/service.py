@@ -207,7 +207,8 @@ class JobService(Protocol):
         """
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
-        """Queue a new job that goes on where this one, which is over, stopped, in its directory.
+        """Queue a new job that goes on where this one, which is over, stopped, in its directory;
+        or let this one go on, if it is held.
 
         Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
         directory), BadRequest (it cannot run any more), Unavailable.
@@ -229,4 +230,4 @@ class JobService(Protocol):
         """`{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt"}]}`."""
 
     def health(self) -> dict[str, Any]:
-        """`{"version", "pid", "schema", "uptime_seconds"}`."""
+        """`{"version", "pid", "schema", "uptime_seconds", "api_versions"}`."""

@@ -7,19 +7,39 @@ from typing import Any
 
 from zerotools.jobs.durations import in_words, seconds_of
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd.store.rows import AttemptRow
+from zerotoolsd.clocks import Moment, seconds_in
+from zerotoolsd.store.rows import ENDED, AttemptRow
 from zerotoolsd.supervisor.plan import OUTSIDE
 
 REASON = "time limit"
 """Why an attempt is asked to stop, as its ranks and its supervisor are told."""
 
 
-def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: float) -> float | None:
+def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Moment) -> float | None:
     """What the attempts, added up, leave of the job's limit; None if it has none."""
     if spec is None or spec.time_limit is None:
         return None
-    used = sum((one.ended or now) - one.started for one in attempts if one.started is not None)
-    return seconds_of(spec.time_limit) - used
+    return seconds_of(spec.time_limit) - sum(_ran(one, now) for one in attempts)
+
+
+def _ran(attempt: AttemptRow, now: Moment) -> float:
+    """Seconds that the attempt ran: as its supervisor measured them, if that lived to say so."""
+    if attempt.began is None:
+        return 0.0
+    if attempt.state != ENDED:
+        return now.seconds_since(attempt.began)
+    measured = seconds_in(attempt.result, "ran_seconds")
+    return max(0.0, (attempt.ended or 0.0) - attempt.began.time) if measured is None else measured
+
+
+def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float:
+    """When an attempt ended, by its record; it may be noticed much later.
+
+    Seconds since the epoch, not before it began and not after now.
+    """
+    ended = seconds_in(record, "ended")
+    earliest = began.time if began is not None else 0.0
+    return now if ended is None else min(max(ended, earliest), now)
 
 
 def that_ended(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotoolsd.store.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import open_regular
-from zerotoolsd.supervisor.plan import PROGRESS, SUMMARY
+from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
 
 _TAIL_BYTES = 32 * 1024
 
@@ -67,6 +68,15 @@ def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
     return list(dict.fromkeys(path for path in paths if path is not None))
 
 
+def last_sign_of_life(run_dir: Path) -> float | None:
+    """When anything of the attempt was last written, in seconds since the epoch."""
+    dates = []
+    for name in (PROGRESS, RUN, "rank-0.log"):
+        with suppress(OSError):
+            dates.append((run_dir / name).lstat().st_mtime)
+    return max(dates, default=None)
+
+
 def so_far(run_dir: Path) -> Told:
     """What the ranks of an attempt told its supervisor, and what that measured."""
     messages = list(_newest_first(run_dir / PROGRESS))
@@ -107,6 +117,10 @@ def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, s
 def _path(tree: object, key: str) -> str | None:
     value = tree.get(key) if isinstance(tree, Mapping) else None
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        return None
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:  # no file can have this name
         return None
     return value
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import told
 from zerotoolsd.phases import phase_of
 from zerotoolsd.service import AttemptView, JobView
-from zerotoolsd.store.rows import AttemptRow, JobRow
+from zerotoolsd.store.rows import AttemptRow, JobRow, UnreadableSpec
 
 
 def job_view(
@@ -23,12 +22,13 @@ def job_view(
     """One job; `waits` is the scheduler's sentence, if it has one; `quiet_seconds` without progress
     make a quiet phase.
 
-    A job that another version queued, and this one cannot read, is shown without its plan.
+    Of a job that another version queued, what this one can read is shown.
     """
+    spec, unreadable = job.reading.spec, None
     try:
-        spec, unreadable = job.spec, None
-    except ZerotoolsError as error:
-        spec, unreadable = None, str(error)
+        _ = job.spec
+    except UnreadableSpec as error:
+        unreadable = str(error)
     found = told.latest_checkpoint(job, attempts)
     known = [told.of(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
@@ -51,6 +51,29 @@ def job_view(
         progress=progress,
         phase=_phase(job, attempts, known, quiet_seconds),
         spec={} if spec is None else _without_secrets(spec),
+    )
+
+
+def bare_view(job: JobRow, why: str) -> JobView:
+    """A job of which a record cannot be read: what its row says."""
+    return JobView(
+        id=job.id,
+        name=job.name,
+        state=job.state,
+        reason=f"{job.standing.reason or ''}; its records cannot be shown: {why}".lstrip("; "),
+        uid=job.uid,
+        created=job.created,
+        started=job.started,
+        ended=job.ended,
+        attempts=(),
+        world_size=0,
+        device="unknown",
+        stage=None,
+        output_dir=job.output_dir,
+        latest_checkpoint=None,
+        progress=None,
+        phase=None,
+        spec={},
     )
 
 

@@ -8,11 +8,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd import lifecycle, reattach, told
+from zerotoolsd import clocks, lifecycle, reattach, told
 from zerotoolsd.launch import spawn_supervisor
 from zerotoolsd.store.rows import AttemptRow
 from zerotoolsd.supervisor.durable import write_json
@@ -23,10 +24,15 @@ UNREADABLE_SECONDS = 1.0
 """How often a run directory that cannot be read or written is tried again."""
 KILL_SECONDS = 30.0
 
+SETTLING = "looking what has become of it"
+GIVING_UP = "giving up its start"
+
 log = logging.getLogger(__name__)
 
 OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
 """(attempt, what its supervisor wrote or what we know instead)."""
+Guard = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
+"""(job, what is done) -> what sees to it that a fault inside concerns that job alone."""
 
 
 @dataclass
@@ -39,8 +45,9 @@ class _Live:
 class Watcher:
     """Knows when an attempt is over. Everything happens in the event loop's thread."""
 
-    def __init__(self, on_over: OnOver) -> None:
+    def __init__(self, on_over: OnOver, guard: Guard) -> None:
         self._on_over = on_over
+        self._guard = guard
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._unasked: dict[str, str] = {}
@@ -61,10 +68,16 @@ class Watcher:
             reattach.kill_strays(attempt.token)
             raise
 
+    def watches(self, attempt: AttemptRow) -> bool:
+        """Whether the attempt's end will be noticed."""
+        return attempt.token in self._live or attempt.token in self._later
+
     def settle(self, attempt: AttemptRow) -> None:
         """Find out what has become of the attempt: watch it if it lives, else report its end."""
         self._later.pop(attempt.token, None)
-        self.adopt(attempt, reattach.look(Path(attempt.run_dir), attempt.token))
+        with self._guard(attempt.job_id, SETTLING) as reach:
+            reach()
+            self.adopt(attempt, reattach.look(Path(attempt.run_dir), attempt.token))
 
     def adopt(self, attempt: AttemptRow, found: reattach.Finding) -> None:
         """Go on from what was found."""
@@ -108,6 +121,11 @@ class Watcher:
         One that a supervisor on its way has started meanwhile goes on.
         """
         self._later.pop(attempt.token, None)
+        with self._guard(attempt.job_id, GIVING_UP) as reach:
+            reach()
+            self._give_up(attempt, record)
+
+    def _give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         fenced = {"token": attempt.token, **record}
         try:
             ended = reattach.fence(Path(attempt.run_dir), fenced)
@@ -128,6 +146,7 @@ class Watcher:
         known = told.so_far(Path(attempt.run_dir))
         step, path = known.checkpoint_step, known.checkpoint_path
         record = {
+            **_last_seen(attempt),
             "outcome": lifecycle.LOST,
             "cause": f"lost: {cause}{ended}",
             "steps_done": (known.step or {}).get("step"),
@@ -185,3 +204,13 @@ class Watcher:
             handle.cancel()
         self._live.clear()
         self._later.clear()
+
+
+def _last_seen(attempt: AttemptRow) -> dict[str, float]:
+    """How long an attempt ran at least whose supervisor cannot say it any more."""
+    sign = told.last_sign_of_life(Path(attempt.run_dir))
+    if sign is None or attempt.began is None:
+        return {}
+    # By the calendar, which may have been set meanwhile; the clock since its start bounds it.
+    ran = max(0.0, sign - attempt.began.time)
+    return {"ended": sign, "ran_seconds": min(ran, clocks.now().seconds_since(attempt.began))}

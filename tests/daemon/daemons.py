@@ -24,6 +24,8 @@ FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
 PRETENDING, REAL = (str(FAKE_DAEMON),), ("-m", "zerotoolsd")
 ROOT = Path(__file__).parents[2]
 CONFIG = """
+[limits]
+cpu_ranks = 8
 [stop]
 grace_seconds = 20.0
 [retry]

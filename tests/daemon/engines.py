@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.daemon.fake_daemon import check_python, command
 from tests.daemon.waiting import wait_async
-from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
-from zerotoolsd.config import Config
+from zerotoolsd.config import Config, Limits
 from zerotoolsd.engine import Engine
 from zerotoolsd.jobservice import EngineService
 from zerotoolsd.lifecycle import Standing
 from zerotoolsd.machine import Machine
+from zerotoolsd.parking import Touch
 from zerotoolsd.service import JobView
 from zerotoolsd.store.rows import AttemptRow
 from zerotoolsd.store.store import Store
@@ -27,6 +26,7 @@ from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST
 
 TOKEN = "t" * 32
+CONFIG = replace(Config(), limits=Limits(cpu_ranks=8))
 
 
 @dataclass
@@ -68,6 +68,7 @@ async def running(
     config: Config | None = None,
     *,
     leave: bool = False,
+    touch: Touch = lambda job_id, doing: None,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
@@ -77,9 +78,10 @@ async def running(
     engine = Engine(
         state_dir=state,
         store=store,
-        config=config or Config(),
+        config=config or CONFIG,
         machine=machine,
         command=command,
+        touch=touch,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))
@@ -117,7 +119,7 @@ def leave_attempt(
     job, _ = store.submit(
         uid=0,
         name=spec.name,
-        spec_text=json.dumps(job_to_dict(spec)),
+        spec=spec,
         output_dir=None,
         default_output=state / "jobs",
         idempotency_key=None,

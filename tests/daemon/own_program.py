@@ -8,6 +8,7 @@
     graceful    SIGTERM saves `last`, then ends       fail=N      exit N, in the first start alone
     ask         until should_stop, then `told`        told=NAME   save NAME and tell of it
     child       a child that ignores SIGTERM          env         print the environment as JSON
+    odd         save and tell of `ck-\\xe9t\\xe9`      hostile     tell what nobody should
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -22,6 +24,18 @@ import time
 from pathlib import Path
 
 HERE = Path.cwd()
+ODD = b"ck-\xe9t\xe9"
+HUGE = b"9" * 3000
+HOSTILE = (
+    b'{"rank": 0, "event": "checkpoint", "step": 1, "path": "/tmp/\\udce9\\ud800"}',
+    b'{"rank": 0, "event": "checkpoint", "step": 2, "path": "/tmp/nul\\u0000"}',
+    b'{"rank": 0, "event": "checkpoint", "step": 3, "path": "/tmp/\\udce9"}',
+    b'{"rank": 0, "event": "checkpoint", "step": %b, "path": "/tmp/x"}' % HUGE,
+    b'{"rank": 0, "event": "error", "time": %b, "message": "\\ud800 \\udce9 \\u0000"}' % HUGE,
+    b'{"rank": 0, "event": "error", "time": NaN, "message": "\\ud800 \\udce9 \\u0000\\u001b[2J"}',
+    b'{"rank": %b, "event": "step", "step": %b, "loss": NaN}' % (HUGE, HUGE),
+    b'{"rank": 0, "event": "step", "step": 5, "loss": "\\udfff", "lr": 1e999, "phase": "\\ud834"}',
+)
 
 
 def tensors(name: str, *, whole: bool = True) -> Path:
@@ -93,6 +107,15 @@ def do(word: str) -> None:
         child.stdout.readline()
         (HERE / "child.new").write_text(str(child.pid))
         (HERE / "child.new").rename(HERE / "child")
+    elif name == "odd":
+        from zerotools import worker
+
+        worker.checkpoint_written(os.fsencode(tensors(os.fsdecode(ODD))))
+    elif name == "hostile":
+        for message in HOSTILE:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+                notify.connect(os.environ["ZEROTOOLS_NOTIFY"])
+                notify.send(message)
     elif name == "env":
         print(json.dumps(dict(os.environ)), flush=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import os
 import shutil
 import sqlite3
@@ -19,7 +18,6 @@ from tests.daemon.daemons import Daemon, daemon_in, make_job
 from tests.daemon.engines import Running, running
 from tests.daemon.waiting import wait_async, wait_for
 from zerotools.core.errors import BadRequest, DaemonUnreachable
-from zerotools.jobs.parse import job_to_dict
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import cleaning, crashpoints
 from zerotoolsd.config import Config, Retention, load
@@ -87,7 +85,7 @@ def queued(it: Running, spec: JobSpec, output_dir: str | None) -> JobRow:
     job, _ = it.engine.store.submit(
         uid=ME,
         name=None,
-        spec_text=json.dumps(job_to_dict(spec)),
+        spec=spec,
         output_dir=output_dir,
         default_output=it.engine.jobs_dir,
         idempotency_key=None,

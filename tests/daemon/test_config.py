@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from zerotools.core.errors import BadRequest
+from zerotools.sensors.cores import usable_cores
 from zerotoolsd.config import Config, load
 
 
 def test_without_a_file_everything_has_a_default() -> None:
     assert load(None) == Config()
-    assert load(None).limits.cpu_ranks == 8
+    assert load(None).limits.cpu_ranks == usable_cores()
 
 
 def test_keys_of_a_file_are_taken(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -185,3 +186,44 @@ def test_what_is_not_there_is_refused_at_submit(
     daemon.start()
     with pytest.raises(BadRequest, match=sentence):
         daemon.client.submit(own(work, words, script=script))
+
+
+def test_a_checkpoint_whose_name_is_not_utf8_survives_daemon_and_restart_and_can_be_opened(
+    daemon: Daemon, work: Path
+) -> None:
+    """Found in checkpoint_dir and told of by a worker; either once ended the daemon for good."""
+    daemon.start()
+    tell = own(work, "steps=3 odd fail=3 env", name="told")
+    daemon.client.submit(tell, idempotency_key="told")
+    one = daemon.wait_for_end(1)
+    daemon.kill()
+    daemon.start()
+    shutil.copytree(work, elsewhere := work.with_name("elsewhere"))
+    shutil.rmtree(elsewhere / "checkpoints")
+    daemon.client.submit(own(elsewhere, "odd fail=3 env", script=watched(elsewhere)))
+    two = daemon.wait_for_end(2)
+    for job, place in ((one, work), (two, elsewhere)):
+        assert (job["state"], len(job["attempts"])) == ("succeeded", 2), job["reason"]
+        seen = json.loads((daemon.run_dir(job["id"], 2) / "rank-0.log").read_text())
+        name = os.fsencode(seen["ZEROTOOLS_RESUME_FROM"])
+        assert name == os.fsencode(place) + b"/checkpoints/ck-\xe9t\xe9"
+        assert Path(os.fsdecode(name)).is_dir()
+        assert job["attempts"][1]["resumed_from"] == os.fsdecode(name)
+    assert daemon.client.job(1)["latest_checkpoint"] == one["latest_checkpoint"]
+    third = daemon.client.resume(1)
+    assert third["spec"]["resume_from"] == one["attempts"][1]["resumed_from"]
+    assert daemon.wait_for_end(3)["state"] == "succeeded"
+
+
+def test_no_datagram_of_a_rank_harms_the_supervisor_or_the_queue(
+    daemon: Daemon, work: Path
+) -> None:
+    daemon.start()
+    daemon.client.submit(own(work, "hostile fail=9", max_restarts=1))
+    job = daemon.wait_for_end(1)
+    assert (job["state"], len(job["attempts"])) == ("succeeded", 2)
+    assert job["attempts"][0]["cause"].startswith("rank 0 exited with 9: \ud800 \udce9 \0")
+    assert job["attempts"][1]["resumed_from"] == "/tmp/\udce9"
+    daemon.kill()
+    daemon.start()
+    assert daemon.client.jobs() == [daemon.client.job(1)]

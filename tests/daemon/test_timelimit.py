@@ -15,6 +15,7 @@ from tests.daemon.engines import running
 from tests.formats.dcp.test_jobcheckpoint import make
 from zerotools.jobs.durations import in_words, seconds_of
 from zerotoolsd import timelimit
+from zerotoolsd.clocks import Moment
 from zerotoolsd.service import Conflict
 from zerotoolsd.store.rows import AttemptRow
 
@@ -62,12 +63,12 @@ def test_what_is_no_span_of_time(span: int | str) -> None:
 
 def test_attempts_are_added_up_and_waiting_is_not_counted() -> None:
     first = replace(ATTEMPT, started=1000.0, ended=1030.0)
-    second = replace(ATTEMPT, started=2000.0)
+    second = replace(ATTEMPT, state="running", started=2000.0)
     never = ATTEMPT
     job = make_job("", time_limit="1m")
-    assert timelimit.seconds_left(job, [first, never, second], 2010.0) == 20
-    assert timelimit.seconds_left(make_job(""), [first], 2010.0) is None
-    assert timelimit.seconds_left(None, [first], 2010.0) is None
+    assert timelimit.seconds_left(job, [first, never, second], Moment(2010.0)) == 20
+    assert timelimit.seconds_left(make_job(""), [first], Moment(2010.0)) is None
+    assert timelimit.seconds_left(None, [first], Moment(2010.0)) is None
     asked = {"stop_reason": timelimit.REASON}
     assert timelimit.that_ended(job, asked) == "1 min"
     assert timelimit.that_ended(job, {"stop_reason": "cancel"}) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVarTuple
 
@@ -46,7 +47,9 @@ def test_p2_a_supervisor_that_cannot_be_watched_is_ended(tmp_path: Path) -> None
     )
 
     async def story() -> None:
-        watcher = Watcher(lambda _attempt, _record: None)
+        watcher = Watcher(
+            lambda _attempt, _record: None, lambda _job, _doing: nullcontext(lambda: None)
+        )
         with pytest.raises(OSError, match="No space left"):
             watcher.start(attempt)
         watcher.close()

@@ -6,26 +6,36 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from zerotools.core.errors import DaemonRefused, DaemonUnreachable
+import zerotools
+from tests.daemon.api.fakes import JOB, FakeService, a_job, a_view
+from tests.daemon.api.serving import serving
+from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
+from zerotools.jobs import versions
 from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.parse import job_from_dict
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.service import JobView
 
 
 @contextmanager
-def answering(path: Path, answer: bytes) -> Iterator[DaemonClient]:
-    """Something that gives the same bytes to everyone who connects."""
+def answering(path: Path, *answers: bytes) -> Iterator[DaemonClient]:
+    """Something that gives these bytes to those who connect, one after the other."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
     server.listen()
 
     def serve() -> None:
-        link, _ = server.accept()
-        with link:
-            link.recv(1 << 16)
-            link.sendall(answer)
+        for answer in answers:
+            link, _ = server.accept()
+            with link:
+                link.recv(1 << 16)
+                link.sendall(answer)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -87,3 +97,62 @@ def test_silence_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(DaemonUnreachable, match="did not answer within"):
         DaemonClient(tmp_path / "s", timeout_seconds=0.05).health()
     server.close()
+
+
+def test_which_of_the_two_is_to_be_upgraded_is_said_where_one_cannot_read_the_other(
+    tmp_path: Path,
+) -> None:
+    service = FakeService(tmp_path)
+    mine = zerotools.__version__
+    client = DaemonClient(tmp_path / "api.sock")
+    health: dict[str, Any] = {"version": "0.0.9", "pid": 1, "schema": 1, "uptime_seconds": 1.0}
+    service.health = lambda: health  # type: ignore[method-assign]
+    with serving(service, tmp_path / "api.sock"):
+        service.error = BadRequest("job: train.later: unknown key")
+        older = f"zerotoolsd 0.0.9 and this is zerotools {mine}: upgrade the daemon and restart it"
+        with pytest.raises(BadRequest, match=older):
+            client.submit(a_job())
+        health = {**health, "version": "99.1", "api_versions": [1]}
+        with pytest.raises(BadRequest, match=r"unknown key; .*: upgrade this zerotools to 99\.1"):
+            client.check(a_job())
+        health = {**health, "version": mine}
+        with pytest.raises(BadRequest, match=r"unknown key$"):
+            client.submit(a_job())
+        service.error = BadRequest("data.text: there is no file /x")
+        health = {**health, "version": "99.1"}
+        with pytest.raises(BadRequest, match=r"no file /x$"):
+            client.submit(a_job())
+        with pytest.raises(DaemonRefused, match=r"v1/later.*; the daemon is zerotools"):
+            client._object("GET", "/v1/later")
+
+
+def test_a_daemon_that_says_no_api_version_speaks_the_first_one() -> None:
+    assert versions.speaks({"version": "0.1.0"}) == (1,)
+    later = {"version": "0.1.0", "api_versions": [2, 3]}
+    assert str(versions.which_to_upgrade(later, "0.9")).endswith("upgrade this zerotools to 0.1.0")
+    assert versions.which_to_upgrade({"version": "0.1.0"}, "0.1.0") is None
+
+
+def test_an_older_daemon_has_no_jobs_in_a_state_that_it_does_not_know(tmp_path: Path) -> None:
+    refusal = b'{"status": 400, "code": "bad_request", "detail": "state=held: must be one of"}'
+    old = b'{"version": "0.1.0", "pid": 1, "schema": 1, "uptime_seconds": 1.0}'
+    answers = [http_answer("400 Bad Request", refusal), http_answer("200 OK", old)]
+    with answering(tmp_path / "s", *answers) as client:
+        assert client.jobs(state="held") == []
+
+
+def test_only_what_was_set_is_sent(tmp_path: Path) -> None:
+    service = FakeService(tmp_path)
+    seen: list[JobSpec] = []
+
+    async def submit(spec: JobSpec, **_: object) -> tuple[JobView, bool]:
+        seen.append(spec)
+        return a_view(1, spec), True
+
+    service.submit = submit  # type: ignore[method-assign]
+    job = {**JOB, "max_restarts": 3, "train": {**JOB["train"], "momentum": 0.9}}
+    spec = replace(job_from_dict(job, source="job"), name="renamed")
+    with serving(service, tmp_path / "api.sock"):
+        DaemonClient(tmp_path / "api.sock").submit(spec)
+    assert seen == [spec]
+    assert seen[0].given == {**job, "name": "renamed"}

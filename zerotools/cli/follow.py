@@ -11,7 +11,7 @@ from zerotools.cli.polling import Poller
 from zerotools.cli.progress import ProgressLine
 from zerotools.core.errors import JobFailed
 from zerotools.jobs.client import DaemonClient
-from zerotools.jobs.states import HALTED, SUCCEEDED
+from zerotools.jobs.states import HALTED, HELD, SUCCEEDED
 
 
 class Follower:
@@ -28,7 +28,7 @@ class Follower:
         self._offset = 0
 
     def run(self) -> Job:
-        """Until the job is over: the job as it is then. Raises JobFailed unless it succeeded."""
+        """Until the job is over or held: the job then. Raises JobFailed unless it succeeded."""
         try:
             job = self._watch()
         finally:
@@ -40,13 +40,13 @@ class Follower:
     def _watch(self) -> Job:
         for _ in self._poller.rounds():
             job = self._poller.ask(lambda: self._client.job(self._id))
-            if not is_over(job):
+            if not is_over(job) and job["state"] != HELD:
                 self._show_state(job)
                 self._show_phase(job)
             if job["attempt"]:
                 self._line.host_peak_bytes = job["attempt"]["peak_host_bytes"]
             self._show_attempts(job)
-            if is_over(job):
+            if is_over(job) or job["state"] == HELD:
                 return job
         raise AssertionError("rounds never end")
 
@@ -93,4 +93,8 @@ class Follower:
 def _what_now(job: Job) -> str:
     if job["state"] == HALTED:
         return f"go on with it: zerotools resume {job['id']}"
+    if job["state"] == HELD:
+        return (
+            f"let it go on: zerotools resume {job['id']}, or end it: zerotools cancel {job['id']}"
+        )
     return f"its log: zerotools logs {job['id']}"

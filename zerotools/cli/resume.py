@@ -1,4 +1,4 @@
-"""`zerotools resume`: go on with a job that was stopped, cancelled, or failed."""
+"""`zerotools resume`: go on with a job that was stopped, cancelled or held, or that failed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
     """Go on with a job that is over: a new job, in the same directory.
 
     It runs the same job file from the newest checkpoint that is whole, or from the start where
-    there is none. JOB is a number or a name; without it, the newest job is meant.
+    there is none. A job that is held goes on itself, where it was. JOB is a number or a name;
+    without it, the newest job is meant.
     """
     client = DaemonClient(socket)
-    job = client.resume(int(find_job(client, reference)["id"]))
+    job_id = int(find_job(client, reference)["id"])
+    job = client.resume(job_id)
     if as_json:
         render.print_json(job)
+        return
+    if job["id"] == job_id:
+        click.echo(f"{title(job)} is no longer held: it is {str(job['state']).replace('_', ' ')}")
         return
     from_where = (
         "goes on from the newest checkpoint" if job["spec"].get("resume_from") else "begins"

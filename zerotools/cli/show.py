@@ -31,7 +31,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.convert import plain
 from zerotools.jobs.dataspec import PREDICTIONS
-from zerotools.jobs.states import SUCCEEDED
+from zerotools.jobs.states import HELD, SUCCEEDED
 
 ATTEMPT_HEADERS = (
     "attempt",
@@ -141,7 +141,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "model", exported_model(job)
     yield "user", f"uid {job['uid']}"
     done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
-    if is_over(job) and not done and job["latest_checkpoint"]:
+    if (is_over(job) and not done and job["latest_checkpoint"]) or job["state"] == HELD:
         yield "go on", f"zerotools resume {job['id']}"
     yield "log", f"zerotools logs {'' if is_over(job) else '-f '}{job['id']}"
 

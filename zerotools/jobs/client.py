@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import zerotools
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable, Unsupported
-from zerotools.jobs import location
+from zerotools.jobs import location, versions
 from zerotools.jobs.spec import JobSpec
 
 TIMEOUT_SECONDS = 30.0
@@ -29,6 +30,9 @@ _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
     "not_found": BadRequest,
     "unsupported": Unsupported,
 }
+_STRANGE = ("no_such_path", "method_not_allowed")
+_STRANGE_JOB = ("job: ", "unknown key ")
+"""How a daemon begins that cannot read a request. This side has read the job before it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +69,18 @@ class DaemonClient:
 
     def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> dict[str, Any]:
         """Queue a job; the same key twice queues it once."""
-        from zerotools.jobs.parse import job_to_dict  # 9 ms that the other requests do without
+        from zerotools.jobs.parse import given_of  # 9 ms that the other requests do without
 
-        body = {"job": job_to_dict(spec), "idempotency_key": idempotency_key}
+        # What was not set is left to the daemon's defaults: it may be of another version.
+        body = {"job": given_of(spec), "idempotency_key": idempotency_key}
         return self._object("POST", "/v1/jobs", body=body)
 
     def check(self, spec: JobSpec, *, model: bool = False) -> list[str]:
         """Raise what a submit would be refused for; nothing is queued. With `model`, also what the
         ranks would refuse of the model; notes on it."""
-        from zerotools.jobs.parse import job_to_dict
+        from zerotools.jobs.parse import given_of
 
-        body = {"job": job_to_dict(spec), **({"model": True} if model else {})}
+        body = {"job": given_of(spec), **({"model": True} if model else {})}
         patience = MODEL_SECONDS if model else 0
         answer = self._object("POST", "/v1/check", body=body, patience=patience)
         return [str(note) for note in answer.get("notes", ())]
@@ -85,7 +90,12 @@ class DaemonClient:
     ) -> list[dict[str, Any]]:
         """Jobs, the newest first; those with ids below `after` only."""
         query = {"state": state, "limit": limit, "after": after}
-        jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
+        try:
+            jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
+        except BadRequest:
+            if state in versions.FIRST_STATES or "api_versions" in self.health():
+                raise
+            return []  # an older daemon, which has no job in a state that it does not know
         return jobs
 
     def job(self, job_id: int) -> dict[str, Any]:
@@ -140,7 +150,7 @@ class DaemonClient:
         return self._object("GET", "/v1/machine")
 
     def health(self) -> dict[str, Any]:
-        """`{"version", "pid", "schema", "uptime_seconds"}`."""
+        """`{"version", "pid", "schema", "uptime_seconds", "api_versions"}`; the last not of 0.1."""
         return self._object("GET", "/v1/health")
 
     def _object(
@@ -193,9 +203,23 @@ class DaemonClient:
         problem = self._parse(data)
         code = str(problem.get("code", ""))
         detail = str(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
+        if code in _STRANGE or detail.startswith(_STRANGE_JOB):
+            detail = "; ".join(filter(None, (detail, self._which_to_upgrade())))
         if kind := _BLAME.get(code):
             return kind(detail)
         return DaemonRefused(detail, status=status, code=code)
+
+    def _which_to_upgrade(self) -> str | None:
+        connection = _Connection(self.socket, self._timeout)
+        try:
+            connection.request("GET", "/v1/health")
+            response = connection.getresponse()
+            health = self._parse(response.read()) if response.status == 200 else {}
+        except (OSError, http.client.HTTPException, DaemonUnreachable):
+            return None
+        finally:
+            connection.close()
+        return versions.which_to_upgrade(health, zerotools.__version__) if health else None
 
     def _unreachable(self, error: OSError | http.client.HTTPException) -> DaemonUnreachable:
         match error:

@@ -10,9 +10,10 @@ import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, is_dataclass
 from typing import Any, get_args, get_origin
 
+from zerotools.jobs.schema import keys_of
 from zerotools.jobs.synonyms import key_meant, value_meant
 
 MAX_INT = 2**63 - 1
@@ -40,8 +41,8 @@ def build(
     dataclass that `kind` is a table of, whose other tables may have the key that was meant.
     """
     root = root or kind
-    hints = _hints(kind)
-    known = {item.name: item for item in fields(kind)}
+    hints = hints_of(kind)
+    known = {item.name: item for item in keys_of(kind)}
     before = len(problems)
     strange = [name for name in tree if name not in known]
     problems += [_unknown(name, where, known, root) for name in strange[:MOST_UNKNOWN]]
@@ -51,17 +52,17 @@ def build(
     for name, item in known.items():
         if name in tree:
             values[name] = _field(item, hints[name], tree[name], where, problems, root)
-        elif is_dataclass(hints[name]) and _required(item):
+        elif is_dataclass(hints[name]) and is_required(item):
             problems.append(f"{where}{name}: the table [{where}{name}] is missing")
-        elif _required(item):
+        elif is_required(item):
             problems.append(f"{where}{name}: is missing")
     return kind(**values) if len(problems) == before else None
 
 
 def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[str]:
     """Every key of the dataclass `kind` and of its tables: `device`, `train.steps`, ..."""
-    hints = _hints(kind)
-    for item in fields(kind):
+    hints = hints_of(kind)
+    for item in keys_of(kind):
         hint = hints[item.name]
         if is_dataclass(hint) and isinstance(hint, type):
             yield from dotted_keys(hint, f"{prefix}{item.name}.")
@@ -69,13 +70,15 @@ def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[str]:
             yield prefix + item.name
 
 
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def hints_of(kind: type[Any]) -> dict[str, Any]:
+    """The annotations of a dataclass, resolved."""
     if kind not in _HINTS:
         _HINTS[kind] = typing.get_type_hints(kind)
     return _HINTS[kind]
 
 
-def _required(item: Field[Any]) -> bool:
+def is_required(item: Field[Any]) -> bool:
+    """Whether the key has no default."""
     return item.default is MISSING and item.default_factory is MISSING
 
 
@@ -100,20 +103,25 @@ def _field(
         return None
     try:
         result = convert(hint, value)
-        _check_rules(item, result)
+        check_allowed(item, result)
+        _check_bounds(item, result)
     except Mismatch as error:
         problems.append(f"{where}{item.name} = {show(value)}: {error}")
         return None
     return result
 
 
-def _check_rules(item: Field[Any], value: Any) -> None:
-    rules = item.metadata
-    allowed, least, most, above = (rules.get(k) for k in ("allowed", "least", "most", "above"))
+def check_allowed(item: Field[Any], value: Any) -> None:
+    """Raises Mismatch: the value is not one of those that the key takes."""
+    allowed = item.metadata.get("allowed")
     if allowed is not None and value not in allowed:
         close = value_meant(value, allowed)
         hint = f"; did you mean {show(close)}?" if close else ""
         raise Mismatch(f"must be one of {', '.join(show(choice) for choice in allowed)}{hint}")
+
+
+def _check_bounds(item: Field[Any], value: Any) -> None:
+    least, most, above = (item.metadata.get(name) for name in ("least", "most", "above"))
     if value is None:
         return
     if least is not None and value < least:
@@ -208,7 +216,8 @@ def _check_text(value: str) -> None:
     if "\0" in value:
         raise Mismatch("must not contain a NUL character")
     try:
-        value.encode()
+        # A file name that is not UTF-8 is stored, and read again; see also `parse`.
+        value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise Mismatch("must be valid Unicode text") from None
 

@@ -6,16 +6,17 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.convert import build, plain, show
+from zerotools.jobs.convert import MAX_DEPTH, build, is_required, plain, show
 from zerotools.jobs.positions import excerpt, problem_line, toml_problem
 from zerotools.jobs.rules import check, with_paths
 from zerotools.jobs.rules_script import check_tables, has_no_place
+from zerotools.jobs.schema import keys_of
 from zerotools.jobs.spec import JobSpec
 
 
@@ -62,10 +63,37 @@ def job_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 def _tree_of(table: Any) -> dict[str, Any]:
     tree: dict[str, Any] = {}
-    for item in fields(table):
+    for item in keys_of(table):
         value = getattr(table, item.name)
         if value is not None:
             tree[item.name] = _tree_of(value) if is_dataclass(value) else plain(value)
+    return tree
+
+
+def given_of(spec: JobSpec) -> dict[str, Any]:
+    """The keys of `spec` that whoever wrote the job set: `job_from_dict` gives the same spec back,
+    and what is left out is left to the defaults of the version that takes it.
+
+    A key counts as set if it was in the job file, or if its value is not the default.
+    """
+    tree = _given(spec, JobSpec(), spec.given or {})
+    for name in list(has_no_place({"engine": spec.engine, **tree})):
+        del tree[name]
+    return tree
+
+
+def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for item in keys_of(table):
+        value, default = getattr(table, item.name), getattr(unset, item.name)
+        named = item.name in given
+        if is_dataclass(value):
+            inner = given.get(item.name)
+            below = _given(value, default, inner if isinstance(inner, Mapping) else {})
+            if below or named:
+                tree[item.name] = below
+        elif value is not None and (named or value != default or is_required(item)):
+            tree[item.name] = plain(value)
     return tree
 
 
@@ -110,16 +138,42 @@ def _no_constant(name: str) -> float:
 def _build(
     tree: Mapping[str, Any], source: str, base_dir: Path | None, text: str | None = None
 ) -> JobSpec:
-    wrong = list(check_tables(tree))
+    wrong = [*check_tables(tree), *_not_text(tree)]
     unsupported: list[str] = []
     spec: JobSpec | None = build(JobSpec, tree, "", wrong)
     if spec is not None and not wrong:
         wrong, unsupported = check(spec)
         spec = with_paths(spec, lambda name, path: _absolute(name, path, base_dir, wrong))
+        spec = replace(spec, given=tree)
     if wrong or unsupported or spec is None:
         kind = BadRequest if wrong else Unsupported
         raise kind(_message(source, wrong + unsupported, text))
     return spec
+
+
+def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
+    """Texts with lone surrogates: a stored job may have them in file names, a request may not."""
+    if depth > MAX_DEPTH:
+        return  # what is nested so deeply is refused anyway
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            key = f"{where}{'.' * bool(where)}{show(name, bare=True)}"
+            if isinstance(name, str) and not _is_unicode(name):
+                yield f"{key}: must be valid Unicode text"
+            yield from _not_text(inner, key, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _not_text(inner, where, depth + 1)
+    elif isinstance(value, str) and not _is_unicode(value):
+        yield f"{where} = {show(value)}: must be valid Unicode text"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _absolute(name: str, path: str, base_dir: Path | None, wrong: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import Field, field, fields
 from typing import Any
 
 
@@ -15,14 +15,22 @@ def key(
     least: float | None = None,
     most: float | None = None,
     above: float | None = None,
+    shown: str | None = None,
 ) -> Any:
     """A field of the job file: its meaning, default, and the values that it takes.
 
-    `least` and `most` are inclusive bounds, `above` an exclusive lower one.
+    `least` and `most` are inclusive bounds, `above` an exclusive lower one; `shown` says in the
+    reference what the default is that `factory` makes.
     """
-    rules = {"doc": doc, "allowed": allowed, "least": least, "most": most, "above": above}
+    bounds = {"least": least, "most": most, "above": above}
+    rules = {"doc": doc, "allowed": allowed, "shown": shown, **bounds}
     if factory is not ...:
         return field(default_factory=factory, metadata=rules)
     if default is not ...:
         return field(default=default, metadata=rules)
     return field(metadata=rules)
+
+
+def keys_of(kind: Any) -> list[Field[Any]]:
+    """The keys that a table has; a field of another kind is not of the job file."""
+    return [item for item in fields(kind) if "doc" in item.metadata]

@@ -8,7 +8,7 @@ by them, so a key that is not here does not exist.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.jobs.checkpointspec import CheckpointSpec
@@ -246,6 +246,8 @@ class JobSpec:
     checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)
     deepspeed: DeepSpeedSpec = key("DeepSpeed's own configuration.", factory=DeepSpeedSpec)
     metrics: MetricsSpec = key("What is written down at every step.", factory=MetricsSpec)
+    given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """Not a key: the tree of which the job was made. What is not in it was left to the defaults."""
 
     @property
     def stage(self) -> int | None:

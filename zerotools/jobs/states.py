@@ -13,6 +13,8 @@ LAUNCHING = "launching"
 RUNNING = "running"
 STOPPING = "stopping"
 WAITING_RETRY = "waiting_retry"
+HELD = "held"
+"""Set aside with the reason, until somebody resumes or cancels it; an attempt may still run."""
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 CANCELLED = "cancelled"
@@ -25,6 +27,7 @@ STATES = (
     RUNNING,
     STOPPING,
     WAITING_RETRY,
+    HELD,
     SUCCEEDED,
     FAILED,
     CANCELLED,
@@ -43,14 +46,23 @@ CRASHED = "crashed"
 GAVE_UP = "gave_up"
 RETRY = "retry"
 EXPIRED = "expired"
+HOLD = "hold"
+RESUME = "resume"
+TAKE_UP = "take_up"
+"""A held job whose attempt is not over goes on with that attempt."""
+STOP = "stop"
+"""A held job whose attempt is not over is cancelled."""
 
-EVENTS = (ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, GAVE_UP, RETRY, EXPIRED)
+EVENTS = (
+    *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, GAVE_UP, RETRY, EXPIRED),
+    *(HOLD, RESUME, TAKE_UP, STOP),
+)
 
 TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         (QUEUED, ADMIT): LAUNCHING,
         (QUEUED, CANCEL): CANCELLED,
-        (QUEUED, GAVE_UP): FAILED,
+        (QUEUED, HOLD): HELD,
         (LAUNCHING, STARTED): RUNNING,
         (LAUNCHING, CANCEL): STOPPING,
         (LAUNCHING, FINISHED): SUCCEEDED,
@@ -58,12 +70,14 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (LAUNCHING, CRASHED): WAITING_RETRY,
         (LAUNCHING, GAVE_UP): FAILED,
         (LAUNCHING, EXPIRED): HALTED,
+        (LAUNCHING, HOLD): HELD,
         (RUNNING, CANCEL): STOPPING,
         (RUNNING, FINISHED): SUCCEEDED,
         (RUNNING, STOPPED): QUEUED,
         (RUNNING, CRASHED): WAITING_RETRY,
         (RUNNING, GAVE_UP): FAILED,
         (RUNNING, EXPIRED): HALTED,
+        (RUNNING, HOLD): HELD,
         (STOPPING, STARTED): STOPPING,
         (STOPPING, CANCEL): STOPPING,
         (STOPPING, FINISHED): SUCCEEDED,
@@ -71,7 +85,20 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (STOPPING, CRASHED): CANCELLED,
         (STOPPING, GAVE_UP): CANCELLED,
         (STOPPING, EXPIRED): CANCELLED,
+        (STOPPING, HOLD): HELD,
         (WAITING_RETRY, RETRY): QUEUED,
         (WAITING_RETRY, CANCEL): CANCELLED,
+        (WAITING_RETRY, HOLD): HELD,
+        (HELD, HOLD): HELD,
+        (HELD, RESUME): QUEUED,
+        (HELD, TAKE_UP): LAUNCHING,
+        (HELD, STARTED): HELD,
+        (HELD, CANCEL): CANCELLED,
+        (HELD, STOP): STOPPING,
+        (HELD, FINISHED): SUCCEEDED,
+        (HELD, STOPPED): HELD,
+        (HELD, CRASHED): HELD,
+        (HELD, GAVE_UP): HELD,
+        (HELD, EXPIRED): HALTED,
     }
 )

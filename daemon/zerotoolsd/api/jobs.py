@@ -83,4 +83,4 @@ async def resume(request: web.Request) -> web.Response:
     """POST /v1/jobs/{id}/resume."""
     job_id = inputs.job_id(request)
     view = await request.app[SERVICE].resume(job_id, uid=peer_uid(request))
-    return answer(view_json(view), status=201)
+    return answer(view_json(view), status=200 if view.id == job_id else 201)

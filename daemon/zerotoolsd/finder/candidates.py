@@ -84,7 +84,8 @@ def candidate_of(path: Path) -> Candidate | None:
     digest, changed, count = hashlib.sha256(), 0, 0
     try:
         for name, found in _files(path):
-            digest.update(f"{name}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+            digest.update(os.fsencode(name))
+            digest.update(f"\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
             changed, count = max(changed, found.st_mtime_ns), count + 1
             if count > MOST_FILES:
                 break

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zerotools.jobs.parse import job_from_dict
+import zerotools
+from zerotools.core.errors import Unsupported
 from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.stored import Reading, read_stored
+from zerotoolsd.clocks import Moment
 from zerotoolsd.lifecycle import Standing
 
 LAUNCHING = "launching"
@@ -20,12 +22,18 @@ ENDED = "ended"
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """One job. Times are seconds since the epoch."""
+    """One job. Times are seconds since the epoch.
+
+    `spec_text` has every key of the job as it was resolved when it was accepted, by zerotools of
+    `spec_version`; `given_text` those that were set, None for jobs of schema 1.
+    """
 
     id: int
     uid: int
     name: str
     spec_text: str
+    given_text: str | None
+    spec_version: str
     output_dir: str
     standing: Standing
     created: float
@@ -38,14 +46,42 @@ class JobRow:
         return self.standing.state
 
     @cached_property
+    def reading(self) -> Reading:
+        """What this version reads of the job."""
+        try:
+            given = None if self.given_text is None else json.loads(self.given_text)
+            return read_stored(json.loads(self.spec_text), given)
+        except (ValueError, RecursionError) as error:
+            return Reading(None, (f"its stored text is not JSON: {error}",))
+
+    @property
     def spec(self) -> JobSpec:
-        """The job as it was submitted."""
-        return job_from_dict(json.loads(self.spec_text), source=f"job {self.id}")
+        """The job as it was accepted. Raises UnreadableSpec."""
+        reading = self.reading
+        if reading.spec is None or reading.problems:
+            raise UnreadableSpec(self, reading)
+        return reading.spec
+
+
+class UnreadableSpec(Unsupported):
+    """This version cannot read the job, which another one accepted."""
+
+    def __init__(self, job: JobRow, reading: Reading) -> None:
+        mine, its = zerotools.__version__, job.spec_version
+        who = f"job {job.id} cannot be read"
+        do = "cancel it and submit it again"
+        if mine != its:
+            who = f"job {job.id} was queued by zerotools {its}, and this is {mine}"
+            do = f"start zerotoolsd {its}, or cancel the job"
+        super().__init__(f"{who}: {'; '.join(reading.problems)}; {do}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """One start of a job. `result` is what its supervisor wrote at the end, or what we know."""
+    """One start of a job. `result` is what its supervisor wrote at the end, or what we know.
+
+    `started_clock` and `boot_id` are those of `began`; None: an older version has started it.
+    """
 
     job_id: int
     number: int
@@ -57,6 +93,15 @@ class AttemptRow:
     started: float | None
     ended: float | None
     result: Mapping[str, Any] | None
+    started_clock: float | None = None
+    boot_id: str | None = None
+
+    @property
+    def began(self) -> Moment | None:
+        """When it began; None: it has not, as far as is known."""
+        if self.started is None:
+            return None
+        return Moment(self.started, self.started_clock, self.boot_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +114,15 @@ class Lease:
     held_by: str | None = None
 
 
-def job_row(row: sqlite3.Row) -> JobRow:
+def job_row(row: Mapping[str, Any]) -> JobRow:
     """A row of table `job`."""
     return JobRow(
         id=row["id"],
         uid=row["uid"],
         name=row["name"],
         spec_text=row["spec"],
+        given_text=row["spec_given"],
+        spec_version=row["spec_version"],
         output_dir=row["output_dir"],
         standing=Standing(
             state=row["state"],
@@ -90,7 +137,7 @@ def job_row(row: sqlite3.Row) -> JobRow:
     )
 
 
-def attempt_row(row: sqlite3.Row) -> AttemptRow:
+def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
     """A row of table `attempt`."""
     return AttemptRow(
         job_id=row["job_id"],
@@ -103,4 +150,6 @@ def attempt_row(row: sqlite3.Row) -> AttemptRow:
         started=row["started"],
         ended=row["ended"],
         result=None if row["result"] is None else json.loads(row["result"]),
+        started_clock=row["started_clock"],
+        boot_id=row["boot_id"],
     )

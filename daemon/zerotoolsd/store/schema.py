@@ -61,6 +61,14 @@ MIGRATIONS: tuple[str, ...] = (
         why TEXT
     );
     """,
+    # Which version accepted a job and what its author set; when an attempt began by a clock that
+    # nobody sets.
+    """
+    ALTER TABLE job ADD COLUMN spec_version TEXT NOT NULL DEFAULT '0.1.0';
+    ALTER TABLE job ADD COLUMN spec_given TEXT;
+    ALTER TABLE attempt ADD COLUMN started_clock REAL;
+    ALTER TABLE attempt ADD COLUMN boot_id TEXT;
+    """,
 )
 """Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import zerotools
 from zerotools.jobs import states
+from zerotools.jobs.parse import given_of, job_to_dict
+from zerotools.jobs.spec import JobSpec
+from zerotoolsd.clocks import Moment
 from zerotoolsd.lifecycle import Standing
 from zerotoolsd.service import Conflict, Event
 from zerotoolsd.store.rows import (
@@ -22,17 +26,25 @@ from zerotoolsd.store.rows import (
     job_row,
 )
 from zerotoolsd.store.schema import open_database
+from zerotoolsd.store.values import loaded_row, short, stored
+
+Run = Callable[..., sqlite3.Cursor]
+"""(statement, values) -> cursor."""
 
 
 class Changed(RuntimeError):
     """The row was no longer in the state that the change started from; nothing was written."""
 
 
+def _json(tree: Mapping[str, Any]) -> str:
+    return json.dumps(tree, sort_keys=True)
+
+
 class Change:
     """The other rows of one transaction; made by `Store.change`."""
 
-    def __init__(self, connection: sqlite3.Connection, job_id: int) -> None:
-        self._sql = connection.execute
+    def __init__(self, run: Run, job_id: int) -> None:
+        self._sql = run
         self._job_id = job_id
 
     def add_attempt(self, attempt: AttemptRow) -> None:
@@ -55,21 +67,24 @@ class Change:
             except sqlite3.IntegrityError:
                 raise Changed(f"{uuid} is leased already") from None
 
-    def attempt_started(self, number: int, now: float) -> None:
-        """The supervisor of attempt `number` runs."""
+    def attempt_started(self, number: int, began: Moment) -> None:
+        """The supervisor of attempt `number` runs, since `began`."""
         self._sql(
-            "UPDATE attempt SET state = ?, started = ? WHERE job_id = ? AND number = ?",
-            (RUNNING, now, self._job_id, number),
+            "UPDATE attempt SET state = ?, started = ?, started_clock = ?, boot_id = ?"
+            " WHERE job_id = ? AND number = ?",
+            (RUNNING, began.time, began.clock, began.boot_id, self._job_id, number),
         )
-        self._sql("UPDATE job SET started = coalesce(started, ?) WHERE id = ?", (now, self._job_id))
+        self._sql(
+            "UPDATE job SET started = coalesce(started, ?) WHERE id = ?", (began.time, self._job_id)
+        )
 
     def attempt_ended(
-        self, number: int, now: float, result: Mapping[str, Any], held_by: str | None
+        self, number: int, ended: float, result: Mapping[str, Any], held_by: str | None
     ) -> None:
         """Attempt `number` is over. Its GPUs are free again, unless a process holds on to them."""
         self._sql(
             "UPDATE attempt SET state = ?, ended = ?, result = ? WHERE job_id = ? AND number = ?",
-            (ENDED, now, json.dumps(result), self._job_id, number),
+            (ENDED, ended, json.dumps(result), self._job_id, number),
         )
         key = (self._job_id, number)
         if held_by is None:
@@ -79,6 +94,16 @@ class Change:
                 "UPDATE lease SET held_by = ? WHERE job_id = ? AND attempt = ?", (held_by, *key)
             )
 
+    def open_attempts_ended(
+        self, ended: float, result: Mapping[str, Any], held_by: str | None
+    ) -> None:
+        """As `attempt_ended`, of every attempt of the job that is not over, unread."""
+        rows = self._sql(
+            "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
+        )
+        for row in rows.fetchall():
+            self.attempt_ended(row["number"], ended, result, held_by)
+
 
 class Store:
     """The queue of one state directory. One process, one thread."""
@@ -86,7 +111,12 @@ class Store:
     def __init__(self, state_dir: Path) -> None:
         """Raises BadFile, Unsupported: see `open_database`."""
         self._connection = open_database(state_dir)
-        self._sql = self._connection.execute
+        self._connection.row_factory = loaded_row
+        self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+
+    def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """The one place where values enter the database. Raises Unstorable."""
+        return self._connection.execute(statement, [stored(value) for value in values])
 
     def close(self) -> None:
         """Nothing may be called afterwards."""
@@ -95,7 +125,7 @@ class Store:
     @property
     def schema(self) -> int:
         """Version of the database's layout."""
-        return int(self._sql("PRAGMA user_version").fetchone()[0])
+        return int(self._sql("PRAGMA user_version").fetchone()["user_version"])
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -113,7 +143,7 @@ class Store:
         *,
         uid: int,
         name: str | None,
-        spec_text: str,
+        spec: JobSpec,
         output_dir: str | None,
         default_output: Path,
         idempotency_key: str | None,
@@ -124,18 +154,23 @@ class Store:
         Without `output_dir` it is `default_output / <id> / "output"`; without `name`, `job-<id>`.
         Raises Conflict: the key was used for another spec.
         """
+        tree = job_to_dict(spec)
         with self._transaction():
             if (old := self.by_key(uid, idempotency_key)) is not None:
-                if old.spec_text != spec_text:
+                if old.reading.spec is None or job_to_dict(old.reading.spec) != tree:
                     raise Conflict(
                         f"the idempotency key {idempotency_key} was used for job {old.id}, "
                         "whose spec differs; use a new key"
                     )
                 return old, False
             job_id = self._sql(
-                "INSERT INTO job (uid, name, spec, idempotency_key, output_dir, state,"
-                " restarts_used, best_step, created) VALUES (?, ?, ?, ?, '', ?, 0, 0, ?)",
-                (uid, name or "", spec_text, idempotency_key, states.QUEUED, now),
+                "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
+                " output_dir, state, restarts_used, best_step, created)"
+                " VALUES (?, ?, ?, ?, ?, ?, '', ?, 0, 0, ?)",
+                (
+                    *(uid, name or "", _json(tree), _json(given_of(spec)), zerotools.__version__),
+                    *(idempotency_key, states.QUEUED, now),
+                ),
             ).lastrowid
             assert job_id is not None
             place = output_dir or str(default_output / str(job_id) / "output")
@@ -157,24 +192,33 @@ class Store:
 
     @contextmanager
     def change(
-        self, job: JobRow, after: Standing, kind: str, *, now: float, attempt: int | None = None
+        self,
+        job: JobRow,
+        after: Standing,
+        kind: str,
+        *,
+        now: float,
+        attempt: int | None = None,
+        ended: float | None = None,
     ) -> Iterator[Change]:
         """Move `job` to `after` in one transaction with an event; the body adds other rows.
 
-        Raises Changed if the job is no longer in `job.state`.
+        `ended`: when a job that is over by it ended, if not now. Raises Changed if the job is no
+        longer in `job.state`.
         """
         with self._transaction():
-            ended = now if after.state in states.TERMINAL else None
-            values = (after.state, after.reason, after.restarts_used, after.best_step)
+            over = (ended or now) if after.state in states.TERMINAL else None
+            reason = short(after.reason)
+            values = (after.state, reason, after.restarts_used, after.best_step)
             cursor = self._sql(
                 "UPDATE job SET state = ?, reason = ?, restarts_used = ?, best_step = ?,"
                 " eligible_at = ?, ended = ? WHERE id = ? AND state = ?",
-                (*values, after.eligible_at, ended, job.id, job.state),
+                (*values, after.eligible_at, over, job.id, job.state),
             )
             if cursor.rowcount != 1:
                 raise Changed(f"job {job.id} is no longer {job.state}")
-            yield Change(self._connection, job.id)
-            self._append(now, job.id, attempt, kind, job.state, after.state, after.reason)
+            yield Change(self._sql, job.id)
+            self._append(now, job.id, attempt, kind, job.state, after.state, reason)
 
     def _append(self, now: float, *values: object) -> None:
         self._sql(
@@ -230,6 +274,13 @@ class Store:
         )
         return [job_row(row) for row in rows]
 
+    def open_tokens(self, job_id: int) -> list[str]:
+        """The tokens of the job's attempts that are not known to be over."""
+        rows = self._sql(
+            "SELECT token FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
+        )
+        return [row["token"] for row in rows]
+
     def attempts(self, job_id: int) -> list[AttemptRow]:
         """All attempts of a job, the first one first."""
         rows = self._sql("SELECT * FROM attempt WHERE job_id = ? ORDER BY number", (job_id,))
@@ -237,9 +288,9 @@ class Store:
 
     def leases(self) -> list[Lease]:
         """Every GPU that is not free."""
-        return [Lease(**dict(row)) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid")]
+        return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid")]
 
     def events(self, since: int, limit: int = 1000) -> list[Event]:
         """The events after `since`, in order."""
         rows = self._sql("SELECT * FROM event WHERE seq > ? ORDER BY seq LIMIT ?", (since, limit))
-        return [Event(**dict(row)) for row in rows]
+        return [Event(**row) for row in rows]

@@ -8,12 +8,18 @@ import stat
 from pathlib import Path
 from typing import Any
 
+LARGEST = 64 << 20
+"""Bytes of a record that is read; a job can write into its run directory too."""
+
 
 def write_text(path: Path, text: str) -> None:
-    """Write, fsync, rename over `path`, fsync its directory. Mode 0600."""
+    """Write, fsync, rename over `path`, fsync its directory. Mode 0600.
+
+    What is not Unicode in `text` is written as an escape.
+    """
     staged = path.with_name(f".{path.name}.{os.getpid()}.new")
     fd = os.open(staged, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
+    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -34,7 +40,7 @@ def open_regular(path: Path) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ValueError(f"{path.name} is no regular file")
+        raise ValueError(f"{path.name} is not a regular file")
     return fd
 
 
@@ -42,7 +48,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`; None if there is no such file. Raises ValueError: it is no object."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
-            tree = json.loads(file.read())
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+        tree = json.loads(data)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:

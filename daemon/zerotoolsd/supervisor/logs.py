@@ -13,7 +13,7 @@ _CHUNK = 256 * 1024
 def say(text: str) -> None:
     """One line in the supervisor's own log, which a full disk may cost, and nothing else."""
     with suppress(OSError):
-        os.write(1, f"{text}\n".encode())
+        os.write(1, f"{text}\n".encode(errors="backslashreplace"))
 
 
 class RankLog:

@@ -69,7 +69,7 @@ def _take_lock() -> int | None:
 
 def supervise(plan: Plan) -> None:
     """Run the ranks to their end, end what they left behind, and write `exit.json`."""
-    started = time.time()
+    started, clock = time.time(), time.monotonic()
     progress = Progress()
     watch = Watch(plan, progress)
     identity = {
@@ -78,6 +78,7 @@ def supervise(plan: Plan) -> None:
         "boot_id": procfs.boot_id(),
         "token": plan.token,
         "started": started,
+        "started_clock": clock,
     }
     write_json(Path(RUN), identity)
     failure = _find(watch) or _start(watch)
@@ -100,7 +101,7 @@ def supervise(plan: Plan) -> None:
     record = _record(watch, verdict, stuck, started)
     if plan.closing and verdict.outcome == "finished":
         record["closing"] = run_closing(plan, watch.stop_asked)
-    record["ended"] = time.time()
+    record |= {"ended": time.time(), "ran_seconds": time.monotonic() - clock}
     _write_exit(record)
     progress.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +27,14 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def read_process(pid: int) -> Process | None:
-    """The process `pid`, a zombie too; None if there is none."""
+def read_process(pid: int, read: Callable[[Path], bytes] = Path.read_bytes) -> Process | None:
+    """The process `pid`, a zombie too; None if there is none.
+
+    None also where /proc hides it, as it does those of other users with `hidepid=1`.
+    """
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+        text = read(Path(f"/proc/{pid}/stat"))
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name in parentheses may hold anything; fields are counted from its end.
     parts = text[text.rindex(b")") + 2 :].split()

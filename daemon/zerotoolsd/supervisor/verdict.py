@@ -105,7 +105,10 @@ def _initiator(broken: Sequence[Rank], errors: Sequence[dict[str, Any]]) -> Rank
 
 def _error_time(error: dict[str, Any]) -> float:
     time = error.get("time")
-    return float(time) if isinstance(time, (int, float)) else float("inf")
+    # A rank may say any number, also one that is too large to be a float, or NaN.
+    if isinstance(time, (int, float)) and 0 <= time < 2**63:
+        return float(time)
+    return float("inf")
 
 
 def _blame(rank: Rank, errors: Sequence[dict[str, Any]]) -> Verdict:

@@ -7,13 +7,14 @@ import selectors
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.durable import read_json, write_text
 from zerotoolsd.supervisor.finding import Finder
 from zerotoolsd.supervisor.logs import say
-from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, STOP, Plan
+from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import descendants, processes
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import Rank, free_port, spawn
@@ -22,6 +23,9 @@ from zerotoolsd.supervisor.stopping import terminate
 from zerotoolsd.supervisor.verdict import is_abnormal
 
 TICK_SECONDS = 1.0
+_LONGEST_GRACE = 1e9
+ALIVE_SECONDS = 10.0
+"""How often the supervisor leaves a sign of life, for whoever finds it gone later."""
 SETTLE_SECONDS = 1.0
 """How long the other ranks may still tell what went wrong after one has failed."""
 
@@ -94,7 +98,7 @@ class Watch:
     def run(self) -> None:
         """Return when every rank has ended."""
         self._sample_memory()
-        next_sample = time.monotonic() + TICK_SECONDS / 4
+        next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
         while any(rank.status is None for rank in self.ranks):
             self._heed_request()
             self._wait()
@@ -105,6 +109,9 @@ class Watch:
             if now >= next_sample:
                 self._sample_memory()
                 next_sample = now + TICK_SECONDS
+            if now >= next_sign:
+                _sign()
+                next_sign = now + ALIVE_SECONDS
 
     def _wait(self) -> None:
         timeout = TICK_SECONDS
@@ -186,6 +193,14 @@ class Watch:
         signal.set_wakeup_fd(-1)
 
 
+def _sign() -> None:
+    """Date the attempt's record: how long it ran at least. Not what ranks wrote: they may hang."""
+    with suppress(OSError):
+        os.utime(RUN)
+
+
 def _grace(request: dict[str, Any], default: float) -> float:
     grace = request.get("grace_seconds", default)
-    return float(grace) if isinstance(grace, (int, float)) and grace >= 0 else default
+    if isinstance(grace, (int, float)) and 0 <= grace < _LONGEST_GRACE:
+        return float(grace)
+    return default

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.parse import job_from_dict
 from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.stored import read_stored
 
 SPEC = "spec.json"
 STOP = "stop"
@@ -43,10 +43,13 @@ def read_spec(run_dir: Path) -> JobSpec:
     """The job in `run_dir`, with `output_dir` filled in.
 
     Raises:
-        BadRequest: it is no valid job, or one that this trainer does not run.
+        BadRequest: it is not a job, or one that this trainer does not run.
     """
     path = run_dir / SPEC
-    spec = job_from_dict(json.loads(path.read_text("utf-8")), source=str(path))
+    # The rules were checked when the job was submitted, maybe by an older version's.
+    spec, problems = read_stored(json.loads(path.read_text("utf-8")))
+    if spec is None or problems:
+        raise BadRequest(f"{path}: {'; '.join(problems)}")
     if spec.engine == "script":
         raise BadRequest(f"{path}: engine {spec.engine} does not run")
     if spec.output_dir is None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.jobs.spec import JobSpec
 from zerotoolsd.lifecycle import Standing
 from zerotoolsd.service import Conflict
 from zerotoolsd.store import schema
@@ -31,7 +32,7 @@ def submit(store: Store, **changes: Any) -> tuple[JobRow, bool]:
     values: dict[str, Any] = {
         "uid": 1,
         "name": None,
-        "spec_text": "{}",
+        "spec": JobSpec(),
         "output_dir": None,
         "default_output": Path("/state/jobs"),
         "idempotency_key": None,
@@ -81,7 +82,7 @@ def test_the_same_key_queues_once_per_uid(tmp_path: Path, opened: Open) -> None:
     assert new
     assert other.id != first.id
     with pytest.raises(Conflict, match="key k was used for job 1"):
-        submit(store, idempotency_key="k", spec_text='{"a": 1}')
+        submit(store, idempotency_key="k", spec=JobSpec(seed=1))
 
 
 def test_a_change_is_guarded_and_appends_an_event(tmp_path: Path, opened: Open) -> None:
@@ -164,7 +165,7 @@ def test_p8_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, opened: Ope
     newer = (*schema.MIGRATIONS, "CREATE TABLE later (x);")
     schema.open_database(tmp_path, newer).close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(Unsupported, match="has schema 2 and this zerotoolsd knows 1"):
+    with pytest.raises(Unsupported, match="has schema 3 and this zerotoolsd knows 2"):
         opened(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -176,8 +177,8 @@ def test_p8_an_older_schema_is_copied_then_migrated(tmp_path: Path, opened: Open
     newer = (*schema.MIGRATIONS, "ALTER TABLE job ADD COLUMN later TEXT;")
     migrated = schema.open_database(tmp_path, newer)
     assert migrated.execute("SELECT id, later FROM job").fetchall()[0][0] == 1
-    copy = sqlite3.connect(tmp_path / "zerotools.db.schema-1.bak")
-    assert copy.execute("PRAGMA user_version").fetchone() == (1,)
+    copy = sqlite3.connect(tmp_path / "zerotools.db.schema-2.bak")
+    assert copy.execute("PRAGMA user_version").fetchone() == (2,)
     assert copy.execute("SELECT count(*) FROM job").fetchone() == (1,)
     copy.close()
     migrated.close()
@@ -189,7 +190,7 @@ def test_a_migration_that_fails_leaves_the_old_database(tmp_path: Path, opened: 
     with pytest.raises(BadFile, match="table job already exists"):
         schema.open_database(tmp_path, broken)
     store = opened(tmp_path)
-    assert store.schema == 1
+    assert store.schema == len(schema.MIGRATIONS)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 100, b"SQLite format 3\0"])
@@ -205,7 +206,7 @@ def test_an_unreadable_database_stops_with_instructions(
 def test_a_damaged_page_is_found(tmp_path: Path, opened: Open) -> None:
     store = opened(tmp_path)
     for _ in range(200):
-        submit(store, spec_text="x" * 2000)
+        submit(store, spec=JobSpec(env={"X": "x" * 2000}))
     store.close()
     path = tmp_path / "zerotools.db"
     data = bytearray(path.read_bytes())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
 from zerotools.jobs.convert import Mismatch, convert
+from zerotools.jobs.schema import keys_of
 from zerotools.jobs.spec import JobSpec
 
 Tree = dict[str, Any]
@@ -21,7 +22,7 @@ def job_keys() -> Mapping[str, tuple[Field[Any], Any]]:
 
 def _walk(spec: type[Any], prefix: str) -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
     hints = get_type_hints(spec)
-    for item in fields(spec):
+    for item in keys_of(spec):
         hint = hints[item.name]
         if is_dataclass(hint) and isinstance(hint, type):
             yield from _walk(hint, f"{prefix}{item.name}.")

@@ -1,0 +1,62 @@
+"""What goes into the database and comes back unchanged, though SQLite's text is UTF-8 alone.
+
+File names on Linux are bytes. Python writes those that are not UTF-8 with lone surrogates
+(`\\udce9`, PEP 383), and so may a rank's JSON; neither is UTF-8, and sqlite3 refuses it. Such a
+text is stored as a BLOB in the encoding `surrogatepass`, so that a checkpoint's path opens the same
+file afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from typing import Any
+
+LONGEST_REASON = 4000
+"""Characters of a sentence that is kept; what a program says may be of any length."""
+
+
+class Unstorable(ValueError):
+    """The value would be changed by SQLite, or refused."""
+
+
+def stored(value: object) -> object:
+    """`value` as it is bound to a statement. Raises Unstorable."""
+    if isinstance(value, str):
+        return _stored_text(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise Unstorable(f"a number of {value.bit_length()} bits does not fit in 64")
+    if isinstance(value, float) and math.isnan(value):
+        raise Unstorable("NaN is not a number that can be stored")  # SQLite makes it NULL
+    return value
+
+
+def _stored_text(text: str) -> str | bytes:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text.encode() if "\0" in text else text
+
+
+def loaded_row(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    """A row by its columns' names, every text as it was before `stored`."""
+    names = (column[0] for column in cursor.description)
+    return dict(zip(names, map(_loaded, row), strict=True))
+
+
+def _loaded(value: Any) -> Any:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return value.decode("utf-8", "backslashreplace")  # it was damaged since
+
+
+def short(sentence: str | None) -> str | None:
+    """`sentence`, its middle left out where it is too long to be one."""
+    if sentence is None or len(sentence) <= LONGEST_REASON:
+        return sentence
+    half = LONGEST_REASON // 2
+    return f"{sentence[:half]} … {sentence[-half:]}"

@@ -1,0 +1,47 @@
+"""Client and daemon of different versions: they work together, or it is said which to upgrade."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+API_VERSION = 1
+"""What this client speaks, and the daemon under `/v1`."""
+FIRST_API = (1,)
+"""What a daemon speaks whose `/v1/health` does not say so: they did not before `api_versions`."""
+FIRST_STATES = frozenset(
+    {
+        *("queued", "launching", "running", "stopping", "waiting_retry"),
+        *("succeeded", "failed", "cancelled", "stopped"),
+    }
+)
+"""The states that every daemon knows; an older one refuses to list jobs of another."""
+
+
+def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
+    """One sentence for whoever was refused by a daemon with this `health`; None if both are of one
+    version."""
+    its = str(health.get("version"))
+    spoken = speaks(health)
+    older = _order(its) < _order(mine)
+    if API_VERSION not in spoken:
+        older = max(spoken, default=0) < API_VERSION
+    elif its == mine:
+        return None
+    who = f"the daemon is zerotoolsd {its} and this is zerotools {mine}"
+    if older:
+        return f"{who}: upgrade the daemon and restart it (the jobs that run go on)"
+    return f"{who}: upgrade this zerotools to {its}"
+
+
+def speaks(health: Mapping[str, Any]) -> tuple[int, ...]:
+    """The versions of the API that the daemon speaks."""
+    said = health.get("api_versions")
+    if not isinstance(said, list):
+        return FIRST_API
+    return tuple(version for version in said if type(version) is int)
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d{1,9}", version))

@@ -1,0 +1,49 @@
+"""How many processor cores this process may use: its affinity, and the quotas of its cgroups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+MEMBERSHIP = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
+    """Whole cores, at least one. `os.cpu_count()` counts those that others are to use, too."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, int(min((cores, *_quotas(membership, cgroups)))))
+
+
+def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
+    """Cores that each cgroup around this process allows (cgroups(7), of version 1 and 2)."""
+    for line in _text(membership).splitlines():
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        inner = Path(os.path.normpath(f"/{path.lstrip('/')}")).relative_to("/")
+        if number == "0" and not controllers:
+            for directory in (cgroups / inner, *_above(cgroups, inner)):
+                yield from _ratio(_text(directory / "cpu.max").split())
+        elif "cpu" in controllers.split(","):
+            top = cgroups / controllers
+            for directory in (top / inner, *_above(top, inner)):
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                yield from _ratio([_text(directory / name).strip() for name in names])
+
+
+def _above(top: Path, inner: Path) -> Iterator[Path]:
+    for parent in inner.parents:
+        yield top / parent
+
+
+def _ratio(words: list[str]) -> Iterator[float]:
+    """Quota and period in microseconds; without a quota `max`, or -1."""
+    if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+        yield int(words[0]) / int(words[1])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
