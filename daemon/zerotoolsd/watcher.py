@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from zerotoolsd import clocks, lifecycle, reattach, told
 from zerotoolsd.launch import spawn_supervisor
 from zerotoolsd.store.rows import AttemptRow
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import REQUEST, RUN
 
 STARTING_SECONDS = 0.1
@@ -208,9 +208,13 @@ class Watcher:
 
 def _last_seen(attempt: AttemptRow) -> dict[str, float]:
     """How long an attempt ran at least whose supervisor cannot say it any more."""
-    sign = told.last_sign_of_life(Path(attempt.run_dir))
-    if sign is None or attempt.began is None:
+    run_dir = Path(attempt.run_dir)
+    sign, began = told.last_sign_of_life(run_dir), attempt.began
+    if began is None:
+        with suppress(OSError, ValueError):
+            began = clocks.began_of(read_json(run_dir / RUN) or {})
+    if sign is None or began is None:
         return {}
     # By the calendar, which may have been set meanwhile; the clock since its start bounds it.
-    ran = max(0.0, sign - attempt.began.time)
-    return {"ended": sign, "ran_seconds": min(ran, clocks.now().seconds_since(attempt.began))}
+    ran = min(max(0.0, sign - began.time), clocks.now().seconds_since(began))
+    return {"ended": sign, "ran_seconds": ran}

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.daemons import make_job
-from tests.daemon.engines import running
+from tests.daemon.engines import TOKEN, leave_attempt, running
 from tests.formats.dcp.test_jobcheckpoint import make
 from zerotools.jobs.durations import in_words, seconds_of
 from zerotoolsd import timelimit
 from zerotoolsd.clocks import Moment
 from zerotoolsd.service import Conflict
 from zerotoolsd.store.rows import AttemptRow
+from zerotoolsd.supervisor.durable import write_json
 
 ATTEMPT = AttemptRow(
     job_id=1,
@@ -76,6 +77,68 @@ def test_attempts_are_added_up_and_waiting_is_not_counted() -> None:
     assert timelimit.that_ended(job, unwritten) is None
     assert timelimit.that_ended(job, unwritten, asked=True) == "1 min"
     assert timelimit.that_ended(job, {"stop_reason": None}, asked=True) is None
+
+
+def test_hours_in_which_nothing_ran_are_not_counted() -> None:
+    """The daemon was away, or the machine slept, or its clock was set."""
+    noticed_late = {"ran_seconds": 25.0, "started": 1000.0, "ended": 1025.0}
+    first = replace(ATTEMPT, started=1000.0, ended=9999.0, result=noticed_late)
+    runs = replace(ATTEMPT, state="running", started=50.0, started_clock=300.0, boot_id="b")
+    job = make_job("", time_limit="1m")
+    assert timelimit.seconds_left(job, [first], Moment(99999.0)) == 35
+    assert timelimit.seconds_left(job, [first, runs], Moment(1e9, 310.0, "b")) == 25
+    assert timelimit.seconds_left(job, [runs], Moment(70.0, 5.0, "other")) == 40
+    assert timelimit.seconds_left(job, [runs], Moment(0.0, 300.0, "other")) == 60
+
+
+@pytest.mark.parametrize("odd", [True, "7", -1, float("nan"), 10**400, None, [], 1e999])
+def test_a_record_that_says_nonsense_is_not_believed(odd: object) -> None:
+    record = {"ran_seconds": odd, "ended": odd, "started": odd}
+    assert timelimit.end_of(record, Moment(5.0), 9.0) == 9.0
+    job = make_job("", time_limit="1m")
+    ended = replace(ATTEMPT, started=1000.0, ended=1020.0, result=record)
+    assert timelimit.seconds_left(job, [ended], Moment(2000.0)) == 40
+
+
+def test_an_end_is_when_it_was_and_not_when_it_was_noticed() -> None:
+    assert timelimit.end_of({"ended": 1030.0}, Moment(1000.0), 5000.0) == 1030.0
+    assert timelimit.end_of({"ended": 10.0}, Moment(1000.0), 5000.0) == 1000.0
+    assert timelimit.end_of({"ended": 1e9}, Moment(1000.0), 5000.0) == 5000.0
+
+
+def test_an_attempt_that_ended_while_no_daemon_ran_is_timed_by_its_supervisor(
+    tmp_path: Path,
+) -> None:
+    """Its limit is over by the calendar, and far from it by what it ran."""
+    job = make_job("exit=0", time_limit="1h")
+    run = leave_attempt(tmp_path / "state", job)
+    record = {"outcome": "crashed", "cause": "it broke", "ran_seconds": 4.0, "ended": 5.0}
+    write_json(run / "exit.json", {"token": TOKEN, **record})
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+            ended = await it.reach(1, "succeeded")
+            assert (ended.attempts[0].ended, len(ended.attempts)) == (5.0, 2)
+
+    asyncio.run(story())
+
+
+def test_an_attempt_that_was_lost_ran_until_its_last_sign_of_life(tmp_path: Path) -> None:
+    job = make_job("release", max_restarts=0, time_limit="1h")
+    run = leave_attempt(tmp_path / "state", job)
+    write_json(run / "attempt.json", {})
+    identity = {"token": TOKEN, "boot_id": "of an earlier boot", "pid": 1, "started": 1.0}
+    write_json(run / "run.json", identity)
+    os.utime(run / "run.json", (61.0, 61.0))
+
+    async def story() -> None:
+        async with running(tmp_path / "state", leave=True) as it:
+            assert (await it.reach(1, "failed")).ended == 61.0
+            (attempt,) = it.engine.store.attempts(1)
+            assert attempt.result is not None
+            assert attempt.result["ran_seconds"] == 60.0
+
+    asyncio.run(story())
 
 
 def test_a_job_at_its_limit_saves_and_is_stopped_and_goes_on_by_one_request(

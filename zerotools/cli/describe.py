@@ -26,6 +26,7 @@ _MEANINGS: Mapping[str, str] = {
     states.FAILED: "bad",
     states.CANCELLED: "quiet",
     states.HALTED: "warning",
+    states.HELD: "warning",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from zerotoolsd.service import Conflict
 from zerotoolsd.store import schema
 from zerotoolsd.store.rows import AttemptRow, JobRow
 from zerotoolsd.store.store import Changed, Store
+from zerotoolsd.store.values import Unstorable
 
 Open = Callable[[Path], Store]
 
@@ -227,3 +229,45 @@ def test_leftovers_of_a_crash_are_cleared(tmp_path: Path, opened: Open) -> None:
     (tmp_path / "zerotools.db.new").write_bytes(b"half a database")
     submit(opened(tmp_path))
     assert not (tmp_path / "zerotools.db.new").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ck-\udce9t\udce9", "\ud800", "nul\0nul", "\ud83d\ude00", "plain \\udce9", "\U0001f600", ""],
+)
+def test_any_text_comes_back_as_it_was(tmp_path: Path, opened: Open, text: str) -> None:
+    store = opened(tmp_path)
+    job, _ = submit(store, name=text or None, output_dir=f"/{text}")
+    row = replace(attempt(job), run_dir=text, resumed_from=text)
+    with store.change(job, Standing(state="launching", reason=text), "admit", now=6) as change:
+        change.add_attempt(row)
+    store.close()
+    store = opened(tmp_path)
+    assert store.job(job.id).standing.reason == text
+    assert store.job(job.id).output_dir == f"/{text}"
+    assert store.attempts(job.id) == [row]
+    assert store.events(0)[1].why == text
+
+
+@pytest.mark.parametrize("odd", [2**63, -(2**63) - 1, float("nan")])
+def test_a_number_that_sqlite_would_change_is_refused_and_nothing_is_written(
+    tmp_path: Path, opened: Open, odd: Any
+) -> None:
+    store = opened(tmp_path)
+    job, _ = submit(store)
+    after = Standing(state="launching", best_step=odd)
+    with pytest.raises(Unstorable), store.change(job, after, "admit", now=6):
+        pass
+    assert store.job(job.id) == job
+
+
+def test_a_reason_of_any_length_is_kept_as_its_ends(tmp_path: Path, opened: Open) -> None:
+    store = opened(tmp_path)
+    job, _ = submit(store)
+    reason = "first " + "x" * 10**7 + " last"
+    with store.change(job, Standing(state="held", reason=reason), "hold", now=6):
+        pass
+    kept = str(store.job(job.id).standing.reason)
+    assert len(kept) < 5000
+    assert kept.startswith("first x")
+    assert kept.endswith("x last")
