@@ -11,8 +11,10 @@ Layout: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3 (zip64).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.torchzip.window import Window
@@ -24,34 +26,43 @@ _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _LARGEST_DIRECTORY = 2**28
+_READ_BYTES = 2**20
 _TAIL = 1024
+_HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """One entry: `length` bytes, whose CRC-32 should be `crc`; `header` is its local header's
-    offset in the window."""
+    offset in the window. `has_crc` is False where the archive was written without any, as after
+    `torch.serialization.set_crc32_options(False)`: all of them are 0 then."""
 
     name: str
     header: int
     length: int
     crc: int
+    has_crc: bool = True
 
 
 def read_directory(window: Window) -> dict[str, Record]:
     """The records of the zip that fills `window`, without the top directory's name.
 
     Raises:
-        BadFile: it is no zip, is cut short, or its numbers lead outside it.
+        BadFile: it is not a zip, is cut short, or its numbers contradict one another.
         Unsupported: a record is compressed or encrypted.
     """
     tail_at = max(0, window.length - _TAIL)
     tail = window.read(tail_at, window.length - tail_at)
     if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06":
-        raise BadFile(f"{window} does not end in a zip directory: it is cut short or no torch file")
-    begin, size, count = _find_directory(window, tail)
-    if begin + size > window.length or size > _LARGEST_DIRECTORY:
-        raise BadFile(f"{window}: its zip directory of {size} bytes at {begin} does not fit in it")
+        raise BadFile(
+            f"{window} does not end in a zip directory: it is cut short, or not a torch file"
+        )
+    begin, size, count, end = _find_directory(window, tail)
+    if begin + size != end or size > _LARGEST_DIRECTORY:
+        raise BadFile(
+            f"{window}: its zip directory of {size} bytes at {begin} does not end at byte {end}, "
+            "where the end record is: something was cut out or put in"
+        )
     data = tail[begin - tail_at :][:size] if begin >= tail_at else window.read(begin, size)
     records: dict[str, Record] = {}
     for record in _entries(window, data, begin):
@@ -61,16 +72,37 @@ def read_directory(window: Window) -> dict[str, Record]:
         records[name] = record
     if len(records) != count:
         raise BadFile(f"{window}: its zip directory lists {len(records)} records, not {count}")
-    return records
+    _refuse_overlap(window, records.values())
+    if any(record.crc for record in records.values()):
+        return records
+    return {name: replace(record, has_crc=False) for name, record in records.items()}
 
 
 def payload_of(window: Window, record: Record) -> int:
-    """Offset of the record's first byte in the window, read from its local header."""
-    signature, _, _, _, _, _, _, _, _, name, extra = _LOCAL.unpack(
-        window.read(record.header, _LOCAL.size)
-    )
+    """Offset of the record's first byte in the window, read from its local header.
+
+    Raises:
+        BadFile: the header is not there, or says another name or size than the directory.
+    """
+    wanted = record.name.encode()
+    data = window.read(record.header, _LOCAL.size + len(wanted))
+    signature, _, flags, method, _, _, crc, packed, length, name, extra = _LOCAL.unpack_from(data)
     if signature != b"PK\x03\x04":
         raise BadFile(f"{window}: record {record.name!r} has no header at byte {record.header}")
+    if name != len(wanted) or data[_LOCAL.size :] != wanted:
+        raise BadFile(
+            f"{window}: the header at byte {record.header} is not that of {record.name!r}, which "
+            "the zip directory puts there: the file is damaged"
+        )
+    said = (method, crc, packed, length)
+    sizes = {record.length, _FULL32}
+    if not flags & _HAS_DESCRIPTOR and (
+        method or crc != record.crc or not {packed, length} <= sizes
+    ):
+        raise BadFile(
+            f"{window}: record {record.name!r} has {record.length} bytes and CRC-32 "
+            f"{record.crc:08x} in the zip directory, and method, CRC-32, sizes {said} in its header"
+        )
     at = record.header + _LOCAL.size + int(name) + int(extra)
     if at + record.length > window.length:
         raise BadFile(
@@ -81,25 +113,65 @@ def payload_of(window: Window, record: Record) -> int:
 
 
 def read_record(window: Window, record: Record) -> bytes:
-    """The record's bytes. The caller has bounded `record.length`."""
-    return window.read(payload_of(window, record), record.length)
+    """The record's bytes. The caller has bounded `record.length`.
+
+    Raises:
+        BadFile: they have another CRC-32 than the directory says.
+    """
+    data = window.read(payload_of(window, record), record.length)
+    check_crc(window, record, zlib.crc32(data))
+    return data
 
 
-def _find_directory(window: Window, tail: bytes) -> tuple[int, int, int]:
-    """(offset, size, number of entries) of the central directory."""
+def check_record(window: Window, record: Record) -> None:
+    """Read the record's bytes a piece at a time; raises as `read_record`."""
+    crc, begin = 0, payload_of(window, record)
+    for at in range(0, record.length, _READ_BYTES):
+        crc = zlib.crc32(window.read(begin + at, min(_READ_BYTES, record.length - at)), crc)
+    check_crc(window, record, crc)
+
+
+def check_crc(window: Window, record: Record, found: int) -> None:
+    """Refuse a record whose bytes have the CRC-32 `found` and should have another."""
+    if record.has_crc and found != record.crc:
+        raise BadFile(
+            f"{window}: record {record.name!r} has CRC-32 {found:08x} and the zip directory says "
+            f"{record.crc:08x}: its bytes have changed since it was saved; take another copy"
+        )
+
+
+def _refuse_overlap(window: Window, records: Iterable[Record]) -> None:
+    for one, other in pairwise(sorted(records, key=lambda record: record.header)):
+        end = one.header + _LOCAL.size + len(one.name.encode()) + one.length
+        if end > other.header:
+            raise BadFile(
+                f"{window}: record {one.name!r} reaches to byte {end}, and {other.name!r} begins "
+                f"at {other.header}: they overlap"
+            )
+
+
+def _find_directory(window: Window, tail: bytes) -> tuple[int, int, int, int]:
+    """(offset, size, number of entries) of the central directory, and where it must end."""
     _, disk, first_disk, here, count, size, begin, comment = _END.unpack(tail[-_END.size :])
     if comment or disk != first_disk or here != count:
         raise Unsupported(f"{window} is a zip with a comment or several disks, not a torch file")
+    full = begin == _FULL32 or size == _FULL32 or count == _FULL16
     locator_at = window.length - _END.size - _END64_LOCATOR.size
-    if locator_at < 0 or (begin != _FULL32 and size != _FULL32 and count != _FULL16):
-        return begin, size, count
-    signature, _, end64, _ = _END64_LOCATOR.unpack(window.read(locator_at, _END64_LOCATOR.size))
-    if signature != b"PK\x06\x07" or end64 + _END64.size > locator_at:
+    locator = tail[-_END.size - _END64_LOCATOR.size : -_END.size]
+    if locator[:4] != b"PK\x06\x07":
+        if full:
+            raise BadFile(f"{window}: its zip64 locator is damaged")
+        return begin, size, count, window.length - _END.size
+    # torch writes one always, and the numbers in it only where they are needed.
+    _, _, end64, _ = _END64_LOCATOR.unpack(locator)
+    if end64 + _END64.size > locator_at:
         raise BadFile(f"{window}: its zip64 locator is damaged")
-    signature, _, _, _, _, _, _, count, size, begin = _END64.unpack(window.read(end64, _END64.size))
+    signature, _, _, _, _, _, _, *numbers = _END64.unpack(window.read(end64, _END64.size))
     if signature != b"PK\x06\x06":
         raise BadFile(f"{window}: its zip64 directory is damaged")
-    return begin, size, count
+    if full:
+        count, size, begin = numbers
+    return begin, size, count, end64
 
 
 def _entries(window: Window, data: bytes, limit: int) -> Iterator[Record]:
@@ -116,6 +188,11 @@ def _entries(window: Window, data: bytes, limit: int) -> Iterator[Record]:
         extra = data[at + name_size : at + name_size + extra_size]
         at += name_size + extra_size + comment_size
         length, packed, header = _zip64(window, name, extra, length, packed, header)
+        if "/code/" in name:
+            raise Unsupported(
+                f"{window} is a TorchScript program (torch.jit.save), not a state dict; load it, "
+                "and save its state_dict() with torch.save"
+            )
         if method != 0 or packed != length:
             raise Unsupported(
                 f"{window}: record {name!r} is compressed, so its bytes cannot be addressed; "
