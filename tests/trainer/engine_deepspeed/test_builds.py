@@ -16,6 +16,7 @@ from zerotoolsd.trainer.engine_deepspeed.builds import (
     BUILDS,
     TURN,
     Baton,
+    Made,
     build_in_own,
     own_directory,
     take_turns,
@@ -112,6 +113,27 @@ def test_what_is_compiled_already_is_not_announced(lock: Path) -> None:
     baton.try_acquire()
     baton.release()
     assert (said.told, said.lines) == ([], [])
+
+
+def test_the_log_moves_while_an_operator_is_compiled(lock: Path) -> None:
+    said = Said()
+    made = Made(lock.parent, said.say)
+    made.look()
+    (lock.parent / "build.ninja").write_text(
+        "rule compile\n  command = c++\nbuild cpu_adam.o: compile /x/cpu_adam.cpp\n"
+        "build impl.o: compile /x/impl.cpp\nbuild cpu_adam.so: link impl.o\ndefault cpu_adam.so\n"
+    )
+    made.look()
+    assert said.lines == []
+    (lock.parent / "impl.o").touch()
+    made.look()
+    made.look()
+    (lock.parent / "cpu_adam.o").touch()
+    made.look()
+    assert said.lines == [
+        "compiling cpu_adam: 1 of 3 files made (impl.o)",
+        "compiling cpu_adam: 2 of 3 files made (cpu_adam.o)",
+    ]
 
 
 def test_a_lock_in_the_users_own_directory_is_named_and_left_alone(lock: Path) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +24,7 @@ BUILDS = "TORCH_EXTENSIONS_DIR"
 TURN = "zerotools.lock"
 """The file beside torch's `lock` on which the kernel's lock is taken."""
 WAIT_SECONDS = 0.2
+LOOK_SECONDS = 1.0
 
 
 class Teller(Protocol):
@@ -72,6 +75,43 @@ def take_turns(batons: Any, *, own: bool, teller: Teller) -> None:
             module.FileBaton = lambda path, *_, **__: Baton(Path(path), own=own, teller=teller)
 
 
+class Made:
+    """Says which files of an operator are made, as they come: ninja's own words are kept back."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._say = say
+        self._known: list[str] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="made")
+
+    def __enter__(self) -> Made:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Say what has been made since the last look."""
+        try:
+            plan = (self._directory / "build.ninja").read_text("utf-8", errors="replace")
+        except OSError:  # not written yet
+            return
+        wanted = re.findall(r"^build ([^:]+):", plan, re.MULTILINE)
+        made = [name for name in wanted if (self._directory / name).exists()]
+        new = [name for name in made if name not in self._known]
+        self._known = made
+        if new:
+            what, count = self._directory.name, f"{len(made)} of {len(wanted)} files made"
+            self._say(f"compiling {what}: {count} ({', '.join(new)})")
+
+
 class Baton:
     """torch's `FileBaton` for one operator: who has it may compile in its directory.
 
@@ -94,6 +134,7 @@ class Baton:
         self._clock = clock
         self._turn: int | None = None
         self._before: str | None = None
+        self._made: Made | None = None
 
     def try_acquire(self) -> bool:
         """Wait for the turn; always True: whoever comes later finds nothing left to compile."""
@@ -105,6 +146,7 @@ class Baton:
         self._make_lock()
         if not (self.lock.parent / f"{name}.so").exists():
             self._teller.prepares(f"compiling {name}")
+            self._made = Made(self.lock.parent, self._teller.say).__enter__()
         return True
 
     def _wait_for_turn(self, name: str) -> None:
@@ -164,6 +206,9 @@ class Baton:
 
     def release(self) -> None:
         """The operator is compiled, or cannot be."""
+        if self._made is not None:
+            self._made.__exit__()
+            self._made = None
         self.lock.unlink(missing_ok=True)
         if self._turn is not None:
             os.close(self._turn)
