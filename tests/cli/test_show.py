@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
-from tests.daemon.api.fakes import STEP, FakeService, an_attempt
+from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
+from zerotools.cli.buildlocks import suspects
 from zerotools.cli.show import page
 from zerotools.jobs.client import DaemonClient
 
@@ -94,3 +97,25 @@ def test_a_job_whose_export_failed_can_go_on(service: FakeService, client: Daemo
     assert not any(line.startswith("  go on") for line in page(client.job(1), None))
     service.change(1, reason="the export failed: no room")
     assert "  go on       zerotools resume 1" in page(client.job(1), None)
+
+
+def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> None:
+    lock = tmp_path / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    os.utime(lock, (1000.0, 1000.0))
+    phase = {"doing": None, "since": None, "last_progress": 0.0, "quiet": True, "last_line": None}
+    job = a_view(1, a_job(), state="running", phase=phase).to_json()
+    own = job | {"spec": {"script": {"launcher": "plain"}}}
+    here = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert list(suspects(own, here, now=1000.0 + 3 * 3600)) == [
+        f"{lock}, 3 h 00 min old: torch waits for it; if nothing compiles, a process that was "
+        "killed left it: remove it"
+    ]
+    assert lock.exists()
+    named = {"TORCH_EXTENSIONS_DIR": str(lock.parents[1])}
+    assert len(list(suspects(own, named, now=9000.0))) == 1
+    assert list(suspects(own, here, now=1030.0)) == [], "somebody may be compiling"
+    moving = own | {"phase": phase | {"quiet": False}}
+    for other in (moving, own | {"phase": None}, job):
+        assert list(suspects(other, here, now=9000.0)) == []

@@ -122,6 +122,8 @@ def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str
 
 def _facts(job: Job) -> Iterator[tuple[str, str]]:
     yield "why", why(job)
+    for lock in suspects(job):
+        yield "a lock", lock
     yield "plan", plan(job)
     if job["progress"]:
         yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
