@@ -7,7 +7,7 @@ stay below the directory, chunks lie inside their tensors, each has an item, num
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class Metadata:
     """One `.metadata`. `blobs` are the values that are no tensors; `paths` is planner_data, the
     path in the nested state dict that each flat key stands for, None where it was not recorded.
     `extras` are attributes that torch's own Metadata does not have, and that are not empty;
+    `ends` has the end of each file's last item, empty chunks included.
     `is_megatron` says that only megatron-core writes such a file."""
 
     tensors: Mapping[str, SavedTensor]
@@ -57,6 +58,7 @@ class Metadata:
     paths: Mapping[str, tuple[str | int, ...]] | None = None
     version: str | None = None
     order: tuple[str, ...] = field(default=())
+    ends: Mapping[str, int] = field(default_factory=dict)
     extras: tuple[str, ...] = ()
     is_megatron: bool = False
 
@@ -76,6 +78,13 @@ def read_metadata(path: Path) -> Metadata:
     """
     tree = loads(read_regular(path, LARGEST_METADATA), source=path)
     return _Reader(path).metadata(tree)
+
+
+def _ends(items: Iterable[Item]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in items:
+        found[item.file] = max(found.get(item.file, 0), item.offset + item.length)
+    return found
 
 
 class _Reader:
@@ -108,6 +117,7 @@ class _Reader:
             self._paths(state.get("planner_data")),
             version if isinstance(version, str) else None,
             tuple(entries),
+            _ends(items.values()),
             tuple(str(key)[:80] for key, value in state.items() if key not in _FIELDS and value),
             is_megatron=name != "Metadata" or not _MEGATRON.isdisjoint(map(str, state)),
         )

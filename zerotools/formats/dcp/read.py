@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.dropping import ATTRIBUTES
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.directories import (
@@ -20,12 +20,11 @@ from zerotools.formats.dcp.directories import (
     prefixes,
 )
 from zerotools.formats.dcp.items import BlobTrees, ItemChunks, Items, refuse_safetensors
-from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord, read_record, rng_name
+from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD, JobRecord, read_record
 from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor, read_metadata
 from zerotools.formats.dcp.names import Named, job_keys, name_all
+from zerotools.formats.dcp.wholeness import data_files, mixed_saves, promised, sizes
 from zerotools.io.companions import companions
-from zerotools.io.manifest import verify_manifest
-from zerotools.io.sources import note_source
 
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 _DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
@@ -57,23 +56,24 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     found, unfinished = prefixes(path)
     parts = {prefix: _within(prefix, _load(path / prefix)) for prefix in found}
     metadata = _union(list(parts.values()), path)
-    files, problems = _files(path, metadata)
+    files, problems = data_files(path, metadata)
     problems += unfinished
     for prefix in found:
-        files |= _sizes(path, (f"{prefix}{name}" for name in _metadata_names(path / prefix)))
+        files |= sizes(path, (f"{prefix}{name}" for name in _metadata_names(path / prefix)))
     if record is not None:
-        problems += _whole(path, record, {problem.file for problem in problems})
+        problems += promised(path, record, {problem.file for problem in problems})
     named = _named(path, metadata, record, section)
     every = named.keys
     tied = _tied(metadata, every)
     keys = {flat: key for flat, key in every.items() if flat not in tied}
     items = Items(path)
+    tensors = {
+        key: _tensor(items, path, flat, metadata.tensors[flat], files) for flat, key in keys.items()
+    }
+    problems += mixed_saves(path, metadata, keys, tensors)
     return Checkpoint(
         root=path,
-        tensors={
-            key: _tensor(items, path, flat, metadata.tensors[flat], files)
-            for flat, key in keys.items()
-        },
+        tensors=tensors,
         origin=_origin(path, metadata, record, named, keys, parts, tied),
         aliases={every[alias].name: every[flat].name for alias, flat in tied.items()}
         | (dict(record.aliases) if record else {}),
@@ -119,9 +119,19 @@ def _union(parts: list[Metadata], directory: Path) -> Metadata:
         blobs |= {key: item for key, item in part.blobs.items() if key not in blobs}
         paths |= part.paths or {}
     extras = tuple(dict.fromkeys(name for part in parts for name in part.extras))
-    order = (*tensors, *blobs)
-    megatron = any(part.is_megatron for part in parts)
-    return Metadata(tensors, blobs, paths or None, parts[0].version, order, extras, megatron)
+    ends: dict[str, int] = {}
+    for part in parts:
+        ends |= {file: max(end, ends.get(file, 0)) for file, end in part.ends.items()}
+    return Metadata(
+        tensors,
+        blobs,
+        paths or None,
+        parts[0].version,
+        (*tensors, *blobs),
+        ends,
+        extras,
+        any(part.is_megatron for part in parts),
+    )
 
 
 def _within(prefix: str, metadata: Metadata) -> Metadata:
@@ -137,41 +147,8 @@ def _within(prefix: str, metadata: Metadata) -> Metadata:
         for key, saved in metadata.tensors.items()
     }
     blobs = {key: moved(item) for key, item in metadata.blobs.items()}
-    return replace(metadata, tensors=tensors, blobs=blobs)
-
-
-def _files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Problem]]:
-    """Sizes of the data files, and what is missing from them."""
-    ends: dict[str, tuple[int, str]] = {}
-    for key, item in metadata.items:
-        end = item.offset + item.length
-        if end > ends.get(item.file, (-1, ""))[0]:
-            ends[item.file] = end, key
-    files = _sizes(root, sorted(ends))
-    problems = []
-    for file, (end, key) in ends.items():
-        if file not in files:
-            problems.append(Problem(f"{root / file} is missing; the metadata names it", file))
-        elif end > files[file]:
-            message = f"{root / file} has {files[file]} bytes and {key} ends at {end}: cut short"
-            problems.append(Problem(message, file, key))
-    return files, problems
-
-
-def _sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
-    return {name: note_source(root / name) for name in names if (root / name).is_file()}
-
-
-def _whole(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
-    """What a job's manifest (sizes only) and record promise and the directory lacks."""
-    problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
-    said = {problem.file for problem in problems}
-    for rank in range(record.world_size if record.rng == "per-rank" else 0):
-        name = rng_name(rank)
-        if name not in said and not (path / name).is_file():
-            message = f"{path / name} is missing and {RECORD} promises {record.world_size} of them"
-            return [*problems, Problem(message, name)]
-    return problems
+    ends = {prefix + file: end for file, end in metadata.ends.items()}
+    return replace(metadata, tensors=tensors, blobs=blobs, ends=ends)
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
