@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from zerotools.cli import picture, plots, render
+from zerotools.cli.buildlocks import suspects
 from zerotools.cli.curves import curves_of
 from zerotools.cli.describe import (
     Job,
