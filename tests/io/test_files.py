@@ -28,7 +28,7 @@ def descriptors() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
-def test_few_files_stay_open_and_those_in_use_all_do(root: Path) -> None:
+def test_few_files_stay_open_whatever_a_thread_reads_at_once(root: Path) -> None:
     before = descriptors()
     with OpenFiles(root, most=2) as files:
         assert first_bytes(files.read_into, 6) == list(range(6))
@@ -36,7 +36,7 @@ def test_few_files_stay_open_and_those_in_use_all_do(root: Path) -> None:
         with files.holding() as held:
             assert first_bytes(held.read_into, 6) == list(range(6))
             assert first_bytes(held.read_into, 6) == list(range(6))
-            assert len(descriptors() - before) == 6
+            assert len(descriptors() - before) <= 3
         assert len(descriptors() - before) == 2
     assert descriptors() == before
 

@@ -1,19 +1,25 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.staging import Staging
+from zerotools.io.staging import Staging, in_two_steps
 
 
 def contents(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
 
 
+def anything(_: Path) -> None:
+    return None
+
+
 def write(destination: Path, text: str, *, overwrite: bool = False) -> None:
-    with Staging(destination, overwrite=overwrite) as staging:
+    with Staging(destination, check_replaced=anything if overwrite else None) as staging:
         (staging.directory / "file").write_text(text)
         staging.commit()
 
@@ -95,3 +101,52 @@ def test_an_interrupt_leaves_what_a_failure_removes(tmp_path: Path) -> None:
     assert contents(tmp_path / "out.partial") == ["file"]
     leave(tmp_path / "out", ZeroDivisionError(), keep=True, take_over=True)
     assert contents(tmp_path) == []
+
+
+def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out", "x")
+    assert contents(tmp_path) == ["out"]
+    assert contents(tmp_path / "out") == ["file"]
+
+
+def test_what_a_file_system_cannot_replace_is_found_before_the_work(tmp_path: Path) -> None:
+    def overlay(_: Path, __: Path) -> None:  # a directory of a lower layer, as overlayfs has it
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    write(tmp_path / "out", "old")
+    staging = Staging(tmp_path / "out", check_replaced=anything, rename=overlay)
+    with pytest.raises(BadRequest, match=r"lower layer of an overlay .* choose another output"):
+        staging.__enter__()
+    assert contents(tmp_path) == ["out"]
+    assert (tmp_path / "out/file").read_text() == "old"
+
+
+def test_what_appears_in_an_output_while_the_next_is_made_is_kept(tmp_path: Path) -> None:
+    def refuse_notes(path: Path) -> None:
+        if (path / "notes").exists():
+            raise BadRequest("holds notes")
+
+    write(tmp_path / "out", "old")
+
+    def replace() -> None:
+        with Staging(tmp_path / "out", check_replaced=refuse_notes) as staging:
+            (staging.directory / "file").write_text("new")
+            (tmp_path / "out/notes").touch()
+            staging.commit()
+
+    with pytest.raises(BadRequest, match="holds notes"):
+        replace()
+    assert contents(tmp_path) == ["out"]
+    assert contents(tmp_path / "out") == ["file", "notes"]
+
+
+def test_a_leftover_of_an_exchange_in_two_steps_does_not_block(tmp_path: Path) -> None:
+    (tmp_path / "out.replaced").mkdir()
+    (tmp_path / "out.replaced" / "file").write_text("of a killed run")
+    write(tmp_path / "out", "old")
+    with Staging(tmp_path / "out", check_replaced=anything, exchange=in_two_steps) as staging:
+        (staging.directory / "file").write_text("new")
+        staging.commit()
+    assert contents(tmp_path) == ["out", "out.replaced"]
+    assert (tmp_path / "out/file").read_text() == "new"

@@ -18,6 +18,7 @@ from tests.ops.killed_export import SHARD_BYTES, SMALLEST
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.journal import NAME
+from zerotools.io.outputs import MARKER
 from zerotools.io.staging import partial_of
 from zerotools.ops import consolidate, reshard
 from zerotools.ops.consolidate import Options
@@ -50,7 +51,7 @@ def run(source: Path, out: Path, *, resume: bool, options: Options = OPTIONS) ->
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != MARKER}
 
 
 def stamps(directory: Path) -> dict[str, tuple[int, int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from zerotools.cli.group import LazyGroup, debug_option
 from zerotools.cli.messages import say_error
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 
+_MANY_FILES = 65536
 EXIT_DEFECT = 70
 EXIT_SYSTEM = 71
 EXIT_BROKEN_PIPE = 141
@@ -79,9 +81,18 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _allow_many_files()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
     sys.exit(run(build(), arguments))
+
+
+def _allow_many_files() -> None:
+    """Open as many files as the system lets us: a run has thousands, and 1024 is usual."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def run(group: click.Group, arguments: Sequence[str]) -> int:

@@ -2,9 +2,9 @@
 
 What is written with one call is gathered in one buffer. Ranges of a flattened tensor are read as
 they lie, those that are neighbours in their file at once. For a block of a tensor, the smallest
-file range that holds it is read in one call, as long as that is not mostly gaps; else the block is
-cut along its outermost dimension. Its elements are then picked by strides, never assumed to be
-aligned in the file.
+file range that holds it is read in one call, as long as that is not mostly gaps; else its runs are
+read into one buffer, and put in order there together. Elements are picked by strides, never assumed
+to be aligned in the file.
 """
 
 from __future__ import annotations
@@ -36,12 +36,21 @@ WORTHWHILE_GAP_BYTES = 16 * 1024
 class Scratch:
     """The reusable buffers of one worker: a tile, and what was read for it.
 
-    `tile_bytes` bounds the tile in the target's type, `read_bytes` one read in the source's.
+    `tile_bytes` bounds the tile in the target's type, `read_bytes` one read in the source's. Both
+    become `wide_bytes` where a tile is larger.
     """
 
-    def __init__(self, tile_bytes: int, read_bytes: int) -> None:
+    def __init__(self, tile_bytes: int, read_bytes: int, wide_bytes: int = 0) -> None:
         self.tile = np.empty(tile_bytes, dtype=np.uint8)
         self.read = np.empty(read_bytes, dtype=np.uint8)
+        self._wide_bytes = wide_bytes
+
+    def hold(self, nbytes: int) -> Array:
+        """The bytes of a tile, whose values are not set."""
+        if nbytes > self.tile.nbytes:
+            self.tile = np.empty(self._wide_bytes, dtype=np.uint8)
+            self.read = np.empty(self._wide_bytes, dtype=np.uint8)
+        return self.tile[:nbytes]
 
 
 def gather(
@@ -143,18 +152,25 @@ def _read_blocks(
     files: Held, piece: Piece, dtype: DType, buffer: Array
 ) -> Iterator[tuple[Box, Array]]:
     """Yield blocks of the piece with their values, as views of `buffer`."""
-    strides = _strides(piece.chunk)
-    for block in _readable_blocks(piece.box, strides, dtype.itemsize, buffer.nbytes):
+    strides, itemsize = _strides(piece.chunk), dtype.itemsize
+    for block, axis in _readable_blocks(piece.box, strides, itemsize, buffer.nbytes):
         begin = _first_byte(Piece(piece.chunk, block), dtype)
-        span = _span(block.shape, strides) * dtype.itemsize
-        files.read_into(piece.chunk.file, begin, buffer[:span].data)
+        reads, length, step, packed = 1, _span(block.shape, strides), 0, strides
+        if axis is not None:  # runs that are far from one another lie side by side in the buffer
+            reads, step = block.shape[axis], strides[axis]
+            length -= (reads - 1) * step
+            packed = (*strides[:axis], length, *strides[axis + 1 :])
+        for number in range(reads):
+            at = number * length * itemsize
+            run = buffer[at : at + length * itemsize].data
+            files.read_into(piece.chunk.file, begin + number * step * itemsize, run)
         yield (
             block,
             np.ndarray(
                 block.shape,
                 numpy_dtype(dtype),
                 buffer=buffer.data,
-                strides=tuple(s * dtype.itemsize for s in strides),
+                strides=tuple(s * itemsize for s in packed),
             ),
         )
 
@@ -164,31 +180,49 @@ def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
 
 
-def _readable_blocks(box: Box, strides: tuple[int, ...], itemsize: int, most: int) -> Iterator[Box]:
-    """Cut a box into blocks that are worth one read each and fit in `most` bytes."""
+def _readable_blocks(
+    box: Box, strides: tuple[int, ...], itemsize: int, most: int
+) -> Iterator[tuple[Box, int | None]]:
+    """Cut a box into blocks that fit in `most` bytes. One that has an axis with it is to be read
+    run by run along that axis, and any other with one read."""
     if box.is_empty:
         return
     span = _span(box.shape, strides)
-    if span * itemsize <= most and not _mostly_gaps(box, strides, itemsize, span):
-        yield box
+    is_sparse = _mostly_gaps(box, strides, itemsize, span)
+    if span * itemsize <= most and not is_sparse:
+        yield box, None
         return
-    axis = max((d for d in range(len(box.shape)) if box.shape[d] > 1), key=lambda d: strides[d])
-    other = span - (box.shape[axis] - 1) * strides[axis]
-    step = (most // itemsize - other) // strides[axis] + 1 if strides[axis] else box.shape[axis]
-    if _mostly_gaps(box, strides, itemsize, span):
-        step = 1
-    step = min(max(1, step), box.shape[axis] - 1)
+    axis = _outermost(box, strides)
+    inner = span - (box.shape[axis] - 1) * strides[axis]
+    runs = None
+    if is_sparse:
+        row = Box(box.start, (*box.shape[:axis], 1, *box.shape[axis + 1 :]))
+        is_run = inner * itemsize <= most and not _mostly_gaps(row, strides, itemsize, inner)
+        step, runs = (most // (inner * itemsize), axis) if is_run else (1, None)
+    elif strides[axis]:
+        step = (most // itemsize - inner) // strides[axis] + 1
+    else:
+        step = box.shape[axis]
+    step = max(1, step) if runs is not None else min(max(1, step), box.shape[axis] - 1)
     for first in range(0, box.shape[axis], step):
         count = min(step, box.shape[axis] - first)
         start = (*box.start[:axis], box.start[axis] + first, *box.start[axis + 1 :])
         shape = (*box.shape[:axis], count, *box.shape[axis + 1 :])
-        yield from _readable_blocks(Box(start, shape), strides, itemsize, most)
+        if runs is None:
+            yield from _readable_blocks(Box(start, shape), strides, itemsize, most)
+        else:
+            yield Box(start, shape), runs
+
+
+def _outermost(box: Box, strides: tuple[int, ...]) -> int:
+    """The dimension whose neighbours are farthest from one another in the file."""
+    return max((d for d in range(len(box.shape)) if box.shape[d] > 1), key=lambda d: strides[d])
 
 
 def _mostly_gaps(box: Box, strides: tuple[int, ...], itemsize: int, span: int) -> bool:
     """Whether the gap between two runs along the outermost stride is dearer than another read."""
     if len([n for n in box.shape if n > 1]) == 0 or span <= 2 * prod(box.shape):
         return False
-    axis = max((d for d in range(len(box.shape)) if box.shape[d] > 1), key=lambda d: strides[d])
+    axis = _outermost(box, strides)
     inner = span - (box.shape[axis] - 1) * strides[axis]
     return (strides[axis] - inner) * itemsize > WORTHWHILE_GAP_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -15,11 +16,23 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.regular import open_regular
 from zerotools.io.sources import Sources
 
-MAX_OPEN_FILES = 128
+MAX_OPEN_FILES = 1024
+# What the process opens beside the files of two `OpenFiles`: libraries, the lock, the journal.
+_SPARE = 48
+# No more threads than this read at once, each with files of its own in hand.
+_THREADS = 16
+
+
+def most_open_files() -> int:
+    """How many files one `OpenFiles` of two may have open, under the limit of the process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = sum(1 for _ in Path("/proc/self/fd").iterdir()) + _SPARE
+    room = MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else (limit - used) // 2 - _THREADS
+    return min(MAX_OPEN_FILES, max(_THREADS, room))
 
 
 class OpenFiles:
-    """Files below one root, opened on first use and kept open, at most `most` of them at a time.
+    """Files below one root, opened on first use and kept open, about `most` of them at a time.
 
     A file in use by a thread is never closed under it. Reads and writes are positional, so that
     threads share descriptors. Where `sources` are given, every file that is opened is one of them,
@@ -30,7 +43,7 @@ class OpenFiles:
         self,
         root: Path,
         flags: int = os.O_RDONLY,
-        most: int = MAX_OPEN_FILES,
+        most: int | None = None,
         *,
         sources: Sources | None = None,
     ) -> None:
@@ -38,7 +51,7 @@ class OpenFiles:
         self._sources = sources
         self._seen: set[Path] = set()
         self._flags = flags
-        self._most = most
+        self._most = most_open_files() if most is None else most
         self._open: OrderedDict[str, int] = OrderedDict()
         self._users: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -83,10 +96,10 @@ class OpenFiles:
 
     @contextmanager
     def holding(self) -> Iterator[Held]:
-        """For many small reads: a file stays open from the first until the context ends."""
-        descriptors: dict[str, int] = {}
+        """For many small reads: the last few files stay open until the context ends."""
+        descriptors: OrderedDict[str, int] = OrderedDict()
         try:
-            yield Held(self, descriptors)
+            yield Held(self, descriptors, max(1, self._most // _THREADS))
         finally:
             self._give_back(descriptors)
 
@@ -173,16 +186,21 @@ class OpenFiles:
 
 
 class Held:
-    """Files of one `OpenFiles`, held open by one thread."""
+    """Files of one `OpenFiles`, held open by one thread: at most `most` of them, because a tile may
+    be made of the files of thousands of ranks."""
 
-    def __init__(self, files: OpenFiles, descriptors: dict[str, int]) -> None:
+    def __init__(self, files: OpenFiles, descriptors: OrderedDict[str, int], most: int) -> None:
         self._files = files
         self._descriptors = descriptors
+        self._most = most
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
         """As `OpenFiles.read_into`."""
         descriptor = self._descriptors.get(file)
         if descriptor is None:
+            if len(self._descriptors) >= self._most:
+                oldest, _ = self._descriptors.popitem(last=False)
+                self._files._give_back([oldest])
             descriptor = self._descriptors[file] = self._files._take(file)
         self._files._read(descriptor, file, offset, buffer)
 

@@ -26,6 +26,8 @@ from zerotools.io.regular import open_regular, read_regular
 
 MANIFEST = "MANIFEST.json"
 VERSION = 1
+# The journal and the marker of whoever wrote the directory, which come and go without its contents.
+_ABOUT_WRITING = ".zerotools-"
 _LARGEST_MANIFEST = 64 * 2**20
 
 
@@ -139,7 +141,7 @@ def _regular_files(directory: Path) -> Iterator[str]:
             relative = path.relative_to(directory).as_posix()
             if not stat.S_ISREG(path.lstat().st_mode):
                 raise BadFile(f"{path} is not a regular file, so {MANIFEST} cannot list it")
-            if relative != MANIFEST:
+            if relative != MANIFEST and not name.startswith(_ABOUT_WRITING):
                 yield relative
 
 

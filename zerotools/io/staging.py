@@ -13,14 +13,17 @@ import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files import sync_directory
+from zerotools.io.outputs import remove_output
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_PROBE = ".zerotools-probe"
 
 
 def partial_of(destination: Path) -> Path:
@@ -32,33 +35,86 @@ def partial_of(destination: Path) -> Path:
 class Staging:
     """A directory in the making. Use as a context; call `commit` inside it."""
 
-    def __init__(self, destination: Path, *, overwrite: bool = False, keep: bool = False) -> None:
-        """`destination` must not exist, unless `overwrite` is set: then it is replaced whole.
-        With `keep`, the directory begins with what an earlier run left in it, which stays there
-        until `take_over` says that it is ours.
+    def __init__(
+        self,
+        destination: Path,
+        *,
+        check_replaced: Callable[[Path], None] | None = None,
+        check_left: Callable[[Path], None] = lambda _: None,
+        keep: bool = False,
+        rename: Callable[[Path, Path], object] = os.rename,
+        exchange: Callable[[Path, Path], None] | None = None,
+    ) -> None:
+        """`destination` must not exist or be an empty directory, unless `check_replaced` is given:
+        then it is replaced whole, if that does not raise for what is there. `check_left` is shown
+        what an earlier run seems to have left, before it is cleared. With `keep`, the directory
+        begins with that, and it stays there until `take_over` says that it is ours. `rename` and
+        `exchange` are the system's.
 
         Raises:
-            BadRequest: the destination exists, its parent is no directory or is not writable, or
-                another run is writing it.
+            BadRequest: the destination exists, its parent is not a directory or is not writable,
+                another run is writing it, or its file system cannot replace it.
         """
         self.destination = destination.absolute()
         self.directory = partial_of(self.destination)
-        self._overwrite = overwrite
+        self._check_replaced = check_replaced
+        self._check_left = check_left
+        self._rename = rename
+        self._exchange = exchange or _exchange
         self._keep = keep
         self._lock = -1
         self._committed = False
 
     def __enter__(self) -> Staging:
-        if os.path.lexists(self.destination) and not self._overwrite:
-            raise BadRequest(f"{self.destination} exists; choose another output or --overwrite")
+        if self._is_taken():
+            if self._check_replaced is None:
+                raise BadRequest(f"{self.destination} exists; choose another output or --overwrite")
+            self._check_replaced(self.destination)
         try:
-            self.destination.parent.mkdir(parents=True, exist_ok=True)
+            _make_durably(self.destination.parent)
             self._take_lock()
         except OSError as error:
             raise BadRequest(
                 f"{self.destination} cannot be written: {error.strerror} ({error.filename})"
             ) from error
+        try:
+            self._probe()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self
+
+    def _is_taken(self) -> bool:
+        """Whether the destination is there, and is more than an empty directory."""
+        path = self.destination
+        if not os.path.lexists(path):
+            return False
+        return path.is_symlink() or not path.is_dir() or any(path.iterdir())
+
+    def _probe(self) -> None:
+        """Find out now whether the destination can be renamed: onto a directory that is not empty,
+        which changes nothing. A directory of a lower layer of overlayfs cannot, nor can what the
+        user must not remove. An empty one is not renamed but replaced."""
+        if os.path.ismount(self.destination):
+            raise BadRequest(
+                f"{self.destination} is a mount point, which cannot be replaced; name a directory "
+                "inside it"
+            )
+        if not self._is_taken():
+            return
+        probe = self.directory / _PROBE
+        probe.touch()
+        try:
+            self._rename(self.destination, self.directory)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return
+            raise BadRequest(
+                f"{self.destination} cannot be replaced: {_why(error)}; choose another output"
+            ) from error
+        finally:
+            probe.unlink(missing_ok=True)
+        raise BadRequest(f"{self.directory} lies on a file system that replaces what is not empty")
 
     def take_over(self) -> None:
         """What an earlier run left is used from now on, and removed where this run fails."""
@@ -80,6 +136,8 @@ class Staging:
             if self._is_still_there():
                 break
             os.close(self._lock)
+        if any(self.directory.iterdir()):
+            self._check_left(self.directory)
         for entry in [] if self._keep else self.directory.iterdir():
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -97,16 +155,26 @@ class Staging:
         """Flush every directory and put the whole in its place."""
         for path, _, _ in os.walk(self.directory, topdown=False):
             sync_directory(Path(path))
-        if os.path.lexists(self.destination):
-            if not self._overwrite:
+        if self._is_taken():
+            if self._check_replaced is None:
                 raise BadRequest(f"{self.destination} appeared while it was being written")
-            _exchange(self.directory, self.destination)
-            sync_directory(self.destination.parent)
-            _remove(self.directory)
+            self._replace(self._check_replaced)
         else:
             self.directory.rename(self.destination)
         sync_directory(self.destination.parent)
         self._committed = True
+
+    def _replace(self, check: Callable[[Path], None]) -> None:
+        """Put the whole in the place of what is there, and remove that."""
+        check(self.destination)
+        self._exchange(self.directory, self.destination)
+        try:  # nothing can be put into it any more
+            check(self.directory)
+        except BadRequest:
+            self._exchange(self.directory, self.destination)
+            raise
+        sync_directory(self.destination.parent)
+        remove_output(self.directory)
 
     def __exit__(
         self,
@@ -120,11 +188,28 @@ class Staging:
         os.close(self._lock)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def _why(error: OSError) -> str:
+    if error.errno == errno.EXDEV:
+        return (
+            "it lies in a lower layer of an overlay file system (the image of a container), which "
+            "cannot rename directories"
+        )
+    return error.strerror or str(error)
+
+
+def _make_durably(path: Path) -> None:
+    """Make a directory and its parents, so that they survive power loss."""
+    missing = [each for each in (path, *path.parents) if not os.path.lexists(each)]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_directory(each.parent)
+    path.mkdir(exist_ok=True)  # where a link or a file is, the system says so
+
+
+def _free_name(path: Path) -> Path:
+    """A name beside `path` that nothing has."""
+    names = (path.with_name(f"{path.name}.replaced{more}") for more in ("", *range(2, 10_000)))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def _exchange(first: Path, second: Path) -> None:
@@ -138,7 +223,12 @@ def _exchange(first: Path, second: Path) -> None:
     code = ctypes.get_errno()
     if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         raise OSError(code, os.strerror(code), str(second))
-    aside = second.with_name(second.name + ".replaced")
+    in_two_steps(first, second)
+
+
+def in_two_steps(first: Path, second: Path) -> None:
+    """As `exchange`; a kill between the steps leaves `second` under a name that says so."""
+    aside = _free_name(second)
     second.rename(aside)
     first.rename(second)
     aside.rename(first)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerotools.core.checkpoint import FilePlan
+from zerotools.io.outputs import MARKER
 from zerotools.io.wholefiles import carried_file
 
 # Hugging Face's Trainer, accelerate: one file per rank.
@@ -22,7 +23,7 @@ def files_around(
     """
     plans, random, left = {}, [], []
     for path in sorted(directory.iterdir()):
-        if is_own(path):
+        if is_own(path) or path.name == MARKER:
             continue
         if RANDOM_STATE.fullmatch(path.name) and not same_ranks:
             random.append(path.name)

@@ -6,12 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Dropped, Target
+from zerotools.io.outputs import MARKER
 from zerotools.io.surroundings import RANDOM_STATE
 
 RANDOM = "random state"
 _DEEPSPEED = ("deepspeed", "universal")
 # What goes with the shards themselves, and what DeepSpeed copies beside them.
-_OWN = ("latest", "latest_universal", "zero_to_fp32.py", "zero_to_torch.py", ".metadata")
+_OWN = ("latest", "latest_universal", "zero_to_fp32.py", "zero_to_torch.py", ".metadata", MARKER)
 _MOST_NAMED = 5
 
 

@@ -68,7 +68,7 @@ def prepare(
         checkpoint = formats.read(path, tag=tag, layout=layout, section=section)
         asked = (options, tag, section, layout.read_bytes() if layout is not None else None)
         conversion = _prepare(checkpoint, destination, options, repr(asked))
-    return replace(conversion, stamps=sources.stamps)
+    return replace(conversion, stamps=sources.stamps, command="consolidate")
 
 
 def _prepare(

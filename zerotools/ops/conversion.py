@@ -17,6 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Stamp, Target
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.cast_torch import cast_for
+from zerotools.io.outputs import check_replaceable, is_empty
 from zerotools.io.sources import Sources
 from zerotools.io.staging import partial_of
 from zerotools.ops.execute import Report, execute
@@ -31,7 +32,8 @@ class Conversion:
     """`source` holds exactly what `target` needs, under the target's names. `request` is what was
     asked for, as text: a run is resumed only with the same. `sums` makes files of the source that
     are computed first, `sums_bytes` in `sums_directory`, for as long as it is open. `stamps` has
-    every file that was read to make this value: none may change until the output is there."""
+    every file that was read to make this value: none may change until the output is there.
+    `command` is that of zerotools that writes it, and alone replaces it later."""
 
     source: Checkpoint
     target: Target
@@ -41,6 +43,7 @@ class Conversion:
     sums_bytes: int = 0
     sums_directory: Path | None = None
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
+    command: str = "convert"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -99,7 +102,7 @@ def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> 
         BadRequest: the output exists, lies inside the source, or does not fit on the disk.
     """
     path = conversion.source.origin.path
-    check_destination(path, conversion.destination, overwrite=overwrite)
+    check_destination(path, conversion.destination, command=conversion.command, overwrite=overwrite)
     _check_room(conversion, there)
 
 
@@ -125,7 +128,12 @@ def perform(
             not what was written.
     """
     source, target = conversion.source, conversion.target
-    check_destination(source.origin.path, conversion.destination, overwrite=overwrite)
+    check_destination(
+        source.origin.path,
+        conversion.destination,
+        command=conversion.command,
+        overwrite=overwrite,
+    )
     sources = Sources(conversion.stamps)
     sources.check()
     prove(conversion)
@@ -139,6 +147,7 @@ def perform(
             source.root,
             target,
             budget=budget,
+            command=conversion.command,
             overwrite=overwrite,
             on_bytes=on_bytes,
             check=check,
@@ -202,8 +211,8 @@ def refuse_blocked(checkpoint: Checkpoint) -> None:
         raise BadFile(found.message)
 
 
-def check_destination(source: Path, destination: Path, *, overwrite: bool) -> None:
-    """Refuse outputs that would damage the source, or replace what is no checkpoint.
+def check_destination(source: Path, destination: Path, *, command: str, overwrite: bool) -> None:
+    """Refuse outputs that would damage the source, or replace what `command` did not write.
 
     Raises:
         BadRequest: see above.
@@ -213,33 +222,11 @@ def check_destination(source: Path, destination: Path, *, overwrite: bool) -> No
         raise BadRequest(f"{destination} lies inside the checkpoint {source}; write it elsewhere")
     if inside in outside.parents:
         raise BadRequest(f"{destination} contains the checkpoint {source}; write it elsewhere")
-    if not os.path.lexists(destination):
+    if not os.path.lexists(destination) or (is_empty(destination) and not destination.is_symlink()):
         return
     if not overwrite:
         raise BadRequest(f"{destination} exists; choose another output, or pass --overwrite")
-    if not _is_replaceable(destination):
-        raise BadRequest(
-            f"{destination} is not something that zerotools wrote, so --overwrite does not replace "
-            "it; remove it yourself, or choose another output"
-        )
-
-
-# One of these lies in every output of `consolidate`, `reshard` and `convert`.
-_SIGNS = (
-    "*.safetensors",
-    "pytorch_model*.bin",
-    "MANIFEST.json",
-    ".metadata",
-    "*/.metadata",
-    "checkpoint.pt",
-    "*/*_model_states.pt",
-)
-
-
-def _is_replaceable(path: Path) -> bool:
-    if path.is_symlink() or not path.is_dir():
-        return False
-    return not any(path.iterdir()) or any(any(path.glob(sign)) for sign in _SIGNS)
+    check_replaceable(destination, command)
 
 
 def _check_room(conversion: Conversion, there: int) -> None:

@@ -66,9 +66,15 @@ class Tile:
 
 
 def tiles_of(
-    copies: Iterable[Copy | FlatCopy], tile_bytes: int, needed: Mapping[str, int] | None = None
+    copies: Iterable[Copy | FlatCopy],
+    tile_bytes: int,
+    needed: Mapping[str, int] | None = None,
+    *,
+    wide_bytes: int = 0,
 ) -> Iterator[Tile]:
-    """Cut and join copies into tiles of at most `tile_bytes`.
+    """Cut and join copies into tiles of at most `tile_bytes`. Those of tensors that lie in another
+    order in their files have up to `wide_bytes`: the larger they are, the longer are the runs that
+    are read.
 
     `needed` has the bytes that all copies together put into a file, so that its last tile need not
     wait for other files.
@@ -78,7 +84,9 @@ def tiles_of(
     for copy in copies:
         file = copy.target.file
         if isinstance(copy, Copy):
-            yield from _box_tiles(copy, tile_bytes)
+            is_wide = any(not piece.chunk.is_contiguous for piece in copy.pieces)
+            most = max(tile_bytes, wide_bytes) if is_wide else tile_bytes
+            yield from _box_tiles(copy, most)
         else:
             if file not in joining:
                 joining[file] = _Joining(file, tile_bytes)

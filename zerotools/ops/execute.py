@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Carried, FilePlan, Key, Target
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import places
 from zerotools.io.arrays import NO_LOSSES, Cast, CastLosses, numpy_cast
 from zerotools.io.files import OpenFiles, sync_directory
 from zerotools.io.journal import NAME as JOURNAL
 from zerotools.io.journal import Journal
 from zerotools.io.names import stays_below_root
+from zerotools.io.outputs import MARKER, check_replaceable, write_marker
 from zerotools.io.regular import regular_file
 from zerotools.io.sources import Sources
 from zerotools.io.staging import Staging
@@ -51,6 +53,7 @@ def execute(
     target: Target,
     *,
     budget: Budget | None = None,
+    command: str = "convert",
     overwrite: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[Report], None] = lambda _: None,
@@ -80,7 +83,9 @@ def execute(
     astray = [name for name in target.files if not stays_below_root(name)]
     if astray:
         raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
-    with Staging(target.checkpoint.root, overwrite=overwrite, keep=resume) as staging:
+    replaced = partial(check_replaceable, command=command) if overwrite else None
+    root = target.checkpoint.root
+    with Staging(root, check_replaced=replaced, check_left=_check_left, keep=resume) as staging:
         directory = staging.directory
         journal = Journal(directory, identity or {}, resume=resume)
         staging.take_over()
@@ -95,13 +100,23 @@ def execute(
                 )
         finally:
             journal.close()
-        journal.remove()
         target.seal(directory)
+        write_marker(directory, command)
+        journal.remove()
         if again is not None:
             compare_layout(target, directory)
         sources.check()
         staging.commit()
     return report
+
+
+def _check_left(directory: Path) -> None:
+    """What a run leaves has a journal, or is an output that it was about to replace."""
+    if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
+        raise BadRequest(
+            f"{directory} is where the output is made, and holds what zerotools did not write; "
+            "move it elsewhere, or choose another output"
+        )
 
 
 def _write(

@@ -35,7 +35,7 @@ def fill(
 
     The view is into `scratch` and valid until its next use.
     """
-    raw = scratch.tile[: tile.nbytes]
+    raw = scratch.hold(tile.nbytes)
     is_cast = tile.source_dtype != tile.target_dtype
     with files.holding() as held:
         if is_cast or isinstance(tile.parts[0], Boxed):

@@ -45,7 +45,9 @@ def prepare(
             settings=settings,
             force=force,
         )
-    return done if isinstance(done, Unchanged) else replace(done, stamps=sources.stamps)
+    if isinstance(done, Unchanged):
+        return done
+    return replace(done, stamps=sources.stamps, command="reshard")
 
 
 def resharded(

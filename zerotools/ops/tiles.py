@@ -3,7 +3,7 @@
 One worker handles a tile in its own buffers. The budget is divided by the number of workers, so
 peak memory depends on neither the model nor its largest tensor. Tiles stay small even under a large
 budget, because they are no faster when they are larger (measured in
-benchmarks/results/consolidate.md).
+benchmarks/results/consolidate.md), but for tensors that lie in their files in another order.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from zerotools.ops.plan import Copy, FlatCopy
 
 MAX_TILE_BYTES = 1024 * 1024
 MIN_TILE_BYTES = 64 * 1024
+MAX_WIDE_BYTES = 64 * 1024 * 1024
 DEFAULT_MAX_MEMORY = 1024**3
 
 Result = TypeVar("Result")
@@ -49,13 +50,21 @@ class Budget:
     @property
     def tile_bytes(self) -> int:
         """Bytes of one buffer of one worker."""
+        return self._buffer(MAX_TILE_BYTES)
+
+    @property
+    def wide_bytes(self) -> int:
+        """As `tile_bytes`, while a tensor is put into another order."""
+        return self._buffer(MAX_WIDE_BYTES)
+
+    def _buffer(self, most: int) -> int:
         share = self.max_memory // (self.workers * _BUFFERS_PER_WORKER)
-        return min(MAX_TILE_BYTES, share) // WIDEST_ITEM_BYTES * WIDEST_ITEM_BYTES
+        return min(most, share) // WIDEST_ITEM_BYTES * WIDEST_ITEM_BYTES
 
     @property
     def most_memory(self) -> int:
         """Bytes of all buffers together, which is at most `max_memory`."""
-        return self.tile_bytes * _BUFFERS_PER_WORKER * self.workers
+        return self.wide_bytes * _BUFFERS_PER_WORKER * self.workers
 
 
 # A worker holds a tile, what it read for it, and what numpy makes while it casts.
@@ -93,7 +102,8 @@ class Workers:
 
         Every thread takes the next tile when it is done with its last, and nobody hands tiles out.
         """
-        tiles, taking = tiles_of(copies, self._budget.tile_bytes, needed), Lock()
+        size, wide = self._budget.tile_bytes, self._budget.wide_bytes
+        tiles, taking = tiles_of(copies, size, needed, wide_bytes=wide), Lock()
         stopped = Event()
         results: SimpleQueue[Result | _Finished] = SimpleQueue()
 
@@ -103,7 +113,7 @@ class Workers:
 
         def run() -> None:
             try:
-                scratch = Scratch(self._budget.tile_bytes, self._budget.tile_bytes)
+                scratch = Scratch(size, size, wide)
                 while (tile := take()) is not None:
                     results.put(work(tile, scratch))
             finally:

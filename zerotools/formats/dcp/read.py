@@ -33,7 +33,7 @@ _MEGATRON = (
     "recognises and does not convert: its names and shards are Megatron's own; export it with "
     "Megatron-Bridge to Hugging Face's format, and name that"
 )
-_OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json")
+_OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-output\.json")
 
 
 def read(path: Path, *, section: str | None = None) -> Checkpoint:
