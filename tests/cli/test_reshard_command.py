@@ -90,6 +90,7 @@ def test_a_configuration_of_another_type_is_refused(tmp_path: Path) -> None:
 def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path) -> None:
     inside = ("reshard", FLAT, FLAT / "inner", "--world-size", 3, "--dry-run")
     assert "lies inside the checkpoint" in refused(2, *inside)
+    (tmp_path / "something").touch()
     there = ("reshard", FLAT, tmp_path, "--world-size", 3, "--dry-run")
     assert "exists; choose another output" in refused(2, *there)
 

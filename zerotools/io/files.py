@@ -70,7 +70,8 @@ class OpenFiles:
         self._open.clear()
 
     @contextmanager
-    def _descriptor(self, file: str) -> Iterator[int]:
+    def descriptor(self, file: str) -> Iterator[int]:
+        """A file, open until the context ends; raises as `read_into`."""
         descriptor = self._take(file)
         try:
             yield descriptor
@@ -137,7 +138,7 @@ class OpenFiles:
         Raises:
             BadFile: the file is missing, unreadable, or ends too early.
         """
-        with self._descriptor(file) as descriptor:
+        with self.descriptor(file) as descriptor:
             self._read(descriptor, file, offset, buffer)
 
     def _read(self, descriptor: int, file: str, offset: int, buffer: memoryview) -> None:
@@ -164,7 +165,7 @@ class OpenFiles:
             BadRequest: the disk is full, or refuses the write for another reason.
         """
         view = memoryview(data)
-        with self._descriptor(file) as descriptor:
+        with self.descriptor(file) as descriptor:
             done = 0
             while done < len(view):
                 try:
@@ -176,12 +177,12 @@ class OpenFiles:
 
     def forget(self, file: str) -> None:
         """Ask the system to drop its copy of the file, so that reads come from the disk."""
-        with self._descriptor(file) as descriptor:
+        with self.descriptor(file) as descriptor:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self, file: str) -> None:
         """Flush the file to the disk."""
-        with self._descriptor(file) as descriptor:
+        with self.descriptor(file) as descriptor:
             os.fsync(descriptor)
 
 

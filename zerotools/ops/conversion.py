@@ -24,6 +24,7 @@ from zerotools.ops.execute import Report, execute
 from zerotools.ops.masters import check_copies
 from zerotools.ops.plan import plan, prove_plan
 from zerotools.ops.resuming import identity_of
+from zerotools.ops.soundness import verify_source
 from zerotools.ops.tiles import Budget
 
 
@@ -118,8 +119,9 @@ def perform(
 ) -> Report:
     """Write the target. The output is there whole afterwards, or not at all.
 
-    With `verify` it is read back and compared with the source before it gets its name. With
-    `resume`, files that an interrupted run completed are kept; interrupting leaves them for that.
+    With `verify` the source is checked first, as `verify_source` says, and the output is read back
+    and compared with it before it gets its name. With `resume`, files that an interrupted run
+    completed are kept; interrupting leaves them for that.
 
     Raises:
         BadRequest: the output exists, lies inside the source, or does not fit on the disk; or an
@@ -142,6 +144,8 @@ def perform(
     there = allocated(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
     with conversion.sums():
+        if verify:
+            verify_source(source, target.checkpoint.tensors, conversion.stamps, budget)
         return execute(
             plan(source, target.checkpoint),
             source.root,

@@ -83,6 +83,10 @@ class ItemChunks(Sequence[Chunk]):
         for box, item in self._parts:
             yield self._find(box, item)
 
+    def items(self) -> Iterator[Item]:
+        """Where the archives of the chunks lie."""
+        return (item for _, item in self._parts)
+
     def _find(self, box: Box, item: Item) -> Chunk:
         return self._items.chunk(self._key, self._dtype, box, item)
 

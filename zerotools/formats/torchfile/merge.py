@@ -8,7 +8,7 @@ from typing import TypeVar
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.formats.torchfile.pieces import WHOLE, Pieces
+from zerotools.formats.torchfile.pieces import Pieces
 from zerotools.io.torchzip.torchfile import TorchFile
 from zerotools.io.torchzip.values import StoredTensor
 
@@ -17,8 +17,8 @@ Found = tuple[TorchFile, Mapping[K, Pieces]]
 
 
 def merge(files: Sequence[Found[K]]) -> dict[K, Tensor]:
-    """Each tensor with the blocks of all files. Of one that every rank has whole, the first
-    rank's copy is taken.
+    """Each tensor with the blocks of all files. One that every rank has whole has as many copies,
+    of which the first rank's counts.
 
     Raises:
         BadFile: files disagree on type, shape or kind of a tensor.
@@ -29,8 +29,6 @@ def merge(files: Sequence[Found[K]]) -> dict[K, Tensor]:
         for key, pieces in found.items():
             known_file, known = first.setdefault(key, (file, pieces))
             _check_agree(key, known_file, known, file, pieces)
-            if pieces.kind == WHOLE and known_file is not file:
-                continue
             chunks.setdefault(key, []).extend(
                 _chunk(file, box, stored) for box, stored in pieces.blocks
             )
