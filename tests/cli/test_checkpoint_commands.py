@@ -98,8 +98,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 def test_bad_requests(tmp_path: Path) -> None:
     missing = tmp_path / "nothing"
     assert f"{missing} does not exist" in refused(2, "inspect", missing)
-    (tmp_path / "something").touch()
-    assert "exists" in refused(2, "consolidate", JOB, tmp_path)
+    assert "exists" in refused(2, "consolidate", JOB, Path(__file__).parent)
     assert "--world-size is 0" in refused(2, "reshard", JOB, missing, "--world-size", 0)
     assert "not a size" in refused(2, "consolidate", JOB, missing, "--max-memory", "lots")
     assert "at least" in refused(2, "consolidate", JOB, missing, "--max-memory", "1kB")

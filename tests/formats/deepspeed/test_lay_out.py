@@ -144,7 +144,7 @@ def test_latest_names_the_tag_that_was_taken(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "z2-bf16-w2-tags" / "checkpoint", tag="global_step1")
     out = write(source, lay_out(source, tmp_path / "out", world_size=3))
     assert (out / "latest").read_text() == "global_step1"
-    assert sorted(path.name for path in out.iterdir()) == ["global_step1", "latest"]
+    assert sorted(path.name for path in out.glob("[!.]*")) == ["global_step1", "latest"]
 
 
 def test_a_tag_directory_alone_takes_nothing_of_its_neighbours(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_tag_directory_alone_takes_nothing_of_its_neighbours(tmp_path: Path) -
     (tmp_path / "unrelated.txt").write_text("x")
     source = read(tag)
     out = write(source, lay_out(source, tmp_path / "out", world_size=1))
-    assert sorted(path.name for path in out.iterdir()) == ["latest", "moved"]
+    assert sorted(path.name for path in out.glob("[!.]*")) == ["latest", "moved"]
 
 
 def test_what_cannot_be_laid_out_is_refused_by_name(tmp_path: Path) -> None:

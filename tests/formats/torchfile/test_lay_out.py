@@ -42,7 +42,7 @@ def test_several_files_have_an_index(tmp_path: Path) -> None:
     out = export(tmp_path, max_shard_bytes=8000)
     index = json.loads((out / "pytorch_model.bin.index.json").read_text())
     assert set(index["weight_map"]) == set(TENSORS)
-    assert {path.name for path in out.iterdir()} == {
+    assert {path.name for path in out.glob("[!.]*")} == {
         "config.json",
         "pytorch_model.bin.index.json",
         "pytorch_model-00001-of-00002.bin",

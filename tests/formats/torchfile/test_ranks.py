@@ -161,14 +161,15 @@ def test_tied_weights_are_one(tmp_path: Path) -> None:
     assert (list(found.tensors), found.aliases) == ([Key("a", "param")], {"b": "a"})
 
 
-def test_whole_tensors_beside_sharded_ones_are_taken_once(tmp_path: Path) -> None:
+def test_whole_tensors_beside_sharded_ones_are_copies_of_one(tmp_path: Path) -> None:
     def make(file: Saved, rank: int) -> Any:
         sharded = file.sharded(W[3 * rank : 3 + 4 * rank], [3 * rank, 0], W.shape, rank, 2)
         return {"w": sharded, "seen": file.tensor(np.array([1, 2, 3]))}
 
     found = formats.read(ranks(tmp_path / "c", 2, make, "pytorch_model_fsdp_0_rank{r}.bin"))
     assert elements(found, Key("w", "param")).tolist() == W.tolist()
-    assert len(found.tensors[Key("seen", "param")].chunks) == 1
+    assert [chunk.box.shape for chunk in found.tensors[Key("seen", "param")].chunks] == [(3,), (3,)]
+    assert elements(found, Key("seen", "param")).tolist() == [1, 2, 3]
 
 
 def test_the_number_of_ranks_is_in_the_pickle_where_the_name_lacks_it(tmp_path: Path) -> None:
