@@ -24,7 +24,9 @@ from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.values import Ordered, Storage, StoredTensor
 
 PERIOD = 2**20 + 7
-ZEROS = -1
+ZEROS, STEPS = -1, -2
+STEP = 100
+"""Where the run is: the one number that files must agree in."""
 
 
 @cache
@@ -36,7 +38,7 @@ def _pattern(dtype: DType) -> NDArray[np.generic]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` elements of the pattern from `phase` on, or of zeros."""
+    """`count` elements of the pattern from `phase` on, or of ZEROS, or STEPS, all of them STEP."""
 
     phase: int
     count: int
@@ -51,7 +53,10 @@ def values(runs: Sequence[Run], dtype: DType) -> Iterator[NDArray[np.generic]]:
     """The elements of `runs`, in arrays that are not to be changed."""
     pattern = _pattern(dtype)
     for part in runs:
-        source, phase = (pattern, part.phase) if part.phase != ZEROS else (pattern[:PERIOD] * 0, 0)
+        source, phase = pattern, part.phase
+        if phase in (ZEROS, STEPS):
+            constant = np.zeros(1, pattern.dtype) if phase == ZEROS else np.full(1, STEP)
+            source, phase = np.repeat(constant.astype(pattern.dtype), PERIOD), 0
         for done in range(0, part.count, PERIOD):
             yield source[phase : phase + min(PERIOD, part.count - done)]
 
@@ -74,7 +79,8 @@ class Storages:
         return tensor(storage, 0, (storage.numel if used is None else used,))
 
     def write(self, path: Path, tree: object, *, sparse: bool) -> None:
-        """The file that torch.save would write; `sparse` leaves holes and wrong CRCs for data."""
+        """The file that torch.save would write; `sparse` leaves holes and wrong CRCs for all
+        data but steps."""
         pickle = dumps(tree)
         sizes = [
             sum(part.count for part in runs) * dtype.itemsize
@@ -86,9 +92,9 @@ class Storages:
             file.truncate(layout.length)
             for offset, data in layout.literals:
                 os.pwrite(file.fileno(), data, offset)
-            if sparse:
-                return
             for number, payload in zip(filled, layout.payloads, strict=True):
+                if sparse and self._runs[number][0].phase != STEPS:
+                    continue
                 crc, at = 0, payload.offset
                 for part in values(self._runs[number], self._dtypes[number]):
                     numbers = part.view(np.uint8).data

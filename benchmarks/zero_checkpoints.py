@@ -17,7 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contents import ZEROS, Run, Storages, run, tensor
+from benchmarks.contents import STEP, STEPS, ZEROS, Run, Storages, run, tensor
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.io.torchzip.values import Global, Ordered, Size, StoredTensor
@@ -153,7 +153,7 @@ def _model_tree(module: Ordered, groups: list[Shapes], stage: int, ranks: int) -
         "data_sampler": None,
         "random_ltd": None,
         "skipped_steps": 0,
-        "global_steps": 100,
+        "global_steps": STEP,
         "global_samples": 100 * ranks,
         "dp_world_size": ranks,
         "mp_world_size": 1,
@@ -292,7 +292,7 @@ def sub_groups(group: Shapes, ranks: int, limit: int = SUB_GROUP_SIZE) -> list[S
 
 
 def _adam_state(storages: Storages, of_role: Callable[[str], list[Run]]) -> dict[str, StoredTensor]:
-    step = tensor(storages.add([run("", "step", 0, 1)]), 0, ())
+    step = tensor(storages.add([Run(STEPS, 1)]), 0, ())
     return {"step": step} | {role: storages.flat(of_role(role)) for role in MOMENTS}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import detect, read
 from zerotools.formats.detect import Unfinished
@@ -38,10 +39,22 @@ def look(path: Path) -> Look:
         checkpoint = read(path)
     except (ZerotoolsError, OSError) as error:
         return Look(True, problem=str(error))
-    found = inspect(checkpoint).problems
-    if problem is None and found:
-        problem = found[0].message
+    found = next(
+        (p for p in inspect(checkpoint).problems if not _is_left_over(p, checkpoint)), None
+    )
+    if problem is None and found is not None:
+        problem = found.message
     return Look(True, checkpoint.origin.step, problem)
+
+
+def _is_left_over(problem: Problem, checkpoint: Checkpoint) -> bool:
+    """Whether a problem is a file of another save under DeepSpeed's tag, which takes nothing away
+    from this one."""
+    file, root = problem.file, checkpoint.root
+    if checkpoint.origin.format != "deepspeed" or file is None or problem.blocks or problem.tensor:
+        return False
+    used = (chunk.file for tensor in checkpoint.tensors.values() for chunk in tensor.chunks)
+    return (root / file).exists() and file not in used
 
 
 def _torn(path: Path) -> Iterator[str]:

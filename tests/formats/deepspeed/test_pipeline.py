@@ -76,3 +76,12 @@ def test_an_expert_that_is_lost(expert: int, tmp_path: Path) -> None:
     (tag / f"layer_0_expert_{expert}_mp_rank_00_model_states.pt").unlink()
     assert any("is missing; the layer has 4 experts" in said for said in problems_of(tag))
     assert refusals(tag, tmp_path / "out").keys() == ALL
+
+
+def test_a_layer_and_the_shards_of_a_stage_that_are_lost(tmp_path: Path) -> None:
+    """Without ZeRO BF16_Optimizer's state is in the model file too, and names the layers."""
+    tag = copied(Z0, tmp_path)
+    (tag / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt").unlink()
+    assert "consolidate" not in refusals(tag, tmp_path / "out")
+    (tag / "layer_03-model_states.pt").unlink()
+    assert "consolidate" in refusals(tag, tmp_path / "out")

@@ -40,9 +40,10 @@ def step_of(shard: Shard) -> float | None:
 
 
 def updates_of(model: ModelStates) -> int | None:
-    """The steps of the run that changed its weights; None where the file does not say it."""
+    """The steps of the run that changed its weights; None where the file does not say it, as those
+    that were converted from files without a count, which have 0."""
     steps = model.fields.maybe("global_steps", int)
-    return None if steps is None else steps - (model.fields.maybe("skipped_steps", int) or 0)
+    return None if not steps else steps - (model.fields.maybe("skipped_steps", int) or 0)
 
 
 def could_be_of(step: float | None, model: ModelStates) -> bool:

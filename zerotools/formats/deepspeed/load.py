@@ -10,6 +10,7 @@ from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.agreement import (
+    compare_columns,
     compare_model,
     compare_shards,
     doubled,
@@ -43,6 +44,7 @@ def load_column(
         size = len(shards) or first.data_parallel_size or 1
         models = stage_3_models(directory, listing, mp, first, size, problems)
     problems += misnamed(model.file for model in models)
+    problems += compare_columns(models)
     trained = {name: shape for group in first.groups or () for name, shape in group.items()}
     mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
     everything = {**mine, **whole_tensors(first)}

@@ -64,8 +64,11 @@ def trained_by(column: Column) -> dict[str, int]:
     if column.model.groups is not None:
         return {name: prod(shape) for group in column.model.groups for name, shape in group.items()}
     found: dict[str, int] = {}
-    for shard in column.shards:
-        mappings = shard.fields.tree.get("param_slice_mappings") if shard is not None else None
+    saved: list[Any] = [shard.fields.tree for shard in column.shards if shard is not None]
+    if not saved and column.model.data_parallel_size == 1:  # what BF16_Optimizer stores twice
+        saved = [column.model.fields.tree.get("optimizer")]
+    for tree in saved:
+        mappings = tree.get("param_slice_mappings") if isinstance(tree, Mapping) else None
         for mapping in mappings if isinstance(mappings, list) else ():
             for name, place in mapping.items() if isinstance(mapping, Mapping) else ():
                 found[str(name)] = found.get(str(name), 0) + _elements_of(place)
