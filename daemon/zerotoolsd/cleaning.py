@@ -19,6 +19,7 @@ from pathlib import Path
 from zerotools.jobs import states
 from zerotoolsd import told
 from zerotoolsd.launch import BEFORE
+from zerotoolsd.parking import HELD_LOG
 from zerotoolsd.service import CleanRequest
 from zerotoolsd.store.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
@@ -68,7 +69,7 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Fil
         raise Stays(f"{own} is a link, and what it points to may be somebody's; remove it yourself")
     logs, outputs, told_of = [], [], _told_within(own, attempts)
     for entry in _entries(own):
-        mine = entry.name == BEFORE or bool(_ATTEMPT.fullmatch(entry.name))
+        mine = entry.name in (BEFORE, HELD_LOG) or bool(_ATTEMPT.fullmatch(entry.name))
         if mine and not _holds_outputs(entry, told_of):
             logs.append(entry)
         elif not _is_empty(entry):

@@ -16,6 +16,8 @@ from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, LOCK, RUN
 from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
 
 MOST_LOOKS = 20
+LARGEST_RECORD = 4 << 20
+"""Bytes of an `exit.json`: it is kept in the queue, and read for every listing."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def _look(run_dir: Path, token: str) -> Finding:
 
 
 def _over(run_dir: Path, token: str) -> Over | None:
-    record = read_json(run_dir / EXIT)
+    record = read_json(run_dir / EXIT, LARGEST_RECORD)
     if record is None or record.get("token") != token:
         return None
     _check_record(record)

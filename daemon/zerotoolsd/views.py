@@ -14,6 +14,7 @@ from zerotoolsd import told
 from zerotoolsd.phases import phase_of
 from zerotoolsd.service import AttemptView, JobView
 from zerotoolsd.store.rows import AttemptRow, JobRow, UnreadableSpec
+from zerotoolsd.store.values import short
 
 
 def job_view(
@@ -102,9 +103,9 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
         gpu_uuids=attempt.gpu_uuids,
         started=attempt.started,
         ended=attempt.ended,
-        exit_code=result.get("exit_code"),
-        signal=result.get("signal"),
-        cause=result.get("cause"),
+        exit_code=_status(result.get("exit_code")),
+        signal=_status(result.get("signal")),
+        cause=short(str(result["cause"])) if result.get("cause") else None,
         resumed_from=attempt.resumed_from,
         peak_gpu_bytes=known.peak_gpu_bytes,
         peak_host_bytes=known.peak_host_bytes,
@@ -113,5 +114,10 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
     )
 
 
+def _status(value: object) -> int | None:
+    """Ranks can write into the run directory too: what is not a status is not shown as one."""
+    return value if type(value) is int and 0 <= value < 256 else None
+
+
 def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    return value if type(value) is int and 0 <= value < 2**63 else 0

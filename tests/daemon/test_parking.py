@@ -21,7 +21,9 @@ from tests.daemon.waiting import wait_async
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import parking, watcher
+from zerotoolsd.api.answers import encode
 from zerotoolsd.config import Retry
+from zerotoolsd.service import CleanRequest
 from zerotoolsd.supervisor.durable import read_json, write_json
 
 CONFIG = replace(engines.CONFIG, retry=Retry(first_seconds=0.01))
@@ -247,5 +249,62 @@ def test_a_queued_job_that_cannot_be_read_is_held_with_the_reason_and_never_fail
                 await it.service.resume(1, uid=UID)
             await it.service.cancel(1, uid=UID)
             await it.reach(1, "cancelled")
+
+    asyncio.run(story())
+
+
+def test_a_record_in_which_a_rank_wrote_nonsense_is_shown_as_far_as_it_makes_sense(
+    tmp_path: Path,
+) -> None:
+    run = leave_attempt(tmp_path / "state", make_job("", max_restarts=0))
+    odd = {
+        "outcome": "\ud800",
+        "cause": ["\udce9", "\0"],
+        "ended": float("nan"),
+        "ran_seconds": -1e308,
+        "checkpoint": {"step": 2**62, "path": "/\udce9"},
+        "closing": {"why": {"a": 1}},
+        "progress": {"step": "x" * 100_000, "loss": 10**3000},
+        "exit_code": "0",
+        "signal": {},
+        "peak_host_bytes": 10**40,
+        "steps_done": 10**40,
+    }
+    write_json(run / "exit.json", {"token": TOKEN, **odd})
+
+    async def story() -> None:
+        async with running(tmp_path / "state", leave=True) as it:
+            ended = await it.reach(1, "failed")
+            (attempt,) = ended.attempts
+            assert (attempt.exit_code, attempt.signal, attempt.steps_done) == (None, None, 0)
+            assert isinstance(attempt.cause, str)
+            assert ended.latest_checkpoint == {"step": 2**62, "path": "/\udce9"}
+            assert encode(ended.to_json()).isascii()
+            answer = await it.service.clean(CleanRequest(jobs=(2**80, 1)), uid=UID)
+            assert [job.id for job in answer.jobs] == [1]
+
+    asyncio.run(story())
+
+
+def test_a_record_that_is_too_large_to_keep_is_not_read(tmp_path: Path) -> None:
+    run = leave_attempt(tmp_path / "state", make_job("", max_restarts=0))
+    write_json(run / "exit.json", {"token": TOKEN, "outcome": "finished", "cause": "x" * 5_000_000})
+
+    async def story() -> None:
+        async with running(tmp_path / "state", leave=True) as it:
+            assert "is larger than 4 MiB" in str((await it.reach(1, "failed")).reason)
+
+    asyncio.run(story())
+
+
+def test_the_log_of_a_job_that_was_held_goes_with_its_records(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", touch=Fault(parking.NEEDING)) as it:
+            await submit(it, make_job("exit=0"))
+            await it.reach(1, "held")
+            await it.service.cancel(1, uid=UID)
+            await it.service.clean(CleanRequest(jobs=(1,)), uid=UID)
+            assert await it.service.jobs() == []
+            assert not (it.engine.jobs_dir / "1").exists()
 
     asyncio.run(story())

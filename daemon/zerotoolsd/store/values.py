@@ -16,7 +16,7 @@ LONGEST_REASON = 4000
 """Characters of a sentence that is kept; what a program says may be of any length."""
 
 
-class Unstorable(ValueError):
+class Unstorable(OverflowError, ValueError):
     """The value would be changed by SQLite, or refused."""
 
 

@@ -44,13 +44,16 @@ def open_regular(path: Path) -> int:
     return fd
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in `path`; None if there is no such file. Raises ValueError: it is no object."""
+def read_json(path: Path, most_bytes: int = LARGEST) -> dict[str, Any] | None:
+    """The object in `path`; None if there is no such file.
+
+    Raises ValueError: it is not an object, or too large.
+    """
     try:
         with os.fdopen(open_regular(path), "rb") as file:
-            data = file.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+            data = file.read(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise ValueError(f"it is larger than {most_bytes >> 20} MiB")
         tree = json.loads(data)
     except FileNotFoundError:
         return None
