@@ -7,15 +7,18 @@ test at all, into a failure. `ZEROTOOLS_TORCH_FREE=1` says that this environment
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import settings
 
+from tests.processes import builds
+from tests.processes.guard import Guard
+from tests.spending import Bill, Meter
 from zerotools.jobs import nvme
 
 MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu")
@@ -25,14 +28,23 @@ NOTED = "marks"
 """What a test's marks are called in its report, which is all that comes from another process."""
 
 # What DeepSpeed compiles is kept with the environment of the tests, not with their user.
-os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{sys.prefix}/torch_extensions")
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(builds.DIRECTORY))
+
+HELD = pytest.StashKey[IO[bytes]]()
+"""The lock on DeepSpeed's operators."""
 
 settings.register_profile("steady", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("steady")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a library that is not installed, and say which; note marks for the count."""
+    """Skip what needs a library that is not installed, and say which; note marks for the count.
+    Files that start DeepSpeed or torch go first: they take longest."""
+    dear: dict[Path, int] = {}
+    for item in items:
+        starts = sum(item.get_closest_marker(mark) is not None for mark in ("torch", "deepspeed"))
+        dear[item.path] = max(starts, dear.get(item.path, 0))
+    items.sort(key=lambda item: -dear[item.path])
     for item in items:
         marks = [mark for mark in MARKS if item.get_closest_marker(mark)]
         alone = [mark for mark in marks if mark in ALONE]
@@ -53,10 +65,10 @@ def _gpus() -> int:
 def _without_async_io() -> str | None:
     if (why := nvme.lacking()) is not None:
         return f"DeepSpeed's async_io cannot be compiled here: {why}"
-    builds = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    if (builds / "async_io" / "async_io.so").exists():
+    directory = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+    if (directory / "async_io" / "async_io.so").exists():
         return None
-    return f"DeepSpeed's async_io is not in {builds}; scripts/async_io compiles it, in minutes"
+    return f"DeepSpeed's async_io is not in {directory}; scripts/async_io compiles it, in minutes"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -71,6 +83,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("this environment must not have torch, and has it")
     if not hasattr(config, "workerinput"):  # one of pytest-xdist, whose parent counts
         config.pluginmanager.register(MarkCount(), "mark-count")
+        config.pluginmanager.register(Bill(), "bill")
+        config.stash[HELD] = builds.hold()
+    config.pluginmanager.register(Guard(), "guard")
+    config.pluginmanager.register(Meter(), "meter")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if HELD in config.stash:
+        config.stash[HELD].close()
 
 
 class MarkCount:

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import subprocess
 import sys
 import zipfile
 from math import prod
@@ -12,6 +11,7 @@ import pytest
 
 from benchmarks.contents import run, values
 from benchmarks.zero_checkpoints import MODELS, TAG, generate, sub_groups
+from tests.processes import started
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
@@ -79,7 +79,7 @@ def test_sparse_files_have_the_same_metadata(stage: int, tmp_path: Path) -> None
 @pytest.mark.parametrize(("stage", "ranks"), [(2, 3), (3, 4)])
 def test_deepspeed_reads_the_same_weights(stage: int, ranks: int, tmp_path: Path) -> None:
     generate(tmp_path / "in", SHAPES, stage=stage, ranks=ranks)
-    subprocess.run(
+    started.run(
         [
             sys.executable, "-m", "deepspeed.utils.zero_to_torch", tmp_path / "in",
             tmp_path / "out", "--dtype", "bf16", "--safe_serialization",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes.started import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "shell-completion.md"
 
@@ -15,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "shell-completion.md"
 def ask(instruction: str, **variables: str) -> str:
     environment = os.environ | {"_ZEROTOOLS_COMPLETE": instruction} | variables
     command = [sys.executable, "-m", "zerotools"]
-    return subprocess.run(
+    return run(
         command, env=environment, capture_output=True, text=True, check=True, timeout=60
     ).stdout
 

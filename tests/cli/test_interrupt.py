@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.cli.test_submit import JOB
 from tests.daemon.api.fakes import FakeService
+from tests.processes.started import Started
 from zerotools.jobs.client import DaemonClient
 
 
@@ -31,7 +32,7 @@ def read_until(descriptor: int, wanted: bytes) -> bytes:
 def test_a_followed_job_goes_on(service: FakeService, client: DaemonClient, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(JOB, encoding="utf-8")
     command = [sys.executable, "-m", "zerotools", "submit", "-f", str(tmp_path / "tiny.toml")]
-    with subprocess.Popen(
+    with Started(
         [*command, "--socket", str(client.socket)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
@@ -50,7 +51,7 @@ def test_a_followed_job_goes_on(service: FakeService, client: DaemonClient, tmp_
 def test_the_monitor_gives_the_terminal_back(tmp_path: Path) -> None:
     parent, child = pty.openpty()
     command = [sys.executable, "-m", "zerotools", "monitor", "--interval", "60"]
-    with subprocess.Popen(
+    with Started(
         [*command, "--socket", str(tmp_path / "no.sock")], stdout=child, stderr=subprocess.PIPE
     ) as process:
         os.close(child)

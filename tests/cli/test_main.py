@@ -10,6 +10,7 @@ from collections.abc import Callable
 import click
 import pytest
 
+from tests.processes.started import Started
 from zerotools import __version__
 from zerotools.cli import synonyms
 from zerotools.cli.commands import COMMANDS
@@ -119,7 +120,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         "g.add_command(click.Command('verb', callback=lambda: print('x' * 1_000_000)))\n"
         "sys.exit(run(g, ['verb']))"
     )
-    with subprocess.Popen(
+    with Started(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
+from tests.processes.started import Started
 from zerotools.cli.main import build, run
 from zerotools.cli.owners import Owners, Rank, find_ranks
 from zerotools.cli.screen import View, draw
@@ -92,7 +93,7 @@ def test_owners() -> None:
 def test_ranks_are_known_by_their_environment(tmp_path: Path) -> None:
     environment = os.environ | {"ZEROTOOLS_RUN_DIR": str(tmp_path)}
     command = [sys.executable, "-c", "print(flush=True); input()"]
-    with subprocess.Popen(
+    with Started(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.waiting import wait_for
+from tests.processes.started import Started
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import SUMMARY, Plan
@@ -39,20 +40,19 @@ def make_attempt(run_dir: Path, fake: str, **changes: Any) -> Path:
     return run_dir
 
 
-def supervise(run_dir: Path) -> subprocess.Popen[bytes]:
+def supervise(run_dir: Path) -> Started:
     """Start the supervisor of `run_dir`."""
     (run_dir / "supervisor.log").touch(mode=0o600)
     with (run_dir / "supervisor.log").open("ab") as log:
-        return subprocess.Popen(
+        return Started(
             [sys.executable, "-I", "-S", str(entry.__file__), str(run_dir)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,
         )
 
 
-def finish(run_dir: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def finish(run_dir: Path, process: Started) -> dict[str, Any]:
     """The attempt's `exit.json`, once its supervisor has ended."""
     status = process.wait(timeout=20)
     assert status == 0, (run_dir / "supervisor.log").read_text()

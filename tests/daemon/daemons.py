@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.waiting import wait_for
+from tests.processes.started import Started
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.parse import job_from_dict
@@ -59,14 +60,15 @@ class Daemon:
         self.config.write_text(config)
         self.log = state.parent / f"{state.name}.log"
         self.client = DaemonClient(state / "api.sock")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Started | None = None
 
-    def spawn(self, **env: str) -> subprocess.Popen[bytes]:
+    def spawn(self, **env: str) -> Started:
         """Start a daemon without waiting for it."""
         options = ("--state-dir", str(self.state), "--config", str(self.config))
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = Started(
                 (sys.executable, *self.program, *options),
+                kept=True,  # a daemon may serve a module: `daemon_in` ends it
                 env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}", **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import pytest
 from tests.daemon.attempts import is_alive, progress_of, wait_for_file
 from tests.daemon.daemons import FAKE_DAEMON, ROOT, Daemon, make_job
 from tests.daemon.waiting import wait_for
+from tests.processes.started import run
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotoolsd import crashpoints
 from zerotoolsd.supervisor.durable import read_json, write_json
@@ -288,7 +288,7 @@ def test_a_daemon_whose_socket_is_in_use_leaves_nothing_behind(daemon: Daemon) -
     first = daemon.start().process
     other = daemon.state.parent / "other"
     command = (sys.executable, str(FAKE_DAEMON), "--state-dir", str(other))
-    refused = subprocess.run(
+    refused = run(
         (*command, "--socket", str(daemon.state / "api.sock")),
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}"},
         capture_output=True,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.waiting import wait_for
+from tests.processes.started import Started
 from zerotoolsd import reattach
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.procfs import boot_id, read_process
@@ -21,9 +22,9 @@ TOKEN = "f" * 32
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+def sleeper() -> Iterator[Started]:
     """A process that waits, and has the token in its environment."""
-    process = subprocess.Popen(
+    process = Started(
         [sys.executable, "-c", "input()"],
         stdin=subprocess.PIPE,
         env={"ZEROTOOLS_TOKEN": TOKEN},
@@ -33,7 +34,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
-def identity(process: subprocess.Popen[bytes], **changes: Any) -> dict[str, Any]:
+def identity(process: Started, **changes: Any) -> dict[str, Any]:
     own = read_process(process.pid)
     assert own is not None
     return {
@@ -45,7 +46,7 @@ def identity(process: subprocess.Popen[bytes], **changes: Any) -> dict[str, Any]
     }
 
 
-def test_an_exit_record_decides(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_exit_record_decides(tmp_path: Path, sleeper: Started) -> None:
     write_json(tmp_path / "run.json", identity(sleeper))
     write_json(tmp_path / "exit.json", {"token": TOKEN, "outcome": "finished"})
     found = reattach.look(tmp_path, TOKEN)
@@ -53,7 +54,7 @@ def test_an_exit_record_decides(tmp_path: Path, sleeper: subprocess.Popen[bytes]
     assert found.record["outcome"] == "finished"
 
 
-def test_a_living_supervisor_is_found(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_living_supervisor_is_found(tmp_path: Path, sleeper: Started) -> None:
     write_json(tmp_path / "run.json", identity(sleeper))
     found = reattach.look(tmp_path, TOKEN)
     assert isinstance(found, reattach.Alive)
@@ -69,7 +70,7 @@ def test_a_living_supervisor_is_found(tmp_path: Path, sleeper: subprocess.Popen[
     ],
 )
 def test_a_pid_alone_is_no_identity(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes], changes: dict[str, Any], cause: str
+    tmp_path: Path, sleeper: Started, changes: dict[str, Any], cause: str
 ) -> None:
     write_json(tmp_path / "run.json", identity(sleeper, **changes))
     assert reattach.look(tmp_path, TOKEN) == reattach.Gone(cause)
@@ -98,7 +99,7 @@ def test_a_garbled_record_is_no_success(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_of_another_shape_is_not_believed(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes], name: str, changes: dict[str, Any]
+    tmp_path: Path, sleeper: Started, name: str, changes: dict[str, Any]
 ) -> None:
     write_json(tmp_path / name, {**identity(sleeper), "outcome": "finished", **changes})
     found = reattach.look(tmp_path, TOKEN)
@@ -133,7 +134,7 @@ def test_p2_a_fenced_attempt_cannot_start_any_more(tmp_path: Path) -> None:
     assert not (run / "run.json").exists()
 
 
-def test_strays_are_found_by_their_token(sleeper: subprocess.Popen[bytes]) -> None:
+def test_strays_are_found_by_their_token(sleeper: Started) -> None:
     found = wait_for(lambda: reattach.kill_strays(TOKEN), "the stray to be found")
     assert [process.pid for process in found] == [sleeper.pid]
     assert sleeper.wait(timeout=10) == -9

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.processes.started import run
 from zerotoolsd import systemd
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -25,7 +25,7 @@ UNITS = Path(__file__).parents[2] / "systemd"
     ],
 )
 def test_systemd_accepts_the_units(tmp_path: Path, manager: str, unit: str) -> None:
-    done = subprocess.run(
+    done = run(
         ["systemd-analyze", manager, "verify", str(UNITS / unit)],
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,

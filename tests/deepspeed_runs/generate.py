@@ -2,11 +2,11 @@
 
 import argparse
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from ..golden_files import DEEPSPEED
+from ..processes.started import run
 from .case import Case
 from .cases import CASES
 from .launch import DEADLINE_SECONDS, environment, launch
@@ -18,7 +18,7 @@ def convert_to_universal(directory: Path) -> None:
     """Runs DeepSpeed's converter on the only tag and leaves nothing but its result."""
     checkpoint = directory / "checkpoint"
     tag = (checkpoint / "latest").read_text()
-    subprocess.run(
+    run(
         [
             *(sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"),
             *("--input_folder", f"checkpoint/{tag}"),

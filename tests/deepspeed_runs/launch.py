@@ -1,19 +1,24 @@
 """Starts the ranks of a run and waits for them.
 
 No launcher takes part, so none writes to the checkpoint. Every process runs inside the directory of
-its case and names files relative to it, so no path of this machine gets into a file.
+its case and names files relative to it, so no path of this machine gets into a file. It is forked
+from a process that has imported DeepSpeed: `tests.processes.forked`.
 """
 
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.processes import builds, forked
+from tests.processes.forked import Forked
+from tests.processes.patience import Deadline
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 400
+PAUSE_SECONDS = 0.02
 
 
 def free_port() -> int:
@@ -38,7 +43,7 @@ def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
         "PYTHONPATH": str(REPOSITORY),
         # DeepSpeed's extensions are built once for this environment, by its own ninja: others would
         # build them again, and wait for each other's lock.
-        "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"),
+        "TORCH_EXTENSIONS_DIR": str(builds.DIRECTORY),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
 
@@ -51,20 +56,19 @@ def launch(module: str, arguments: Sequence[str], world_size: int, directory: Pa
     for rank, log in enumerate(logs):
         with log.open("wb") as sink:
             ranks.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", module, *arguments],
+                forked.start(
+                    forked.DEEPSPEED,
+                    ["-m", module, *arguments],
                     cwd=directory,
                     env=environment(rank, world_size, port),
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
+                    out=sink,
                 )
             )
     try:
         failed = _first_failure(ranks)
     finally:
         for process in ranks:
-            process.kill()
-            process.wait()
+            process.end()
     if failed is not None:
         said = logs[failed].read_text(errors="replace")[-4000:]
         raise RuntimeError(f"rank {failed} of {module} {arguments}: {said}")
@@ -72,23 +76,18 @@ def launch(module: str, arguments: Sequence[str], world_size: int, directory: Pa
         log.unlink()
 
 
-def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
+def _first_failure(ranks: Sequence[Forked]) -> int | None:
     """The first rank that fails, or has not ended by the deadline; None when all are done. The
     others would wait for it for long."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    running = set(range(len(ranks)))
-    while running:
-        for rank in sorted(running):
-            try:
-                code = ranks[rank].wait(0.2)
-            except subprocess.TimeoutExpired:
-                if time.monotonic() > deadline:
-                    return rank
-                continue
-            running.discard(rank)
-            if code:
+    deadline = Deadline(DEADLINE_SECONDS)
+    while True:
+        codes = [process.poll() for process in ranks]
+        for rank, code in enumerate(codes):
+            if code or (code is None and deadline.has_passed()):
                 return rank
-    return None
+        if None not in codes:
+            return None
+        time.sleep(PAUSE_SECONDS)
 
 
 def leave() -> None:

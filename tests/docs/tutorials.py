@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.processes.started import run
+
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
 ON_GPUS = re.compile(r'^device = "cuda"\ngpus = \d+\n', re.M)
@@ -57,7 +59,7 @@ def follow(page: Path, directory: Path, socket: Path) -> str:
 
 def _run(commands: str, directory: Path, socket: Path) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
+    done = run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=directory,
         env={
@@ -71,7 +73,6 @@ def _run(commands: str, directory: Path, socket: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         timeout=DEADLINE_SECONDS,
-        check=False,
     )
     assert done.returncode == 0, f"{commands}\nended with {done.returncode}:\n{done.stdout}"
     return f"{commands}{done.stdout}"

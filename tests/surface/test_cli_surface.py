@@ -6,7 +6,6 @@ After a decision, write the new surface with `python -m tests.surface.test_cli_s
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.processes.started import run
 from zerotools.cli.commands import COMMANDS, SECTIONS
 from zerotools.cli.main import build
 from zerotools.formats import FORMATS
@@ -84,7 +84,7 @@ def modules_after(*arguments: str) -> set[str]:
         f"    run(build(), {list(arguments)!r})\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
-    done = subprocess.run(
+    done = run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     return set(json.loads(done.stdout))

@@ -1,4 +1,8 @@
-"""Start the ranks of a job the way the supervisor does, without a daemon."""
+"""Start the ranks of a job the way the supervisor does, without a daemon.
+
+Ranks on CPUs are forked from a process that has imported torch: `tests.processes.forked`. Those of
+a job with an environment of its own, or for GPUs, start anew.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,22 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tests.processes import forked, leftovers
+from tests.processes.forked import Forked
+from tests.processes.patience import Deadline
+from tests.processes.started import Started
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"
 DEADLINE_SECONDS = 240.0
+PAUSE_SECONDS = 0.02
 KEPT = (
     *("PATH", "HOME", "TMPDIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
     *("CPATH", "LIBRARY_PATH", "TORCH_EXTENSIONS_DIR"),  # of what DeepSpeed compiles
@@ -82,20 +93,25 @@ class Mailbox:
 
     def wait_for(self, event: str) -> None:
         """Wait until a datagram with `event` has come."""
-        with self._changed:
-            came = self._changed.wait_for(
-                lambda: any(item.get("event") == event for item in self.datagrams),
-                DEADLINE_SECONDS,
-            )
-        assert came, f"no {event} in {DEADLINE_SECONDS} s"
+
+        def has_come() -> bool:
+            return any(item.get("event") == event for item in self.datagrams)
+
+        self._comes(lambda: has_come() or self._is_over())
+        assert has_come(), f"no {event} came: {self.datagrams[-3:]}"
 
     def wait_for_count(self, event: str, count: int, *, more: int = 0) -> None:
         """Wait until `count` datagrams with `event` have come, and then `more` of any kind; or
         until none can come any more, as the run was shorter."""
+        assert self._comes(lambda: self._is_over() or self._counted(event, count) >= more)
+
+    def _comes(self, condition: Callable[[], bool]) -> bool:
+        deadline = Deadline(DEADLINE_SECONDS)
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_over() or self._counted(event, count) >= more, DEADLINE_SECONDS
-            )
+            while not (came := self._changed.wait_for(condition, min(1.0, deadline.left))):
+                if deadline.has_passed():
+                    break
+        return came
 
     def _is_over(self) -> bool:
         return any(item.get("phase") in ("done", "stopped") for item in self.datagrams)
@@ -104,6 +120,11 @@ class Mailbox:
         """How many datagrams have come after the `count`th of `event`; -1 before that."""
         places = [n for n, item in enumerate(self.datagrams) if item.get("event") == event]
         return len(self.datagrams) - 1 - places[count - 1] if len(places) >= count else -1
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return not self._thread.is_alive()
 
     def close(self) -> None:
         """Read what is left, and stop."""
@@ -124,8 +145,11 @@ class Attempt:
     """Ranks that are running; `finish` waits for them."""
 
     run_dir: Path
-    processes: list[subprocess.Popen[bytes]]
+    processes: Sequence[Forked | Started]
     mailbox: Mailbox
+
+    def __str__(self) -> str:
+        return f"the ranks in {self.run_dir}"
 
     @property
     def datagrams(self) -> list[dict[str, Any]]:
@@ -133,11 +157,31 @@ class Attempt:
         return self.mailbox.datagrams
 
     def finish(self, seconds: float = DEADLINE_SECONDS) -> list[int]:
-        """Wait for all ranks, so long for each, and their datagrams; their exit statuses."""
-        for process in self.processes:
-            process.wait(seconds)
+        """Wait for all ranks, so long for them together, and their datagrams; their exit statuses.
+
+        Raises:
+            AssertionError: they took longer; they are ended.
+        """
+        deadline = Deadline(seconds)
+        while any(process.poll() is None for process in self.processes):
+            if deadline.has_passed():
+                states = [process.poll() for process in self.processes]
+                self.end()
+                said = "\n".join(self.log(rank)[-2000:] for rank in range(len(states)))
+                raise AssertionError(f"after {deadline.waited:.0f} s, statuses {states}:\n{said}")
+            time.sleep(PAUSE_SECONDS)
         self.mailbox.close()
-        return [process.returncode for process in self.processes]
+        return [process.wait(0) for process in self.processes]
+
+    def is_running(self) -> bool:
+        """Whether `finish` has not come to its end."""
+        return not self.mailbox.is_closed
+
+    def end(self) -> None:
+        """Kill all ranks."""
+        for process in self.processes:
+            process.end()
+        self.mailbox.close()
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The datagrams of one event, in order of arrival."""
@@ -160,19 +204,31 @@ def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> At
     (run_dir / "spec.json").write_text(json.dumps(spec), "utf-8")
     mailbox = Mailbox(run_dir / "notify.sock")
     port = _free_port()
-    processes, ranks = [], tree["ranks"] if "ranks" in tree else tree["gpus"]
+    processes: list[Forked | Started] = []
+    attempt = Attempt(run_dir, processes, mailbox)
+    leftovers.note(attempt)
+    ranks = tree["ranks"] if "ranks" in tree else tree["gpus"]
+    fork = tree["device"] == "cpu" and not tree.get("env")
+    arguments = ["-P", str(script), "--run-dir", str(run_dir)]
     for rank in range(ranks):
         environment = _environment(rank, ranks, port, run_dir) | tree.get("env", {})
         with (run_dir / f"rank-{rank}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", str(script), "--run-dir", str(run_dir)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        processes.append(process)
-    return Attempt(run_dir, processes, mailbox)
+            processes.append(_start_rank(arguments, environment, log, fork=fork))
+    return attempt
+
+
+def _start_rank(
+    arguments: Sequence[str], env: Mapping[str, str], log: IO[bytes], *, fork: bool
+) -> Forked | Started:
+    if fork:
+        return forked.start(forked.TORCH, arguments, cwd=Path.cwd(), env=env, out=log)
+    return Started(
+        [sys.executable, *arguments],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def run(run_dir: Path, tree: Mapping[str, Any], *, expect: int = 0) -> Attempt:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.processes.started import Started
 from zerotools.formats.dcp.jobrecord import LossScaleRecord
 from zerotools.jobs.spec import Fp16Spec
 from zerotoolsd.trainer.failures import Diverged
@@ -81,8 +82,9 @@ class Peer:
 @pytest.fixture(scope="module")
 def peer() -> Iterator[Peer]:
     environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
-    with subprocess.Popen(
+    with Started(
         [sys.executable, str(PEER)],
+        kept=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

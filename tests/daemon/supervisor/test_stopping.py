@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.daemon.attempts import wait_for_file
+from tests.processes.started import Started
 from zerotoolsd.supervisor.stopping import terminate
 
 SAVES = """
@@ -25,7 +25,7 @@ signal.pause()
 def test_what_reads_the_output_of_a_program_lives_until_it_has_saved(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SAVES)
     line = f"{sys.executable} train.py | tee log | cat; echo after >> log"
-    shell = subprocess.Popen(["sh", "-c", line], cwd=tmp_path, start_new_session=True)
+    shell = Started(["sh", "-c", line], cwd=tmp_path)
     try:
         wait_for_file(tmp_path / "ready")
         assert len(terminate([shell.pid], launcher=False)) == 1

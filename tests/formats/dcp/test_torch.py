@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.formats.copying import write
+from tests.processes import forked
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
 from zerotools.formats import dcp
@@ -25,26 +23,25 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
 ]
+DEADLINE_SECONDS = 240.0
 SCRIPT = Path(__file__).with_name("save_with_torch.py")
 
 
 def _run(what: str, directory: Path, ranks: int) -> None:
     """Run the script as `ranks` gloo processes."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as meeting, ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, SCRIPT, what, directory, str(rank), str(ranks), meeting],
-                    env=env,
-                    stderr=subprocess.PIPE,
-                    text=True,
+    with tempfile.TemporaryDirectory() as meeting:
+        logs = [Path(meeting) / f"log-{rank}" for rank in range(ranks)]
+        started = []
+        for rank, log in enumerate(logs):
+            arguments = ["-P", *map(str, (SCRIPT, what, directory, rank, ranks, meeting))]
+            with log.open("wb") as out:
+                started.append(
+                    forked.start(
+                        forked.TORCH, arguments, cwd=Path.cwd(), env=dict(os.environ), out=out
+                    )
                 )
-            )
-            for rank in range(ranks)
-        ]
-        ended = [process.communicate(timeout=240)[1] for process in started]
-    assert [process.returncode for process in started] == [0] * ranks, "\n".join(ended)
+        statuses = [process.wait(DEADLINE_SECONDS) for process in started]
+        assert statuses == [0] * ranks, "\n".join(log.read_text() for log in logs)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from tests.deepspeed_runs.launch import REPOSITORY, environment, launch
 from tests.golden_files import digests
+from tests.processes.started import run
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(600)]
 
@@ -23,7 +23,7 @@ TOLERANCE = {"2": 1e-6, "3": 5e-3}
 def reshard(saved: Path, out: Path) -> None:
     """As a user does it, in a process without torch or DeepSpeed."""
     command = ["reshard", str(saved), str(out), "--world-size", "3"]
-    subprocess.run(
+    run(
         [sys.executable, "-m", "zerotools", *command],
         env=environment(0, 1, 0),
         cwd=REPOSITORY,

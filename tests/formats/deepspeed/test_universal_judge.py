@@ -4,7 +4,6 @@ on everything but Adam, elastic state, round robin, tiny groups, and several gro
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.deepspeed_runs.launch import environment
 from tests.deepspeed_runs.universal_judging import Run, differences
 from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED
+from tests.processes.started import run
 from zerotools.formats import read
 
 pytestmark = pytest.mark.deepspeed
@@ -64,7 +64,7 @@ SWAPPED = "z2-bf16-w2-round-robin"
 def test_where_the_converter_of_deepspeed_fails(tmp_path: Path) -> None:
     """So that it is known when it no longer does."""
     cases = [str(DEEPSPEED / name) for name in (*FAILS, SWAPPED)]
-    subprocess.run(
+    run(
         [sys.executable, "-m", "tests.deepspeed_runs.converting", "outcomes.json", *cases],
         cwd=tmp_path,
         env=environment(0, 1, 0),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.started import Started
 from zerotoolsd.trainer.engine_deepspeed.builds import (
     BUILDS,
     TURN,
@@ -58,8 +59,8 @@ def lock(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def another_that_compiles(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
+def another_that_compiles(lock: Path) -> Iterator[Started]:
+    process = Started(
         [sys.executable, "-c", COMPILES, str(lock)],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}"},
         stdout=subprocess.PIPE,
@@ -69,9 +70,7 @@ def another_that_compiles(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
         assert process.stdout.readline() == b"compiling\n"
         yield process
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        process.end()
 
 
 def test_a_job_compiles_after_one_that_was_killed_while_it_did(lock: Path) -> None:

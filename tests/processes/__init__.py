@@ -1,0 +1,1 @@
+"""Processes that tests start: how long one waits for them, and that none is left behind."""
