@@ -22,6 +22,7 @@ wanted    how a blueprint is to be laid out
 lay_out   the whole checkpoint for another number of ranks, or another stage
 
 universal           reading universal checkpoints, a directory per parameter
+universal_files     the files of each parameter, and what of them is lost
 universal_state     what their `optimizer_state.pt` says
 universal_training  the same of the run, in words that all formats share
 universal_contents  what goes into one, checked against what DeepSpeed's loaders take
