@@ -8,7 +8,7 @@ import pytest
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.metadata import Item, Metadata, SavedTensor
 from zerotools.formats.dcp.names import Named, name_all
 
@@ -20,7 +20,7 @@ _OPTIONS = ("param_groups", "lr")
 def named(paths: Iterable[Path], *, recorded: bool = True, section: str | None = None) -> Named:
     """The names of float tensors at these paths; what lies below param_groups is a value."""
     known = {".".join(map(str, path)): path for path in paths}
-    values = {flat for flat in known if "param_groups." in flat}
+    values = {flat for flat in known if "param_groups." in flat and flat.endswith(".lr")}
     tensor = SavedTensor(dtypes.FLOAT32, (4,), ())
     return name_all(
         Metadata(
@@ -131,6 +131,27 @@ def test_an_optimizer_below_optim_is_known_by_its_groups() -> None:
     assert named([state, groups]).keys["optim.state.a.w.step"] == Key("a.w", "step")
 
 
+def test_state_that_lies_deep_is_state_too() -> None:
+    above = tuple("abcdefghijklm")
+    paths = [(*above, "model", "w"), (*above, "optim", "state", "w", "m")]
+    keys = named([*paths, (*above, "optim", "param_groups", 0, "lr")]).keys
+    assert set(keys.values()) == {Key("w", "param"), Key("w", "m")}
+
+
+def test_a_submodule_called_param_groups_is_no_optimizer() -> None:
+    assert set(flat("param_groups.weight", "a.param_groups.b").values()) == {
+        Key("param_groups.weight", "param"),
+        Key("a.param_groups.b", "param"),
+    }
+    tracked = {"b.param_groups.lr": SavedTensor(dtypes.INT64, (), ())}
+    tensor = SavedTensor(dtypes.FLOAT32, (4,), ())
+    bare = {"b.param_groups.weight": tensor, "b.weight": tensor, **tracked}
+    keys = name_all(Metadata(bare, {}, {key: (key,) for key in bare}), "ckpt").keys
+    assert keys == {name: Key(name, "param") for name in bare}
+    keys = named([("param_groups", "weight"), ("param_groups", "bias")]).keys
+    assert {key.role for key in keys.values()} == {"param"}
+
+
 def test_a_path_that_disagrees_with_its_key_is_not_believed() -> None:
     tensor = SavedTensor(dtypes.FLOAT32, (4,), ())
     metadata = Metadata({"a": tensor, "b": tensor}, {}, {"a": ("model", "b"), "b": ()})
@@ -138,8 +159,8 @@ def test_a_path_that_disagrees_with_its_key_is_not_believed() -> None:
 
 
 def test_paths_without_end_and_sections_without_number_take_no_time() -> None:
-    deep = [(*map(str, range(2000)), f"w{i}") for i in range(20)]
-    assert len(named(deep).keys) == 20
+    with pytest.raises(BadFile, match="lies 2001 levels deep, and at most 32 are read"):
+        named([(*map(str, range(2000)), f"w{i}") for i in range(20)])
     wide: list[Path] = [(f"optim{n}", "state", "w", "m") for n in range(1000)]
     wide += [(f"optim{n}", "param_groups", "w", "lr") for n in range(1000)]
     wide += [(f"m{n}", "w") for n in range(1000)]

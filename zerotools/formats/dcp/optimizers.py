@@ -54,7 +54,10 @@ class OptimizerSection:
 
 def find_optimizers(values: Sequence[Value]) -> list[OptimizerSection]:
     """Every optimizer, in the order of the state dict; each tensor belongs to one at most."""
-    by_groups = dict.fromkeys(path for value in values if (path := _of_groups(value)) is not None)
+    grouped = [(path, value) for value in values if (path := _of_groups(value)) is not None]
+    # Options are numbers: what has a larger tensor there is a submodule of that name.
+    modules = {path for path, value in grouped if not is_option(value)}
+    by_groups = dict.fromkeys(path for path, _ in grouped if path not in modules)
     members: dict[Path, list[Value]] = {path: [] for path in by_groups}
     by_words: dict[Path, list[Value]] = {}
     for value in values:
@@ -72,8 +75,6 @@ def find_optimizers(values: Sequence[Value]) -> list[OptimizerSection]:
 
 def _of_groups(value: Value) -> Path | None:
     """The path of the optimizer whose param groups `value` belongs to."""
-    if not is_option(value):
-        return None
     for at, part in enumerate(value.path):
         if part == GROUPS and at < len(value.path) - 1:
             return value.path[:at]

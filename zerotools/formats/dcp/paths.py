@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from zerotools.core.errors import BadFile
 from zerotools.formats.dcp.metadata import Metadata, SavedTensor
 from zerotools.formats.dcp.words import is_optimizer_word, names_a_weight
 
 Path = tuple[str | int, ...]
-# What lies deeper is part of a name, so that a path without end costs nothing.
-DEEPEST = 8
+# No program nests deeper, and a path without end would cost more than the file that has it.
+DEEPEST = 32
+# Parts of a flat key that may be a section written into it.
+_MOST_WORDS = 8
 _GROUPS = "param_groups."
 
 
@@ -40,7 +43,11 @@ def name_below(value: Value, depth: int) -> str:
 
 
 def values_of(metadata: Metadata) -> list[Value]:
-    """All values with their paths, in the order of the state dict where it was recorded."""
+    """All values with their paths, in the order of the state dict where it was recorded.
+
+    Raises:
+        BadFile: one lies deeper than any program puts it.
+    """
     known = metadata.paths or {}
     there = dict.fromkeys((*metadata.tensors, *metadata.blobs))
     ordered = dict.fromkeys((*(flat for flat in known if flat in there), *there))
@@ -52,9 +59,9 @@ def values_of(metadata: Metadata) -> list[Value]:
 
 def _whole(flat: str, path: Path | None) -> Path:
     """A path that says something else than its key is not believed: names come from keys."""
-    if not path or text_of(path) != flat:
-        return (flat,)
-    return path if len(path) <= DEEPEST else (*path[: DEEPEST - 1], text_of(path[DEEPEST - 1 :]))
+    if path is not None and len(path) > DEEPEST:
+        raise BadFile(f"{flat:.80}... lies {len(path)} levels deep, and at most {DEEPEST} are read")
+    return path if path and text_of(path) == flat else (flat,)
 
 
 def _split(values: list[Value], *, has_paths: bool) -> list[Value]:
@@ -77,7 +84,7 @@ def _below(value: Value, sections: set[str]) -> Value:
 
 def _section_of(flat: str, sections: set[str]) -> str | None:
     """Which of `sections` a flat key begins with, as whole words."""
-    parts = flat.split(".", DEEPEST)
+    parts = flat.split(".", _MOST_WORDS)
     before = (".".join(parts[:count]) for count in range(1, len(parts)))
     return next((text for text in before if text in sections), None)
 
@@ -89,10 +96,12 @@ def _first(values: Iterable[Value]) -> set[str]:
 def _optimizers(values: list[Value]) -> set[str]:
     """What stands before the optimizers that flat keys hold."""
     found: set[str] = set()
+    modules: set[str] = set()
     for value in values:
         before, groups, _ = value.flat.partition(f".{_GROUPS}")
-        if groups and before and is_option(value) and _GROUPS not in before:
-            found.add(before)
+        if groups and before and _GROUPS not in before:
+            (found if is_option(value) else modules).add(before)
+    found -= modules
     tensors = {value.flat for value in values if value.tensor is not None}
     for word in filter(is_optimizer_word, _first(values) - found):
         below = [flat[len(word) + 1 :] for flat in tensors if flat.startswith(f"{word}.")]

@@ -34,7 +34,7 @@ class Section:
 
     @property
     def label(self) -> str:
-        return text_of(self.path) or ROOT
+        return text_of(self.path) if self.path else ROOT
 
     @property
     def word(self) -> str | int:
