@@ -25,7 +25,7 @@ HOST = Host(
     cpu_count=2,
     load_average=(0.0, 0.0, 0.0),
 )
-LIMITS = Limits()
+LIMITS = Limits(cpu_ranks=8)
 
 
 def seen(*gpus: Gpu, error: str | None = None, taken_at: float = 100.0) -> Snapshot:
