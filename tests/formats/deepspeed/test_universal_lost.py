@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,20 @@ def test_the_state_of_all_groups_is_missing(tmp_path: Path) -> None:
     (tag / "zero/optimizer_state.pt").unlink()
     assert any("optimizer_state.pt is missing" in said for said in problems_of(tag))
     assert "convert" in refusals(tag, tmp_path / "out")
+
+
+def test_the_commands_end_with_the_status_of_a_bad_file(tmp_path: Path) -> None:
+    tag = copied(CASES[0], tmp_path)
+    shutil.rmtree(tag / "zero" / parameters(CASES[0])[0])
+    out = tmp_path / "out"
+    commands = {("inspect",): 1, ("consolidate", str(out)): 3, ("convert", str(out), "--to=dcp"): 3}
+    for (command, *rest), status in commands.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "zerotools", command, str(tag), *rest],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (command, done.returncode) == (command, status), done.stderr
+        assert "fp32.pt is missing" in " ".join((done.stdout + done.stderr).split())
+    assert not out.exists()

@@ -1,7 +1,7 @@
 """The files of each parameter in a universal checkpoint, and what of them is lost or misplaced.
 
 What is lost is a hole, which whatever needs it refuses, and a problem that names the file. The
-model file lists what was trained; a directory of its own tells of a parameter that is lost there too.
+model file lists what was trained; a directory tells of a parameter that is lost there too.
 """
 
 from __future__ import annotations

@@ -70,13 +70,20 @@ def _precision(said: str, config: Any) -> DType | None:
 def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> dict[Key, Scalar]:
     """Tensors of no dimension, by parameter, and plain numbers."""
     found = {
-        key: read_scalar(checkpoint.root, tensor)
+        key: _number(checkpoint, key, tensor)
         for key, tensor in checkpoint.tensors.items()
         if not tensor.shape
         and key.role not in _VECTORS
         and not _is_scalar_parameter(checkpoint, key)
     }
     return found | {key: Scalar(value) for key, value in numbers.items()}
+
+
+def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:
+    if not len(tensor.chunks):
+        file = checkpoint.root / ZERO / key.name / f"{key.role}.pt"
+        raise BadFile(f"{file} is missing, which other parameters have")
+    return read_scalar(checkpoint.root, tensor)
 
 
 def _is_scalar_parameter(checkpoint: Checkpoint, key: Key) -> bool:
