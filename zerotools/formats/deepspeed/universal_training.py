@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar, TrainingState
@@ -16,6 +16,7 @@ from zerotools.formats.deepspeed.universal_state import (
     OPTIMIZER_STATE,
     ORDER,
     UNKNOWN,
+    ZERO,
     UniversalState,
 )
 from zerotools.io.scalars import read_scalar
