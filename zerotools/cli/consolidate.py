@@ -35,6 +35,12 @@ from zerotools.ops.selection import MASTERS, WEIGHTS
     help="Which model of a torch DCP that holds several (model, ema, generator).",
 )
 @click.option(
+    "--config-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Take config.json and the tokenizer from this model directory.",
+)
+@click.option(
     "--dtype",
     type=click.Choice(["auto", *DTYPES]),
     default="auto",
@@ -91,6 +97,7 @@ def command(
     out: Path,
     tag: str | None,
     layout: Path | None,
+    config_dir: Path | None,
     section: str | None,
     dtype: str,
     max_shard_size: int,
@@ -122,7 +129,15 @@ def command(
         keep_aliases=keep_aliases,
     )
     carry_out(
-        prepare(path, out, options, tag=tag, layout=layout, section=section),
+        prepare(
+            path,
+            out,
+            options,
+            tag=tag,
+            layout=layout,
+            section=section,
+            config_dir=config_dir,
+        ),
         how,
         verb="consolidate",
         check=(lambda _: None) if allow_overflow else refuse_overflow,

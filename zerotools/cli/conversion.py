@@ -168,7 +168,7 @@ def _plan_json(conversion: Conversion) -> dict[str, Any]:
         ],
         "notes": list(conversion.notes),
         "dropped": [{"what": each.what, "why": each.why} for each in conversion.target.dropped],
-        "warnings": list(conversion.warnings),
+        "warnings": [*conversion.warnings, *filter(None, [conversion.lacking])],
     }
 
 
@@ -182,6 +182,8 @@ def _print_notes(conversion: Conversion) -> None:
         say("note", note)
     for warning in conversion.warnings:
         say("warning", f"{warning}; what is written here does not need it")
+    if conversion.lacking is not None:
+        say("warning", conversion.lacking)
 
 
 def _losses_json(report: Report) -> dict[str, Any]:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 CONFIG = "config.json"
 _NAME = re.compile(
     r"config\.json|generation_config\.json|tokenizer[^/]*|vocab\.[^/]*|merges\.txt"
     r"|special_tokens_map\.json|added_tokens\.json|chat_template\.[^/]*|spiece\.model"
-    r"|sentencepiece[^/]*|preprocessor_config\.json|processor_config\.json"
+    r"|sentencepiece[^/]*|[^/]*\.tiktoken|(video_)?preprocessor_config\.json|processor_config\.json"
 )
+# A part of a checkpoint, or one of a run's: what belongs to the model may lie one directory up, as
+# after trainer.save_model(), accelerate's save_state and in jobs.
+_PART = re.compile(
+    r"dcp|actor|model|sharded|checkpoints?|pytorch_model_fsdp_\d+|latest|best"
+    r"|(checkpoint|step|global_step|epoch|iter)[-_]?\d+(_universal)?"
+)
+# verl; NeMo, torch's HuggingFaceStorageWriter.
+_INSIDE = ("huggingface", ".hf_metadata")
+_MOST_LEVELS = 4
 
 
 def companions(directory: Path) -> dict[str, Path]:
@@ -20,6 +30,28 @@ def companions(directory: Path) -> dict[str, Path]:
         for path in sorted(directory.iterdir())
         if _NAME.fullmatch(path.name) and path.is_file()
     }
+
+
+def companions_around(root: Path) -> dict[str, Path]:
+    """The config and tokenizer files of a model whose checkpoint lies at `root`: those in it, else
+    in a directory of it that is there for them, else in the run's directory that it lies in. Of
+    each kind the nearest are taken."""
+    found: dict[str, Path] = {}
+    place = root.absolute()
+    for _ in range(_MOST_LEVELS):
+        for directory in (place, *(place / name for name in _INSIDE)):
+            if directory.is_dir():
+                found |= of_other_kinds(companions(directory), found)
+        if not _PART.fullmatch(place.name):
+            break
+        place = place.parent
+    return found
+
+
+def of_other_kinds(more: Mapping[str, Path], known: Iterable[str]) -> dict[str, Path]:
+    """Those of `more` whose kind none of `known` is of."""
+    kinds = {kind_of(name) for name in known}
+    return {name: path for name, path in more.items() if kind_of(name) not in kinds}
 
 
 def kind_of(name: str) -> str:

@@ -17,10 +17,11 @@ from zerotools.ops.aliases import settle_aliases
 from zerotools.ops.conversion import Conversion
 from zerotools.ops.execute import Report
 from zerotools.ops.masters import check_masters
-from zerotools.ops.reference import Reference, check_against, read_reference, with_companions
+from zerotools.ops.reference import Reference, check_against, read_reference
 from zerotools.ops.renaming import namer, parse_rule
 from zerotools.ops.rewrite import describe, rename
 from zerotools.ops.selection import MASTERS, SIXTEEN_BIT, choose_names, matcher, weights_from
+from zerotools.ops.sidecars import lacking_config, with_sidecars
 
 DTYPES = {"fp16": dtypes.FLOAT16, "bf16": dtypes.BFLOAT16, "fp32": dtypes.FLOAT32}
 DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
@@ -55,9 +56,11 @@ def prepare(
     *,
     tag: str | None = None,
     layout: Path | None = None,
+    config_dir: Path | None = None,
     section: str | None = None,
 ) -> Conversion:
-    """Lay out the export of the checkpoint at `path`; nothing is written.
+    """Lay out the export of the checkpoint at `path`; nothing is written. `config_dir` has
+    config.json and the tokenizer, in place of those that are found around the checkpoint.
 
     Raises:
         BadRequest: `path` does not exist, no tensor is selected, two would have one name, or the
@@ -66,13 +69,23 @@ def prepare(
     """
     with recording() as sources:
         checkpoint = formats.read(path, tag=tag, layout=layout, section=section)
-        asked = (options, tag, section, layout.read_bytes() if layout is not None else None)
-        conversion = _prepare(checkpoint, destination, options, repr(asked))
+        asked = (
+            options,
+            tag,
+            section,
+            config_dir,
+            layout.read_bytes() if layout is not None else None,
+        )
+        conversion = _prepare(checkpoint, destination, options, config_dir, repr(asked))
     return replace(conversion, stamps=sources.stamps, command="consolidate")
 
 
 def _prepare(
-    checkpoint: Checkpoint, destination: Path, options: Options, request: str
+    checkpoint: Checkpoint,
+    destination: Path,
+    options: Options,
+    config_dir: Path | None,
+    request: str,
 ) -> Conversion:
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
@@ -81,6 +94,8 @@ def _prepare(
     scratch = destination.with_name(f".{destination.name}.sums")
     merged = merge_adapters(checkpoint, scratch)
     checkpoint = checkpoint if merged is None else merged.checkpoint
+    beside = like.companions if like is not None else {}
+    checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
     dtype, why = _choose_dtype(checkpoint, options.dtype)
     weights, notes = _choose_weights(checkpoint, options, wanted, like)
     types = like if options.dtype == "auto" else None
@@ -90,7 +105,9 @@ def _prepare(
     elif why:
         notes.append(why)
     target = _lay_out(described, destination, options)
-    conversion = Conversion(weights, target, (*notes, *target.notes), request)
+    notes = [*notes, *found, *target.notes]
+    lacking = lacking_config(weights, target)
+    conversion = Conversion(weights, target, tuple(notes), request, lacking=lacking)
     if merged is None:
         return conversion
     return replace(
@@ -118,8 +135,6 @@ def _choose_weights(
         raise BadRequest(
             f"{checkpoint.origin.path} has no weights that match{held}; nothing to export"
         )
-    if like is not None:
-        weights = replace(weights, companions=with_companions(weights, like))
     weights, said = settle_aliases(weights, keep=options.keep_aliases, like=like)
     useless = _useless_prefixes(checkpoint, options.strip_prefix)
     return weights, [*checkpoint.origin.notes, *useless, *said]

@@ -34,7 +34,8 @@ class Conversion:
     asked for, as text: a run is resumed only with the same. `sums` makes files of the source that
     are computed first, `sums_bytes` in `sums_directory`, for as long as it is open. `stamps` has
     every file that was read to make this value: none may change until the output is there.
-    `command` is that of zerotools that writes it, and alone replaces it later."""
+    `command` is that of zerotools that writes it, and alone replaces it later. `lacking` says what
+    keeps others from loading the output."""
 
     source: Checkpoint
     target: Target
@@ -45,6 +46,7 @@ class Conversion:
     sums_directory: Path | None = None
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     command: str = "convert"
+    lacking: str | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.formats.safetensors import read
-from zerotools.io.companions import kind_of
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,3 @@ def _mismatches(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Ite
             yield f"shape: {name} is {list(tensor.shape)}, not {list(wanted.shape)}"
         if tensor.dtype != wanted.dtype:
             yield f"dtype: {name} is {tensor.dtype}, not {wanted.dtype}"
-
-
-def with_companions(checkpoint: Checkpoint, reference: Reference) -> dict[str, Path]:
-    """The checkpoint's companions, and the reference's of every kind that it has none of."""
-    own = {kind_of(name) for name in checkpoint.companions}
-    more = {name: at for name, at in reference.companions.items() if kind_of(name) not in own}
-    return {**checkpoint.companions, **more}

@@ -12,7 +12,6 @@ from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target
 from zerotools.core.dropping import LOOSE, WEIGHTS, lost_attributes
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
-from zerotools.io.companions import companions
 from zerotools.io.sources import recording
 from zerotools.io.wholefiles import carried_file
 from zerotools.ops.beside import left_behind
@@ -21,6 +20,7 @@ from zerotools.ops.hyperparameters import NAMES, Given, completed, flag
 from zerotools.ops.masters import check_masters
 from zerotools.ops.ranks import check_world_size
 from zerotools.ops.reshard import resharded
+from zerotools.ops.sidecars import given_companions, lacking_config, with_sidecars
 from zerotools.ops.targets import TARGETS, Format, Wanted, settings_of
 
 _FLAGS = {"max_shard_bytes": "--max-shard-size"}
@@ -77,8 +77,11 @@ def _prepare(
     force: bool,
     keeps_all: bool,
 ) -> Conversion | Unchanged:
-    given = {} if config_dir is None else _companions(config_dir)
+    given = {} if config_dir is None else given_companions(config_dir)
     source = replace(source, companions={**source.companions, **given})
+    found: list[str] = []
+    if not form.holds_state:
+        source, found = with_sidecars(source, config_dir, {})
     wanted = Wanted(source, TrainingState(), destination, options)
     if form.reshards and source.origin.format == form.origin and keeps_all:
         done = _resharded(form, wanted, request, force=force)
@@ -94,7 +97,8 @@ def _prepare(
     more = [*_unlisted(source, training, target), *(d for d in beside if d.what not in known)]
     target = replace(target, dropped=(*target.dropped, *more, *lost_attributes(source)))
     notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source), *left]
-    return Conversion(drawn(source, target), target, tuple(notes), request)
+    lacking = None if form.holds_state else lacking_config(source, target)
+    return Conversion(drawn(source, target), target, (*notes, *found), request, lacking=lacking)
 
 
 def _check_options(form: Format, options: Mapping[str, Any]) -> None:
@@ -105,13 +109,6 @@ def _check_options(form: Format, options: Mapping[str, Any]) -> None:
         )
     if "world_size" in options:
         check_world_size(options["world_size"])
-
-
-def _companions(directory: Path) -> dict[str, Path]:
-    found = companions(directory) if directory.is_dir() else {}
-    if not found:
-        raise BadRequest(f"{directory} has no config.json and no tokenizer")
-    return found
 
 
 def _with_companions(target: Target, given: Mapping[str, Path]) -> Target:
