@@ -118,6 +118,30 @@ def test_a_huge_memo_index_costs_nothing(index: int) -> None:
     assert loads(b"\x80\x02K\x05r" + number + b"0j" + number + b".", source="t") == 5
 
 
+BOMBS = {
+    "dicts": b"}",
+    "sets": b"\x8f",
+    "memo entries": b"\x94",
+    "remembered dicts": b"}\x94",
+}
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
+def test_a_pickle_of_many_objects_does_not_fill_the_memory(bomb: bytes) -> None:
+    data = b"\x80\x04cos\nsystem\nq\x00" + bomb * (20_000_000 // len(bomb)) + b"."
+    with pytest.raises(BadFile, match="made to fill the memory"):
+        loads(data, source="t")
+
+
+def test_a_large_checkpoint_is_far_from_that_limit() -> None:
+    names = [f"model.layers.{number}.mlp.weight" for number in range(20_000)]
+    groups = [{"params": [number], "lr": 1e-3, "betas": (0.9, 0.99)} for number in range(20_000)]
+    tree = {"names": names, "groups": groups, "state": {n: {"step": float(n)} for n in range(9999)}}
+    assert loads(dumps(tree), source="t") == tree
+    assert loads(pickle.dumps(tree, 4), source="t") == tree
+
+
 @pytest.mark.usefixtures("little_memory")
 def test_depth_is_data_and_not_a_stack() -> None:
     read = loads(b"\x80\x02" + b"(" * 100_000 + b"N" + b"t" * 100_000 + b".", source="t")

@@ -16,19 +16,25 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 
+# What one of each takes in CPython 3.11 to 3.13, in bytes, with its place on the stack.
+LIST, _DICT, _SET, _TUPLE, _NUMBER, _TEXT = 64, 72, 224, 48, 40, 60
+ENTRY, OBJECT = 70, 200
+
 
 class CutShort(BadFile):
     """The pickle goes on behind the end of the data."""
 
 
 class Machine:
-    """The pickle machine's state. `stack` is the part above the last mark."""
+    """The pickle machine's state. `stack` is the part above the last mark; `cost` estimates the
+    bytes of all that was made so far."""
 
-    __slots__ = ("data", "done", "memo", "stack", "under")
+    __slots__ = ("cost", "data", "done", "memo", "stack", "under")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.done = False
+        self.cost = 0
         self.memo: dict[int, Any] = {}
         self.stack: list[Any] = []
         self.under: list[list[Any]] = []
@@ -94,6 +100,7 @@ def _stop(machine: Machine, at: int) -> int:
 def _mark(machine: Machine, at: int) -> int:
     machine.under.append(machine.stack)
     machine.stack = []
+    machine.cost += LIST
     return at
 
 
@@ -123,9 +130,10 @@ def _constant(opcode: bytes, value: Any) -> None:
     HANDLERS[opcode[0]] = push
 
 
-def _fresh(opcode: bytes, make_one: Callable[[], Any]) -> None:
+def _fresh(opcode: bytes, make_one: Callable[[], Any], cost: int) -> None:
     def push(machine: Machine, at: int) -> int:
         machine.stack.append(make_one())
+        machine.cost += cost
         return at
 
     HANDLERS[opcode[0]] = push
@@ -136,6 +144,7 @@ def _number(opcode: bytes, layout: str) -> None:
 
     def push(machine: Machine, at: int) -> int:
         machine.stack.append(unpack(machine.data, at)[0])
+        machine.cost += _NUMBER
         return at + size
 
     HANDLERS[opcode[0]] = push
@@ -148,6 +157,7 @@ def _sized(opcode: bytes, layout: str, decode: Callable[[bytes], Any]) -> None:
         (length,) = unpack(machine.data, at)
         at += size
         machine.stack.append(decode(machine.take(at, length)))
+        machine.cost += _TEXT + int(length)
         return at + int(length)
 
     HANDLERS[opcode[0]] = push
@@ -165,9 +175,9 @@ _constant(b"N", None)
 _constant(b"\x88", True)
 _constant(b"\x89", False)
 _constant(b")", ())
-_fresh(b"]", list)
-_fresh(b"}", dict)
-_fresh(b"\x8f", set)
+_fresh(b"]", list, LIST)
+_fresh(b"}", dict, _DICT)
+_fresh(b"\x8f", set, _SET)
 _number(b"K", "<B")
 _number(b"M", "<H")
 _number(b"J", "<i")
@@ -189,6 +199,7 @@ _sized(b"\x96", "<Q", bytearray)  # BYTEARRAY8
 def _tuple(machine: Machine, at: int) -> int:
     values = machine.above_mark()
     machine.stack.append(tuple(values))
+    machine.cost += _TUPLE + 8 * len(values)
     return at
 
 
@@ -198,24 +209,28 @@ def _short_tuple(machine: Machine, at: int) -> int:
     if len(machine.stack) < count:
         raise IndexError
     machine.stack[-count:] = [tuple(machine.stack[-count:])]
+    machine.cost += _TUPLE + 8 * count
     return at
 
 
 @on(b"\x94")  # MEMOIZE
 def _memoize(machine: Machine, at: int) -> int:
     machine.memo[len(machine.memo)] = machine.stack[-1]
+    machine.cost += ENTRY
     return at
 
 
 @on(b"q")  # BINPUT
 def _put(machine: Machine, at: int) -> int:
     machine.memo[machine.data[at]] = machine.stack[-1]
+    machine.cost += ENTRY
     return at + 1
 
 
 @on(b"r")  # LONG_BINPUT
 def _long_put(machine: Machine, at: int) -> int:
     machine.memo[int.from_bytes(machine.take(at, 4), "little")] = machine.stack[-1]
+    machine.cost += ENTRY
     return at + 4
 
 

@@ -5,8 +5,10 @@ anything that the pickle names: REDUCE and NEWOBJ look the name up in `globals.B
 of our own functions, and everything else becomes an `Opaque`.
 
 A hostile pickle cannot exhaust memory either: see `machine` for sizes; nothing recurses into what
-was built, and a key of a dict or set is hashed only after it was found small. Memory is a small
-multiple of the pickle's length, which `LARGEST_PICKLE` bounds.
+was built, and a key of a dict or set is hashed only after it was found small. What is made takes at
+most `SMALL` bytes and `COST_PER_BYTE` for each byte that was read, as estimated by the kind of each
+object. Below 800 KB nothing meets that limit; above, the estimate is 30 a byte for a state dict of
+20,000 tensors and 23 for its optimizer's, and would be 72 for a pickle of `}` alone.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.io.torchzip.globals import call, make, resolve, storage
 from zerotools.io.torchzip.keys import check_key
-from zerotools.io.torchzip.machine import HANDLERS, CutShort, Machine, on, text
+from zerotools.io.torchzip.machine import ENTRY, HANDLERS, OBJECT, CutShort, Machine, on, text
 from zerotools.io.torchzip.values import Global, Ordered
 
 LARGEST_PICKLE = 2**30
+SMALL = 32 * 2**20
+COST_PER_BYTE = 40
 
 
 def loads(data: bytes, *, source: object) -> Any:
@@ -39,10 +43,15 @@ def loads_from(data: bytes, at: int, *, source: object) -> tuple[Any, int]:
     """As `loads`, of the pickle that begins at byte `at`, and where it ends."""
     if len(data) > LARGEST_PICKLE:
         raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")
-    machine = Machine(data)
+    machine, begin = Machine(data), at
     try:
         while not machine.done:
             at = HANDLERS[data[at]](machine, at + 1)
+            if machine.cost > SMALL and machine.cost > SMALL + COST_PER_BYTE * (at - begin):
+                raise BadFile(
+                    f"its first {at - begin} bytes make objects of {machine.cost} bytes, more than "
+                    "any checkpoint does: it is made to fill the memory"
+                )
         return machine.stack.pop(), at
     except ZerotoolsError as error:
         raise type(error)(f"{source}: its pickle, near byte {at}: {error}") from None
@@ -71,6 +80,7 @@ def _set_item(machine: Machine, at: int) -> int:
     value = machine.stack.pop()
     key = machine.stack.pop()
     _update(machine.stack[-1], [key, value])
+    machine.cost += ENTRY
     return at
 
 
@@ -78,6 +88,7 @@ def _set_item(machine: Machine, at: int) -> int:
 def _set_items(machine: Machine, at: int) -> int:
     values = machine.above_mark()
     _update(machine.stack[-1], values)
+    machine.cost += ENTRY * len(values) // 2
     return at
 
 
@@ -90,6 +101,7 @@ def _add_items(machine: Machine, at: int) -> int:
     for value in values:
         check_key(value)
     target.update(values)
+    machine.cost += ENTRY * len(values)
     return at
 
 
@@ -99,6 +111,7 @@ def _frozenset(machine: Machine, at: int) -> int:
     for value in values:
         check_key(value)
     machine.stack.append(frozenset(values))
+    machine.cost += OBJECT + ENTRY * len(values)
     return at
 
 
@@ -108,6 +121,7 @@ def _global(machine: Machine, at: int) -> int:
     end = machine.data.index(b"\n", middle + 1)
     module, name = text(machine.data[at:middle]), text(machine.data[middle + 1 : end])
     machine.stack.append(resolve(module, name))
+    machine.cost += OBJECT
     return end + 1
 
 
@@ -117,6 +131,7 @@ def _stack_global(machine: Machine, at: int) -> int:
     if type(name) is not str or type(module) is not str:
         raise BadFile("it names a class by something that is not text")
     machine.stack.append(resolve(module, name))
+    machine.cost += OBJECT
     return at
 
 
@@ -124,6 +139,7 @@ def _stack_global(machine: Machine, at: int) -> int:
 def _reduce(machine: Machine, at: int) -> int:
     args = machine.stack.pop()
     machine.stack[-1] = call(_a_global(machine.stack[-1]), _a_tuple(args))
+    machine.cost += OBJECT
     return at
 
 
@@ -131,6 +147,7 @@ def _reduce(machine: Machine, at: int) -> int:
 def _new(machine: Machine, at: int) -> int:
     args = machine.stack.pop()
     machine.stack[-1] = make(_a_global(machine.stack[-1]), _a_tuple(args), {})
+    machine.cost += OBJECT
     return at
 
 
@@ -140,6 +157,7 @@ def _new_with_keywords(machine: Machine, at: int) -> int:
     if type(kwargs) is not dict:
         raise BadFile("it passes keyword arguments that are no dict")
     machine.stack[-1] = make(_a_global(machine.stack[-1]), _a_tuple(args), kwargs)
+    machine.cost += OBJECT
     return at
 
 
@@ -160,6 +178,7 @@ def _build(machine: Machine, at: int) -> int:
 @on(b"Q")  # BINPERSID
 def _persistent(machine: Machine, at: int) -> int:
     machine.stack[-1] = storage(machine.stack[-1])
+    machine.cost += OBJECT
     return at
 
 
