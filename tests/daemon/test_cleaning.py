@@ -3,112 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 import shutil
-import sqlite3
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.daemon.daemons import Daemon, daemon_in, make_job
-from tests.daemon.engines import Running, running
-from tests.daemon.waiting import wait_async, wait_for
-from zerotools.core.errors import BadRequest, DaemonUnreachable
+from tests.daemon.daemons import make_job
+from tests.daemon.ended import ME, clean, ids, is_known, over, queued, submit, tell
+from tests.daemon.engines import Running
+from tests.daemon.waiting import wait_async
 from zerotools.jobs.spec import JobSpec
-from zerotoolsd import cleaning, crashpoints
-from zerotoolsd.config import Config, Retention, load
 from zerotoolsd.lifecycle import Standing
-from zerotoolsd.service import Cleaned, CleanRequest, Conflict, JobView, NotFound
-from zerotoolsd.store.rows import AttemptRow, JobRow
-from zerotoolsd.store.store import Store
-
-ME = os.geteuid()
-Story = Callable[[Running], Awaitable[None]]
-
-
-def tell(state: Path, story: Story, config: Config | None = None) -> None:
-    async def told() -> None:
-        async with running(state, config=config) as it:
-            await story(it)
-
-    asyncio.run(told())
-
-
-async def submit(it: Running, fake: str = "exit=0", **changes: Any) -> JobView:
-    job, _ = await it.service.submit(make_job(fake, **changes), uid=ME, idempotency_key=None)
-    return job
-
-
-async def over(
-    it: Running, *, step: int | None = None, output_dir: str | None = None, state: str = "succeeded"
-) -> int:
-    """A job that has ended, with the files that it left; nothing of it ever ran."""
-    store, now = it.engine.store, time.time()
-    job = queued(it, make_job("", output_dir=output_dir), output_dir)
-    run_dir = it.engine.jobs_dir / str(job.id) / "attempt-1"
-    run_dir.mkdir(parents=True)
-    (run_dir / "rank-0.log").write_bytes(b"x" * 2000)
-    (run_dir / "progress.jsonl").touch()
-    (run_dir / "importable").mkdir()
-    (run_dir / "importable" / "zerotools").symlink_to(Path(cleaning.__file__).parent)
-    result: dict[str, Any] = {"outcome": "finished", "progress": {"event": "step", "step": 3}}
-    if step is not None:
-        path = Path(job.output_dir) / f"step-{step:08d}"
-        path.mkdir(parents=True)
-        (path / "data").write_bytes(b"weights")
-        result["checkpoint"] = {"step": step, "path": str(path)}
-    attempt = AttemptRow(
-        job_id=job.id,
-        number=1,
-        token=f"{job.id}",
-        state="launching",
-        run_dir=str(run_dir),
-        gpu_uuids=(),
-        resumed_from=None,
-        started=None,
-        ended=None,
-        result=None,
-    )
-    with store.change(job, Standing(state="launching"), "admit", now=now, attempt=1) as change:
-        change.add_attempt(attempt)
-    launched = store.job(job.id)
-    with store.change(launched, Standing(state=state), "finished", now=now, attempt=1) as change:
-        change.attempt_ended(1, now, result, None)
-    return job.id
-
-
-def queued(it: Running, spec: JobSpec, output_dir: str | None) -> JobRow:
-    job, _ = it.engine.store.submit(
-        uid=ME,
-        name=None,
-        spec=spec,
-        output_dir=output_dir,
-        default_output=it.engine.jobs_dir,
-        idempotency_key=None,
-        now=time.time(),
-    )
-    return job
-
-
-async def clean(it: Running, *jobs: int, **wishes: Any) -> Cleaned:
-    return await it.service.clean(CleanRequest(jobs=jobs or None, **wishes), uid=ME)
-
-
-def ids(cleaned: Cleaned) -> list[int]:
-    return [job.id for job in cleaned.jobs]
-
-
-async def is_known(it: Running, job_id: int) -> bool:
-    try:
-        await it.service.job(job_id)
-    except NotFound:
-        return False
-    return True
+from zerotoolsd.service import CleanRequest, Conflict
 
 
 def test_a_job_that_is_over_goes_with_its_logs_and_its_events(tmp_path: Path) -> None:
@@ -402,84 +312,3 @@ def test_other_users_jobs_stay(tmp_path: Path) -> None:
         assert answer.kept[0].why == f"it belongs to uid {ME}"
 
     tell(tmp_path / "state", story)
-
-
-def age(state: Path, seconds: float) -> None:
-    """Everything that happened so far happened so much earlier."""
-    database = sqlite3.connect(state / "zerotools.db")
-    with database:
-        database.execute("UPDATE job SET ended = ended - ?", (seconds,))
-        database.execute("UPDATE event SET time = time - ?", (seconds,))
-    database.close()
-
-
-def test_retention_is_off_until_it_is_set(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    assert dataclasses.astuple(Retention()) == (None, None, None)
-
-    async def story(it: Running) -> None:
-        outside = str(tmp_path / "out")
-        first, second = await over(it, step=1, output_dir=outside), await over(it, step=2)
-        age(state, 40 * 86400)
-        young = await over(it)
-        cleaner = it.engine.cleaner
-        await cleaner.retain(Retention())
-        assert (await it.service.events(0, 0))[0].seq == 1
-        await cleaner.retain(Retention(logs="30d"))
-        assert not it.service.run_dir(first, 1).exists()
-        assert it.service.run_dir(young, 1).exists()
-        await cleaner.retain(Retention(records="30d"))
-        assert not await is_known(it, first)
-        assert await is_known(it, second), "its checkpoints lie in the state directory"
-        await cleaner.retain(Retention(events="30d"))
-        assert {event.job_id for event in await it.service.events(0, 0)} == {first, young}
-        assert (tmp_path / "out" / "step-00000001").is_dir()
-
-    tell(state, story)
-
-
-def test_a_retention_that_is_no_time_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "zerotoolsd.toml"
-    path.write_text('[retention]\nrecords = "soon"\n')
-    with pytest.raises(BadRequest, match=r'retention.records = "soon": must be seconds'):
-        load(path)
-    path.write_text('[retention]\nrecords = "30d"\nlogs = 3600\n')
-    assert load(path).retention == Retention(records="30d", logs=3600)
-
-
-@pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A state directory with a job that is over, its output elsewhere."""
-    state = tmp_path_factory.mktemp("crashes") / "state"
-    with daemon_in(state) as daemon:
-        daemon.start()
-        daemon.client.submit(make_job("save=5", output_dir=str(state.parent / "out")))
-        daemon.wait_for_end(1)
-        daemon.stop()
-    return state
-
-
-@pytest.mark.parametrize(
-    "point", [crashpoints.CLEAN_NOTED, crashpoints.FILES_REMOVED, crashpoints.RECORD_REMOVED]
-)
-def test_a_kill_in_the_middle_of_a_clean_is_repaired(
-    crashed: Path, tmp_path: Path, point: str
-) -> None:
-    state = tmp_path / "state"
-    shutil.copytree(crashed, state, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
-    with daemon_in(state) as daemon:
-        daemon.start(**{crashpoints.VARIABLE: point})
-        with pytest.raises(DaemonUnreachable):
-            daemon.client.clean({"jobs": [1]})
-        daemon.wait_for_death()
-        store = Store(state)
-        assert bool(store.jobs()) == (point != crashpoints.RECORD_REMOVED), "files go first"
-        store.close()
-        daemon.start()
-        wait_for(lambda: is_gone(daemon), "job 1 to be gone")
-        assert not any((state / "jobs").iterdir())
-        assert (crashed.parent / "out" / "step-00000005").is_dir()
-
-
-def is_gone(daemon: Daemon) -> bool:
-    return not daemon.client.jobs() and not cleaning.intents(daemon.state)
