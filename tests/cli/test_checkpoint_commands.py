@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.golden_files import JOB
+from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops.exports import model, noise, weights_of
-from zerotools.cli.inspect import spans
+from zerotools import formats
+from zerotools.cli.inspect import describe, spans
+from zerotools.ops.inspect import inspect
 
 
 def zerotools(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -182,3 +184,31 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 def test_numbers_of_files_are_put_together() -> None:
     assert spans([0, 1, 2, 3, 7, 9, 10]) == "0-3, 7, 9-10"
     assert (spans([4]), spans([])) == ("4", "-")
+
+
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        (DEEPSPEED / "z3-bf16-w4", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"),
+        (DEEPSPEED / "z2-bf16-w2", "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+        (TORCH / "fsdp2-dcp-w3", "pytorch_model_fsdp_0/__0_0.distcp"),
+    ],
+    ids=["zero-3", "zero-2", "dcp"],
+)
+def test_a_truncated_shard_is_told_like_a_missing_one(
+    source: Path, file: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint"
+    shutil.copytree(source / "checkpoint", path)
+    [cut] = path.rglob(file)
+    with cut.open("r+b") as stream:
+        stream.truncate(3000)
+    inspection = inspect(formats.look(path))
+    lines = describe(inspection, tensors=False)
+    count = len(inspection.incomplete)
+    assert count > 1
+    assert re.fullmatch(
+        rf"INCOMPLETE: 1 of \d+ files missing or damaged, {count} tensors affected", lines[0]
+    )
+    assert any(line.startswith("problem: ") and file in line for line in lines)
+    assert file in refused(3, "consolidate", path, tmp_path / "out")

@@ -49,11 +49,12 @@ def command(
     if as_json:
         render.print_json(to_json(inspection, chunks=tensors))
     else:
-        render.print_lines(_lines(inspection, tensors=tensors))
+        render.print_lines(describe(inspection, tensors=tensors))
     return EXIT_DIFFERENCES if inspection.problems else 0
 
 
-def _lines(inspection: Inspection, *, tensors: bool) -> list[str]:
+def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
+    """Lines for people; with `tensors`, every tensor too."""
     lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
     if inspection.training.param_groups:
         lines += ["", *_groups(inspection.training.param_groups)]

@@ -176,8 +176,13 @@ def _tensor(
 ) -> Tensor:
     for box, item in saved.parts:
         refuse_safetensors(root, flat, item, box.numel * saved.dtype.itemsize)
-    # What lies in a missing file is a hole, which the plan names together with the file.
-    parts = [(box, item) for box, item in saved.parts if item.file in files]
+    # What lies in a missing file, or behind the end of one that is cut short, is a hole, which the
+    # plan names together with the file.
+    parts = [
+        (box, item)
+        for box, item in saved.parts
+        if item.offset + item.length <= files.get(item.file, -1)
+    ]
     return Tensor(saved.dtype, saved.shape, ItemChunks(items, flat, saved.dtype, parts))
 
 

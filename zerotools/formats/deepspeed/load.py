@@ -84,12 +84,17 @@ def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard 
         return []
     ranks = sorted(names)
     size = _data_parallel_size(save.model, lowest, ranks)
-    shards: dict[int, Shard] = {ranks[0]: lowest}
+    shards: dict[int, Shard] = {}
     for rank in ranks:
         if rank >= size:
             problems.append(_left_over(directory, names[rank], size))
-        elif rank != ranks[0]:
-            shards[rank] = parse_shard(TorchFile.open(directory, names[rank]))
+        elif names[rank] == lowest.file.name:
+            shards[rank] = lowest
+        else:
+            try:
+                shards[rank] = parse_shard(TorchFile.open(directory, names[rank]))
+            except BadFile as error:  # a hole, which the plan names together with the file
+                problems.append(Problem(str(error), names[rank]))
     for rank in range(size):
         if rank not in names:
             missing = names[ranks[0]].replace(f"pp_rank_{ranks[0]}_", f"pp_rank_{rank}_")

@@ -29,7 +29,7 @@ from zerotools.io.torchzip.torchfile import TorchFile
 class Save:
     """One save's files of a model-parallel rank. `model` is its only model file, or that of the
     lowest rank; `shards` are the names of its optimizer files by data-parallel rank, and `lowest`
-    the first of them."""
+    the first of them that can be read."""
 
     model: ModelStates
     shards: Mapping[int, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def _saves(
     first = parse_model(TorchFile.open(directory, sliced[min(sliced)])) if sliced else None
     complete = []
     for names in families:
-        shard = parse_shard(TorchFile.open(directory, names[min(names)]))
+        shard = _first_readable(directory, names)
         model = first if shard.kind == STAGE_3 else whole
         if model is not None and _was_trained_with(model, shard):
             complete.append(Save(model, names, shard))
@@ -114,6 +114,21 @@ def _saves(
         return
     if not families:
         yield from (Save(model) for model in (whole, first) if model is not None)
+
+
+def _first_readable(directory: Path, names: Mapping[int, str]) -> Shard:
+    """The shard of the lowest rank whose file can be read; of a damaged one the others tell.
+
+    Raises:
+        BadFile: none can be read; why the first cannot.
+    """
+    errors = []
+    for rank in sorted(names):
+        try:
+            return parse_shard(TorchFile.open(directory, names[rank]))
+        except BadFile as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def is_without_zero(model: ModelStates) -> bool:
