@@ -42,7 +42,7 @@ def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[st
     keys: dict[str, Key] = {}
     for key in source.tensors:
         if key.role not in ROLES:
-            raise BadRequest(f"{key} is no weight, and a model holds only weights")
+            raise BadRequest(f"{key} is not a weight, and a model holds only weights")
         if key.name in keys:
             raise BadRequest(f"{keys[key.name]} and {key} cannot both be written as {key.name}")
         if key.name in forbidden:
@@ -162,5 +162,5 @@ def read_index(path: Path) -> dict[str, str]:
         raise BadFile(f"{path} has no weight_map")
     for name in weight_map.values():
         if not isinstance(name, str) or not stays_below_root(name):
-            raise BadFile(f"{path} names {name!r:.80}, which is no file below its directory")
+            raise BadFile(f"{path} names {name!r:.80}, which is not a file below its directory")
     return weight_map

@@ -69,8 +69,8 @@ def read_header(path: Path) -> Header:
                     "git lfs pull"
                 )
             raise BadFile(
-                f"{path} has {size} bytes and its header would have {length}: it is no "
-                "safetensors file, or cut short"
+                f"{path} has {size} bytes and its header would have {length}: it is not "
+                "a safetensors file, or cut short"
             )
         data = file.read(length)
     tree = _parse(path, data)
@@ -82,13 +82,13 @@ def read_header(path: Path) -> Header:
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
     if not data.startswith(b"{"):
-        raise BadFile(f"{path}: its header does not start with '{{': it is no safetensors file")
+        raise BadFile(f"{path}: its header does not start with '{{': it is not a safetensors file")
     try:
         tree = json.loads(data.decode(), object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
         raise BadFile(f"{path}: its header is not JSON: {error!s:.200}") from None
     if not isinstance(tree, dict):
-        raise BadFile(f"{path}: its header is no JSON object")
+        raise BadFile(f"{path}: its header is not a JSON object")
     return tree
 
 
@@ -107,7 +107,7 @@ def _metadata(path: Path, value: Any) -> dict[str, str]:
 
 def _entry(path: Path, name: str, value: Any, data_begin: int) -> Entry:
     if not isinstance(value, dict):
-        raise BadFile(f"{path}: the header's {name!r} is no object")
+        raise BadFile(f"{path}: the header's {name!r} is not an object")
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
     if not isinstance(dtype, str) or not _are_counts(shape) or not _are_counts(offsets):
         raise BadFile(f"{path}: {name!r} lacks a dtype, a shape or data_offsets")

@@ -201,7 +201,7 @@ def _options(group: Group, drops: _Drops) -> dict[str, Any]:
     kept = {name: value for name, value in group.options.items() if is_plain(value)}
     foreign = sorted(group.options.keys() - kept.keys())
     if foreign:
-        drops.add("param_groups", f"{', '.join(foreign)} of theirs are no plain values")
+        drops.add("param_groups", f"{', '.join(foreign)} of theirs are not plain values")
     return kept
 
 
@@ -230,11 +230,11 @@ def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     }
     for name, value in beside.items():
         if not is_plain(value):
-            drops.add(name, "it holds objects that are no plain values")
+            drops.add(name, "it holds objects that are not plain values")
     client = {name: value for name, value in training.client.items() if is_plain(value)}
     foreign = sorted(training.client.keys() - client.keys())
     if foreign:
-        drops.add("client", f"{', '.join(foreign)} hold objects that are no plain values")
+        drops.add("client", f"{', '.join(foreign)} hold objects that are not plain values")
     if training.ds_config is not None:
         drops.add("ds_config", "plain torch is not configured by it")
     kept = {n: value for n, value in beside.items() if value is not None and is_plain(value)}

@@ -60,7 +60,7 @@ def counts(values: Any, what: str) -> tuple[int, ...]:
         BadFile: it is none.
     """
     if not isinstance(values, tuple | list) or len(values) > 64:
-        raise BadFile(f"{what} is no list of at most 64 counts")
+        raise BadFile(f"{what} is not a list of at most 64 counts")
     if not all(type(value) is int and 0 <= value < 2**63 for value in values):
-        raise BadFile(f"{what} is no list of counts")
+        raise BadFile(f"{what} is not a list of counts")
     return tuple(values)

@@ -60,8 +60,8 @@ _REFUSED = frozenset(b"FILSVPdgilop\x82\x83\x84\x97\x98")
 def _refuse(machine: Machine, at: int) -> int:
     opcode = machine.data[at - 1]
     if opcode in _REFUSED:
-        raise Unsupported(f"opcode 0x{opcode:02x} is none that checkpoints use")
-    raise BadFile(f"byte 0x{opcode:02x} is no opcode: the pickle is damaged, or is none")
+        raise Unsupported(f"opcode 0x{opcode:02x} is not one that checkpoints use")
+    raise BadFile(f"byte 0x{opcode:02x} is not an opcode: the pickle is damaged")
 
 
 HANDLERS: list[Handler] = [_refuse] * 256

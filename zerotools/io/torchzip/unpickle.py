@@ -97,7 +97,7 @@ def _add_items(machine: Machine, at: int) -> int:
     values = machine.above_mark()
     target = machine.stack[-1]
     if type(target) is not set:
-        raise BadFile(f"it adds to a {type(target).__name__}, which is no set")
+        raise BadFile(f"it adds to a {type(target).__name__}, which is not a set")
     for value in values:
         check_key(value)
     target.update(values)
@@ -155,7 +155,7 @@ def _new(machine: Machine, at: int) -> int:
 def _new_with_keywords(machine: Machine, at: int) -> int:
     kwargs, args = machine.stack.pop(), machine.stack.pop()
     if type(kwargs) is not dict:
-        raise BadFile("it passes keyword arguments that are no dict")
+        raise BadFile("it passes keyword arguments that are not a dict")
     machine.stack[-1] = make(_a_global(machine.stack[-1]), _a_tuple(args), kwargs)
     machine.cost += OBJECT
     return at
