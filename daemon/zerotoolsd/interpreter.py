@@ -8,25 +8,31 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import IO
+from tempfile import NamedTemporaryFile
+from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs import nvme
-from zerotools.jobs.deepspeedconfig import on_nvme
+from zerotools.jobs import deepspeedasked, nvme
+from zerotools.jobs.deepspeedconfig import completed, on_nvme
 from zerotools.jobs.spec import JobSpec
 
 DEADLINE_SECONDS = 20.0
+DEEPSPEED_SECONDS = 30.0
+"""To import DeepSpeed takes seconds, many on a machine that is at work."""
 LONGEST_ANSWER = 1 << 16
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an interpreter must have: packages, as pip would be asked for them, its version, and
-    DeepSpeed's `async_io`, or what that is compiled with."""
+    """What an interpreter must have: packages, as pip would be asked for them, its version,
+    DeepSpeed's `async_io`, or what that is compiled with, and a DeepSpeed that takes the
+    `configuration` on so many ranks."""
 
     packages: Mapping[str, str]
     version: tuple[int, int]
     async_io: bool = False
+    configuration: Mapping[str, Any] | None = None
+    world_size: int = 1
 
 
 TRAINER = Needs({"torch": "torch>=2.6", "transformers": "transformers>=5.0"}, (3, 11))
@@ -49,7 +55,12 @@ def needs_of(spec: JobSpec) -> Needs | None:
         return LAUNCHERS.get(spec.script.launcher)
     needs = TRAINER
     if spec.engine == "deepspeed":
-        needs = replace(DEEPSPEED, async_io=on_nvme(spec.deepspeed.tree))
+        needs = replace(
+            DEEPSPEED,
+            async_io=on_nvme(spec.deepspeed.tree),
+            configuration=completed(spec),
+            world_size=spec.world_size,
+        )
     packages = dict(needs.packages)
     if spec.lora.rank is not None:
         packages["peft"] = "peft>=0.18"
@@ -79,6 +90,25 @@ async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = 
         )
     if needs.async_io and (why := await _without_async_io(python, env)):
         raise BadRequest(f"python = {python}: {nvme.refusal(why)}")
+    if needs.configuration is not None and (why := await _refused(python, env, needs)):
+        raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not take it: {why}")
+
+
+async def _refused(python: str, env: Mapping[str, str], needs: Needs) -> str | None:
+    """What DeepSpeed says against the configuration. Where it says nothing in time, or cannot be
+    imported beside the daemon, the ranks ask it again."""
+    with NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as asked:
+        json.dump({"config": needs.configuration, "world_size": needs.world_size}, asked)
+        asked.flush()
+        try:
+            output = await ask(
+                *(python, env, "-P", deepspeedasked.__file__, asked.name),
+                deadline_seconds=DEEPSPEED_SECONDS,
+            )
+            why = json.loads(output.decode("utf-8", "replace").rstrip().rsplit("\n", 1)[-1])
+        except (BadRequest, ValueError):
+            return None
+    return why if isinstance(why, str) else None
 
 
 async def _without_async_io(python: str, env: Mapping[str, str]) -> str | None:

@@ -173,3 +173,75 @@ def test_an_interpreter_that_never_stops_talking_is_cut_short(tmp_path: Path) ->
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert refusal(python) == f"python = {python}: is not a Python interpreter"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024
+
+
+def a_deepspeed_job(config: dict[str, Any]) -> Needs:
+    needs = needs_of(
+        job_from_dict(
+            {
+                "engine": "deepspeed",
+                "device": "cpu",
+                "ranks": 2,
+                "model": {"config": {"model_type": "llama"}},
+                "data": {"text": ["/a.txt"]},
+                "zero": {"stage": config["zero_optimization"]["stage"]},
+                "train": {"steps": 1, "batch_size": 4, "precision": "fp32"},
+                "deepspeed": {"config": config},
+            },
+            source="job.toml",
+        )
+    )
+    assert needs is not None
+    return needs
+
+
+def fake_deepspeed(folder: Path, body: str) -> dict[str, str]:
+    """A package of that name whose configuration does `body`."""
+    for name in ("torch", "transformers"):
+        (folder / f"{name}.py").write_text("")
+    (folder / "torch.py").unlink()
+    for package in ("torch", "torch/optim", "deepspeed", "deepspeed/runtime"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").write_text("print('a word of its own')\n")
+    (folder / "deepspeed/runtime/config.py").write_text(
+        "DEEPSPEED_OPTIMIZERS = ['adamw']\n"
+        "class DeepSpeedConfig:\n"
+        "    optimizer_name = 'adamw'\n"
+        "    def __init__(self, tree):\n"
+        "        self._initialize_params(tree)\n"
+        "    def _initialize_params(self, tree):\n"
+        f"        {body}\n"
+    )
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_what_deepspeed_itself_says_is_said_at_submit(tmp_path: Path) -> None:
+    env = fake_deepspeed(tmp_path, "assert 'amp' not in tree, f'{self.world_size} ranks: no amp'")
+    python = bare(tmp_path / "python")
+    ask(python, a_deepspeed_job({"zero_optimization": {"stage": 1}}), **env)
+    refused = a_deepspeed_job({"zero_optimization": {"stage": 1}, "amp": {"enabled": True}})
+    assert refusal(python, refused, **env) == (
+        f"deepspeed.config: the DeepSpeed of {python} does not take it: "
+        "AssertionError: 2 ranks: no amp"
+    )
+
+
+def test_an_optimizer_that_deepspeed_does_not_have(tmp_path: Path) -> None:
+    env = fake_deepspeed(tmp_path, "self.optimizer_name = 'ZeroOneAdam'")
+    needs = a_deepspeed_job({"zero_optimization": {"stage": 1}})
+    told = refusal(bare(tmp_path / "python"), needs, **env)
+    assert told.endswith("ZeroOneAdam is neither an optimizer of its own nor of torch.optim")
+
+
+def test_a_deepspeed_that_cannot_be_imported_here_is_left_to_the_ranks(tmp_path: Path) -> None:
+    env = fake_deepspeed(tmp_path, "raise SystemExit('no answer')")
+    ask(bare(tmp_path / "python"), a_deepspeed_job({"zero_optimization": {"stage": 1}}), **env)
+
+
+@pytest.mark.deepspeed
+def test_the_real_deepspeed_is_asked() -> None:
+    good: dict[str, Any] = {"zero_optimization": {"stage": 1}}
+    bad = {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}
+    told = refusal(sys.executable, a_deepspeed_job(bad))
+    assert "Partial offloading only supported for ZeRO Stage 3" in told
+    ask(sys.executable, a_deepspeed_job(good))

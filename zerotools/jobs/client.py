@@ -22,6 +22,7 @@ from zerotools.jobs.spec import JobSpec
 
 TIMEOUT_SECONDS = 30.0
 MODEL_SECONDS = 150.0
+CONFIG_SECONDS = 30.0
 """More, where the daemon has a job's model built."""
 CLEAN_SECONDS = 3600.0
 """How much longer the removal of a job may take: it may be of many gigabytes."""
@@ -58,6 +59,11 @@ class _Connection(http.client.HTTPConnection):
         self.sock = location.connect(self._path, self._timeout_seconds)
 
 
+def _of_config(spec: JobSpec) -> float:
+    """How much longer an answer may take in which DeepSpeed is asked about its configuration."""
+    return CONFIG_SECONDS if spec.engine == "deepspeed" else 0.0
+
+
 class DaemonClient:
     """Asks the daemon behind `socket` (default: the usual place). One connection per request."""
 
@@ -73,7 +79,7 @@ class DaemonClient:
 
         # What was not set is left to the daemon's defaults: it may be of another version.
         body = {"job": given_of(spec), "idempotency_key": idempotency_key}
-        return self._object("POST", "/v1/jobs", body=body)
+        return self._object("POST", "/v1/jobs", body=body, patience=_of_config(spec))
 
     def check(self, spec: JobSpec, *, model: bool = False) -> list[str]:
         """Raise what a submit would be refused for; nothing is queued. With `model`, also what the
@@ -81,7 +87,7 @@ class DaemonClient:
         from zerotools.jobs.parse import given_of
 
         body = {"job": given_of(spec), **({"model": True} if model else {})}
-        patience = MODEL_SECONDS if model else 0
+        patience = _of_config(spec) + (MODEL_SECONDS if model else 0)
         answer = self._object("POST", "/v1/check", body=body, patience=patience)
         return [str(note) for note in answer.get("notes", ())]
 

@@ -5,6 +5,7 @@
 `trainer`: the fixture zero3_auto.json after Hugging Face's Trainer has resolved it.
 `fields`: every key of DeepSpeed's configuration models, with its default.
 `clipping`: to what DeepSpeed clips where its configuration does not say.
+`first step`: what explains the losses of DeepSpeed in bf16 at stage 0.
 `accepts FILE...`: whether DeepSpeed takes each configuration, on one rank; else what it says.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +105,94 @@ def accepts(paths: list[str]) -> list[str]:
     return said
 
 
+def first_step() -> dict[str, list[float]]:
+    """Losses in bf16 of DeepSpeed at stages 0 and 1, and of torch with and without a step of AdamW
+    on gradients of 0 before the first."""
+    import deepspeed
+    import torch
+
+    accelerator = deepspeed.accelerator.get_accelerator()
+    builder = accelerator.create_op_builder("ShareMemCommBuilder")
+    if builder is not None:  # it would be compiled
+        deepspeed.ops.__compatible_ops__[builder.name] = False
+    with tempfile.TemporaryDirectory() as folder:
+        place = f"file://{folder}/store"
+        torch.distributed.init_process_group("gloo", init_method=place, rank=0, world_size=1)
+        deepspeed.init_distributed("gloo")
+        told = {f"stage {stage}": _by_deepspeed(stage) for stage in (0, 1)}
+        told |= {"torch": _by_torch(False), "torch after a step on 0": _by_torch(True)}
+        torch.distributed.destroy_process_group()
+    return told
+
+
+_ADAMW: dict[str, Any] = {"lr": 1e-2, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}
+
+
+def _fresh() -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+
+def _loss(model: Any, step: int) -> Any:
+    import torch
+
+    drawn = torch.Generator().manual_seed(step)
+    x, y = torch.randn(4, 8, generator=drawn), torch.randn(4, 2, generator=drawn)
+    return ((model(x.bfloat16()) - y.bfloat16()) ** 2).float().mean()
+
+
+def _by_deepspeed(stage: int) -> list[float]:
+    import deepspeed
+
+    model = _fresh()
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "bf16": {"enabled": True},
+        "gradient_clipping": 0.0,
+        "zero_optimization": {"stage": stage},
+        "optimizer": {"type": "AdamW", "params": {**_ADAMW, "torch_adam": True}},
+    }
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=config
+    )
+    losses = []
+    for step in range(4):
+        loss = _loss(engine, step)
+        engine.backward(loss)
+        engine.step()
+        losses.append(float(loss))
+    return losses
+
+
+def _by_torch(before: bool) -> list[float]:
+    import torch
+
+    model = _fresh().bfloat16()
+    weights = list(model.parameters())
+    masters = [weight.detach().float().requires_grad_() for weight in weights]
+    optimizer = torch.optim.AdamW(masters, **_ADAMW)
+    if before:
+        for master in masters:
+            master.grad = torch.zeros_like(master)
+        optimizer.step()
+    losses = []
+    for step in range(4):
+        loss = _loss(model, step)
+        model.zero_grad()
+        loss.backward()
+        losses.append(float(loss))
+        for master, weight in zip(masters, weights, strict=True):
+            assert weight.grad is not None
+            master.grad = weight.grad.float()
+        optimizer.step()
+        with torch.no_grad():
+            for master, weight in zip(masters, weights, strict=True):
+                weight.copy_(master)
+    return losses
+
+
 if __name__ == "__main__":
     told = {
         "trainer": trainer(),
@@ -110,5 +200,6 @@ if __name__ == "__main__":
         "fields": fields(),
         "clipping": clipping(),
         "accepts": accepts(sys.argv[1:]),
+        "first step": first_step(),
     }
     sys.stdout.write("\n" + json.dumps(told))

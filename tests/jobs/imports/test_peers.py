@@ -33,7 +33,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (folder / name).write_text(json.dumps(ds(name, a_job(job)).deepspeed))
     done = subprocess.run(
         [sys.executable, "-m", "tests.jobs.imports.peers", *(str(folder / n) for n in TAKEN)],
-        env={**os.environ, "DS_ACCELERATOR": "cpu"},
+        env={**os.environ, "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"},
         capture_output=True,
         text=True,
         check=False,
@@ -83,3 +83,11 @@ def test_the_trainers_defaults_are_those_of_the_table(peers: dict[str, Any]) -> 
         "train.warmup_steps": said["warmup_steps"],
         "zero.stage": 2,
     } == TRAINER
+
+
+def test_at_stage_0_in_bf16_deepspeed_takes_a_step_on_zeros_first(peers: dict[str, Any]) -> None:
+    """runtime/fp16/unfused_optimizer.py and fused_optimizer.py, initialize_optimizer_states."""
+    losses = peers["first step"]
+    assert losses["stage 0"] == losses["torch after a step on 0"]
+    assert losses["stage 1"] == losses["torch"]
+    assert losses["stage 0"] != losses["stage 1"]

@@ -174,3 +174,13 @@ def test_a_stage_2_file_of_accelerate_may_name_parameter_offload() -> None:
         row = next(r for r in imported.findings.rows if r.key.endswith("offload_param_device"))
         assert row.outcome is Outcome.IGNORED
         assert row.why.startswith("is of stage 3, and the stage is 2")
+
+
+@pytest.mark.parametrize(("stage", "told"), [(0, True), (1, False)])
+def test_the_step_before_the_first_is_told(stage: int, told: bool) -> None:
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}
+    lines = "\n".join(render(ds_text(json.dumps(config), a_job(ENGINE)).findings))
+    assert ("takes an optimizer step on zeros before the first" in lines) is told
+    silent = {"bf16": {"enabled": True}, "train_batch_size": 8}
+    lines = "\n".join(render(ds_text(json.dumps(silent), a_job(ENGINE)).findings))
+    assert "takes an optimizer step on zeros before the first" in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from zerotools.jobs.imports.batch import read_batch
@@ -26,6 +27,13 @@ from zerotools.jobs.imports.releases import is_off as does_nothing
 from zerotools.jobs.imports.removed import drop_comments, is_strict, read_removed
 from zerotools.jobs.imports.report import Findings, Outcome, note_mends
 from zerotools.jobs.imports.zero import read_zero
+
+FIRST_STEP = (
+    "in bf16 DeepSpeed takes an optimizer step on zeros before the first here, and not at stages 1 "
+    "to 3: the weights decay once more, and the first updates are smaller"
+)
+"""`initialize_optimizer_states` in runtime/fp16/unfused_optimizer.py and fused_optimizer.py, which
+are of stage 0 alone (`_do_optimizer_sanity_check` in runtime/engine.py)."""
 
 _BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
     "zero_optimization.reduce_bucket_size": lambda hidden: hidden * hidden,
@@ -65,7 +73,22 @@ def read_deepspeed(
     read_missing(reading, document.tree)
     for name in list(reading.given):
         _judge_rest(reading, name, hidden_size)
+    _note_first_step(reading)
     return _settled(document, reading)
+
+
+def _note_first_step(reading: Reading) -> None:
+    """Why a run of DeepSpeed's at stage 0 in bf16 ends at another loss than one at stage 1."""
+    stage, precision = reading.claims.of("zero.stage"), reading.claims.of("train.precision")
+    if reading.engine != "deepspeed" or stage is None or precision is None:
+        return
+    if stage.value == 0 and precision.value == "bf16":
+        reading.findings.rows[:] = [
+            replace(row, why="; ".join(part for part in (row.why, FIRST_STEP) if part))
+            if row.job == "zero.stage"
+            else row
+            for row in reading.findings.rows
+        ]
 
 
 def _settled(document: Document, reading: Reading) -> Tree:

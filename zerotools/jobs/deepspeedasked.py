@@ -1,0 +1,55 @@
+"""Whether DeepSpeed itself takes a configuration.
+
+Run as a program by the interpreter of a job: its argument is a file that holds `{"config": ...,
+"world_size": n}`, its last line the answer as JSON, null or why not. So it takes nothing but the
+standard library and DeepSpeed.
+
+No process group is made and no kernel compiled: it is the check that each rank begins with.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def refusal(config: dict[str, Any], world_size: int) -> str | None:
+    """Why DeepSpeed does not take `config` on so many ranks, in its words; None: it does."""
+    os.environ["DS_ACCELERATOR"] = "cpu"  # a GPU is not touched for a question
+    theirs = import_module("deepspeed.runtime.config")
+    read = theirs.DeepSpeedConfig._initialize_params
+
+    def read_sized(self: Any, tree: Any) -> None:
+        self.world_size = world_size  # without a process group it takes 1
+        read(self, tree)
+
+    kind = type("Sized", (theirs.DeepSpeedConfig,), {"_initialize_params": read_sized})
+    # `aio.use_gds` asks for the accelerator that is not there
+    asked = copy.deepcopy({name: value for name, value in config.items() if name != "aio"})
+    try:
+        taken: Any = kind(asked)
+    except Exception as error:  # assertions, pydantic's and DeepSpeed's own
+        text = " ".join(str(error).split())
+        return f"{type(error).__name__}: {text[:600]}" if text else type(error).__name__
+    name = taken.optimizer_name
+    if name is None or name in theirs.DEEPSPEED_OPTIMIZERS:
+        return None
+    if not hasattr(import_module("torch.optim"), name):
+        return f"{name} is neither an optimizer of its own nor of torch.optim"
+    return None
+
+
+def main() -> None:
+    """Answer the question in the file that is the argument."""
+    asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    why = refusal(asked["config"], asked["world_size"])
+    sys.stdout.write("\n" + json.dumps(why))
+
+
+if __name__ == "__main__":
+    main()
