@@ -75,7 +75,8 @@ def _give_cpus(
             decisions.waits[request.job_id] = (
                 f"needs {_count(need, 'CPU rank')}: waits behind job {waiting_before}"
             )
-        elif used + need <= limits.cpu_ranks:
+        elif used + need <= limits.cpu_ranks or (used == 0 < limits.cpu_ranks):
+            # More than the limit was taken while that was higher: it runs alone.
             used += need
             decisions.starts.append(Start(job_id=request.job_id))
         else:
@@ -216,7 +217,10 @@ def impossible(request: Request, snapshot: Snapshot | None, limits: Limits) -> s
     if request.gpus is None:
         if need <= limits.cpu_ranks:
             return None
-        return f"ranks = {need}: limits.cpu_ranks of this daemon is {limits.cpu_ranks}"
+        return (
+            f"ranks = {need}: limits.cpu_ranks of this daemon is {limits.cpu_ranks} (its cores, "
+            "unless its configuration says otherwise); ask for fewer, or set that and restart it"
+        )
     if snapshot is None:
         return None
     if snapshot.gpus_error is not None and not snapshot.gpus:

@@ -152,10 +152,21 @@ def test_cpu_ranks_are_bounded_in_total_and_in_order() -> None:
     }
 
 
+def test_cpu_ranks_that_were_taken_under_a_higher_limit_run_alone() -> None:
+    lower = Limits(cpu_ranks=2)
+    after_another = decide([cpu(1, 4), cpu(2, 1)], cpu_ranks_used=1, limits=lower)
+    assert started(after_another) == {}
+    alone = decide([cpu(1, 4), cpu(2, 1)], limits=lower)
+    assert started(alone) == {1: []}
+    assert set(alone.waits) == {2}
+    assert started(decide([cpu(1, 4)], limits=Limits(cpu_ranks=0))) == {}
+
+
 def test_a_request_that_can_never_be_met_is_told_apart() -> None:
     assert impossible(cpu(1, 8), None, LIMITS) is None
     assert impossible(cpu(1, 9), None, LIMITS) == (
-        "ranks = 9: limits.cpu_ranks of this daemon is 8"
+        "ranks = 9: limits.cpu_ranks of this daemon is 8 (its cores, unless its configuration says "
+        "otherwise); ask for fewer, or set that and restart it"
     )
     assert impossible(wants(1, 2), gpus(2), LIMITS) is None
     assert impossible(wants(1, 3), gpus(2), LIMITS) == "gpus = 3: this machine has GPUs 0, 1"
