@@ -90,6 +90,25 @@ def test_a_fault_beside_a_running_attempt_leaves_it_alone_and_records_its_end(
     asyncio.run(story())
 
 
+def test_the_attempt_of_a_held_job_is_watched_by_the_next_daemon_too(tmp_path: Path) -> None:
+    fault = Fault(parking.TIMING)
+
+    async def story() -> None:
+        async with running(tmp_path / "state", touch=fault, leave=True) as it:
+            await submit(it, make_job("release"))
+            await it.reach(1, "held")
+        fault.mended = True
+        async with running(tmp_path / "state", touch=fault) as it:
+            await it.reach(await submit(it, make_job("exit=0")), "succeeded")
+            assert (await it.service.job(1)).state == "held"
+            await it.service.resume(1, uid=UID)
+            await it.reach(1, "running")
+            it.release(1)
+            assert len((await it.reach(1, "succeeded")).attempts) == 1
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("place", [parking.ENDING, watcher.SETTLING])
 def test_a_fault_at_the_end_holds_the_job_and_loses_nothing(tmp_path: Path, place: str) -> None:
     fault = Fault(place)
