@@ -1,11 +1,14 @@
-"""The files beside a checkpoint's own that a conversion leaves behind: the Trainer's state, a
-schedule, the random number state of ranks."""
+"""What a conversion leaves behind: tensors that have no place in the output, and the files beside a
+checkpoint's own, such as the Trainer's state, a schedule, the random number state of ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Target
+from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target
+from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.errors import Unsupported
 from zerotools.io.outputs import MARKER
 from zerotools.io.surroundings import RANDOM_STATE
 
@@ -14,6 +17,36 @@ _DEEPSPEED = ("deepspeed", "universal")
 # What goes with the shards themselves, and what DeepSpeed copies beside them.
 _OWN = ("latest", "latest_universal", "zero_to_fp32.py", "zero_to_torch.py", ".metadata", MARKER)
 _MOST_NAMED = 5
+
+
+def unlisted(source: Checkpoint, scalars: Container[Key], target: Target) -> list[Dropped]:
+    """What the target does not hold and does not say either: nothing gets lost in silence. The
+    numbers `scalars` are not looked for: they may be plain values there.
+
+    Raises:
+        Unsupported: it is a weight.
+    """
+    held = {(key.name, _weight(key.role)) for key in (*target.checkpoint.tensors, *target.carried)}
+    said = {dropped.what for dropped in target.dropped}
+    said |= {LOOSE} if "client" in said else set()
+    lost: dict[str, list[str]] = {}
+    for key in (key for key in source.tensors if key not in scalars):
+        if key.role not in said and (key.name, _weight(key.role)) not in held:
+            lost.setdefault(key.role, []).append(key.name)
+    for role in WEIGHTS:
+        if role in lost:
+            raise Unsupported(
+                f"{source.origin.path}: {Key(lost[role][0], role)} has no place in "
+                f"{target.checkpoint.origin.format}, so it is not written"
+            )
+    return [
+        Dropped(role, f"{names[0]} and {len(names) - 1} others have no place in it")
+        for role, names in lost.items()
+    ]
+
+
+def _weight(role: str) -> str:
+    return "param" if role == "buffer" else role
 
 
 def left_behind(source: Checkpoint, target: Target) -> tuple[list[Dropped], list[str]]:

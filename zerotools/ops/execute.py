@@ -190,14 +190,23 @@ def _tensor_bytes(target: Target) -> dict[str, int]:
 
 
 def _create(path: Path, file_plan: FilePlan, sources: Sources) -> None:
-    """Make one output file at its full size, with everything but its chunks and checksums."""
+    """Make one output file at its full size, with everything but its chunks and checksums.
+
+    Raises:
+        BadRequest: the disk is full, or refuses it for another reason.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as output:
-        output.truncate(file_plan.size)
-        for literal in file_plan.literals:
-            output.seek(literal.offset)
-            output.write(literal.data)
-        output.flush()
+        try:
+            output.truncate(file_plan.size)
+            for literal in file_plan.literals:
+                output.seek(literal.offset)
+                output.write(literal.data)
+            output.flush()
+        except OSError as error:
+            raise BadRequest(
+                f"{path} cannot be written: {error.strerror}; make room, or choose another output"
+            ) from error
         for carried in file_plan.carried:
             _carry(carried, output.fileno(), sources)
 

@@ -10,6 +10,7 @@ from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.settings import AS_IS, Settings
 from zerotools.io.sources import recording
+from zerotools.ops.beside import unlisted
 from zerotools.ops.conversion import Conversion, Unchanged, drawn, refuse_blocked
 from zerotools.ops.jobfiles import as_job
 from zerotools.ops.plan import prove_source
@@ -65,6 +66,7 @@ def resharded(
             prove_source(key, tensor, checkpoint)
         return Unchanged(checkpoint, world_size)
     target = _lay_out(checkpoint, destination, world_size, settings)
+    target = replace(target, dropped=(*target.dropped, *unlisted(checkpoint, (), target)))
     notes = (*checkpoint.origin.notes, *target.notes)
     request = repr((world_size, settings))
     return Conversion(drawn(checkpoint, target), target, notes, request)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from zerotools import formats
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target
+from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.dropping import LOOSE, WEIGHTS, lost_attributes
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.io.sources import recording
 from zerotools.io.wholefiles import carried_file
-from zerotools.ops.beside import left_behind
+from zerotools.ops.beside import left_behind, unlisted
 from zerotools.ops.conversion import Conversion, Unchanged, drawn
 from zerotools.ops.hyperparameters import NAMES, Given, completed, flag
 from zerotools.ops.masters import check_masters
@@ -94,7 +94,10 @@ def _prepare(
     target = _with_companions(form.lay_out(replace(wanted, training=training)), given)
     beside, left = left_behind(source, target)
     known = {dropped.what for dropped in target.dropped}
-    more = [*_unlisted(source, training, target), *(d for d in beside if d.what not in known)]
+    more = [
+        *unlisted(source, training.scalars, target),
+        *(d for d in beside if d.what not in known),
+    ]
     target = replace(target, dropped=(*target.dropped, *more, *lost_attributes(source)))
     notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source), *left]
     lacking = None if form.holds_state else lacking_config(source, target)
@@ -151,36 +154,6 @@ def _training(source: Checkpoint, options: Mapping[str, Any]) -> tuple[TrainingS
     training = formats.training_of(source)
     given = Given.of(options, options.get("ds_config", training.ds_config))
     return completed(source, training, given)
-
-
-def _unlisted(source: Checkpoint, training: TrainingState, target: Target) -> list[Dropped]:
-    """What the target does not hold and does not say either: nothing gets lost in silence. Numbers
-    are not looked for: they may be plain values there.
-
-    Raises:
-        Unsupported: it is a weight.
-    """
-    held = {(key.name, _weight(key.role)) for key in (*target.checkpoint.tensors, *target.carried)}
-    said = {dropped.what for dropped in target.dropped}
-    said |= {LOOSE} if "client" in said else set()
-    lost: dict[str, list[str]] = {}
-    for key in (key for key in source.tensors if key not in training.scalars):
-        if key.role not in said and (key.name, _weight(key.role)) not in held:
-            lost.setdefault(key.role, []).append(key.name)
-    for role in WEIGHTS:
-        if role in lost:
-            raise Unsupported(
-                f"{source.origin.path}: {Key(lost[role][0], role)} has no place in "
-                f"{target.checkpoint.origin.format}, so it is not written"
-            )
-    return [
-        Dropped(role, f"{names[0]} and {len(names) - 1} others have no place in it")
-        for role, names in lost.items()
-    ]
-
-
-def _weight(role: str) -> str:
-    return "param" if role == "buffer" else role
 
 
 def _weights_only(form: Format, source: Checkpoint) -> list[str]:
