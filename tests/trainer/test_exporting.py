@@ -40,5 +40,6 @@ def test_the_newest_checkpoint_becomes_a_model_that_transformers_loads(
     (output_dir / "export" / "notes.txt").write_text("mine")
     done = export(output_dir, "bf16")
     assert done.returncode == 1
-    assert "is not something that zerotools wrote" in done.stderr
+    assert "has no .zerotools-output.json" in done.stderr
+    assert (output_dir / "export" / "notes.txt").read_text() == "mine"
     assert len(done.stderr.splitlines()) == 1
