@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import inspect
 import json
 import os
 import subprocess
@@ -85,8 +84,6 @@ def _read(path: Path, kind: str) -> tuple[Document, bool]:
     text = read_text(path, "config")
     parse: Any = parse_yaml if kind == "accelerate" else parse_json
     with contextlib.suppress(ZerotoolsError):
-        return parse(text, source=path.name), False
-    if kind == "accelerate" and "lenient" not in inspect.signature(parse).parameters:
         return parse(text, source=path.name), False
     return parse(text, source=path.name, lenient=True), True
 

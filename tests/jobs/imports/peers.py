@@ -3,6 +3,7 @@
 `defaults`: the Trainer's arguments that training follows, by their own names.
 
 `trainer`: the fixture zero3_auto.json after Hugging Face's Trainer has resolved it.
+`accelerate`: the stage that its plugin hands to DeepSpeed.
 `fields`: every key of DeepSpeed's configuration models, with its default.
 `clipping`: to what DeepSpeed clips where its configuration does not say.
 `first step`: what explains the losses of DeepSpeed in bf16 at stage 0.
@@ -56,6 +57,23 @@ def defaults() -> dict[str, Any]:
     names += ("max_grad_norm", "lr_scheduler_type", "warmup_steps", "optim")
     fields = TrainingArguments.__dataclass_fields__
     return {name: _plain(fields[name].default) for name in names}
+
+
+def accelerates() -> dict[str, Any]:
+    """What accelerate makes of a stage that is "auto", of a section without one, and of parameter
+    offload at stage 2."""
+    from accelerate.utils import DeepSpeedPlugin
+
+    auto = DeepSpeedPlugin(hf_ds_config={"zero_optimization": {"stage": "auto"}})
+    silent = DeepSpeedPlugin()
+    offloaded = DeepSpeedPlugin(zero_stage=2, offload_param_device="cpu")
+    for plugin in (auto, silent, offloaded):
+        plugin.set_mixed_precision("no")
+    return {
+        "auto": auto.deepspeed_config["zero_optimization"]["stage"],
+        "silent": silent.deepspeed_config["zero_optimization"]["stage"],
+        "offloaded": offloaded.deepspeed_config["zero_optimization"]["stage"],
+    }
 
 
 def fields() -> dict[str, Any]:
@@ -197,6 +215,7 @@ if __name__ == "__main__":
     told = {
         "trainer": trainer(),
         "defaults": defaults(),
+        "accelerate": accelerates(),
         "fields": fields(),
         "clipping": clipping(),
         "accepts": accepts(sys.argv[1:]),

@@ -178,6 +178,11 @@ def test_strategies_are_stages(strategy: str, stage: int) -> None:
         (NO + "deepspeed_config: ds.json\n", "must be a section"),
         (NO + "num_processes: many\n", "must be a whole number"),
         (NO + "gpu_ids: GPU-1\n", 'must be "all" or indices'),
+        (
+            "distributed_type: MULTI_GPU\ngpu_ids: allya\n",
+            'acc.yaml:2 gpu_ids = "allya": must be "all" or indices such as "0,1"; '
+            'did you mean "all"?',
+        ),
         (NO + "mixed_precision: half\n", 'must be "no", "fp16", "bf16" or "fp8"'),
     ],
 )

@@ -91,3 +91,7 @@ def test_at_stage_0_in_bf16_deepspeed_takes_a_step_on_zeros_first(peers: dict[st
     assert losses["stage 0"] == losses["torch after a step on 0"]
     assert losses["stage 1"] == losses["torch"]
     assert losses["stage 0"] != losses["stage 1"]
+
+
+def test_accelerate_takes_stage_2_where_nobody_says(peers: dict[str, Any]) -> None:
+    assert peers["accelerate"] == {"auto": 2, "silent": 2, "offloaded": 2}

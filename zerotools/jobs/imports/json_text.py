@@ -60,6 +60,7 @@ def mended_too(mended: Callable[[], Document]) -> str:
 
 class _Parser:
     def __init__(self, text: str) -> None:
+        self._text = text
         self.places = Lines(text)
         self.scanner = Scanner(text)
         self.lines: dict[Trail, int] = {}
@@ -67,7 +68,7 @@ class _Parser:
         self._suspect: tuple[int, str] | None = None
 
     def whole(self) -> dict[str, Any]:
-        first = self.scanner.next()
+        first = self._first()
         if first.kind == "end":
             raise Broken(first.start, "the file is empty", "write { } at least")
         if first.kind != "{":
@@ -79,6 +80,15 @@ class _Parser:
         if rest.kind != "end":
             raise Broken(rest.start, "the object has ended before this", "remove what follows")
         return tree
+
+    def _first(self) -> Token:
+        try:
+            return self.scanner.next()
+        except Broken as broken:
+            if self._text.find("{") > broken.offset and "without quotes" in broken.what:
+                what = "text stands before the first {"
+                raise Broken(broken.offset, what, "remove it") from None
+            raise
 
     def _value(self, token: Token, trail: Trail) -> Any:
         if token.kind == "{":

@@ -47,6 +47,8 @@ def _listed(reading: Reading, given: Given) -> list[int] | None:
     texts = [str(entry).strip() for entry in entries]
     if not all(text.isascii() and text.isdecimal() and len(text) < 5 for text in texts):
         what = f'{given.said} = {show(given.value)}: must be "all" or indices such as "0,1"'
+        if str(given.value).startswith("all"):
+            what += '; did you mean "all"?'
         reading.findings.wrong.append(what)
         return None
     return [int(text) for text in texts]

@@ -52,6 +52,9 @@ PAGES = {
     "a heredoc": f"cat > ds.json <<'EOT'\n{TEXT}\nEOT\n",
     "line numbers": "\n".join(f"{i} {x}" for i, x in enumerate(TEXT.split("\n"), 1)),
     "line numbers with dots": "\n".join(f"{i:2}. {x}" for i, x in enumerate(TEXT.split("\n"), 1)),
+    "line numbers below a heading": "ds.json:\n\n"
+    + "\n".join(f"{i}. {x}" for i, x in enumerate(TEXT.split("\n"), 1))
+    + "\n",
     "no outer braces": TEXT.strip()[1:-1],
     "keys of JavaScript": TEXT.replace('"stage"', "stage").replace('"cpu"', "cpu"),
     "numbers of Python": TEXT.replace("0.9,", ".9,").replace("16,", "1_6,"),
@@ -146,6 +149,15 @@ def test_whatever_comes_is_mended_to_json_or_refused(text: str) -> None:
     except BadRequest:
         return
     assert json.loads(document.mended if document.mended is not None else text) == document.tree
+
+
+def test_numbers_of_a_list_are_no_line_numbers() -> None:
+    assert mended('{"a": [\n1\n2\n3\n]}') == {"a": [1, 2, 3]}
+
+
+def test_a_heading_is_told_from_a_word_without_quotes() -> None:
+    with pytest.raises(BadRequest, match=r"text stands before the first \{; remove it"):
+        parse_json(PAGES["text around"], source="ds.json")
 
 
 def test_a_long_page_is_mended_in_time_that_grows_with_it() -> None:

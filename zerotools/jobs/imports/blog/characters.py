@@ -71,16 +71,19 @@ def called(character: str) -> str:
 
 
 def without_numbers(text: str, mends: Mends) -> str:
-    """`text` without the line numbers that were copied with it: every line has one, in order."""
+    """`text` without the line numbers that were copied with it: lines one after another that begin
+    with numbers one after another, most of them with more behind. Text may stand around them."""
     lines = text.split("\n")
-    found = [(i, m) for i, line in enumerate(lines) if (m := _NUMBERED.match(line))]
-    written = sum(1 for line in lines if line.strip())
-    if len(found) < max(3, written):
+    found = {i: m for i, line in enumerate(lines) if (m := _NUMBERED.match(line))}
+    run: list[int] = []
+    for i in found:
+        if run and (i != run[-1] + 1 or int(found[i][1]) != int(found[run[-1]][1]) + 1):
+            break
+        run.append(i)
+    filled = [i for i in run if lines[i][found[i].end() :].strip()]
+    if len(run) < 3 or len(run) != len(found) or 2 * len(filled) < len(run):
         return text
-    first = int(found[0][1][1])
-    if any(int(m[1]) - first != i - found[0][0] for i, m in found):
-        return text
-    for i, match in found:
-        lines[i] = lines[i][match.end() :]
-    mends.note(found[0][0] + 1, f"line numbers, on {len(found)} lines")
+    for i in run:
+        lines[i] = lines[i][found[i].end() :]
+    mends.note(run[0] + 1, f"line numbers, on {len(run)} lines")
     return "\n".join(lines)
