@@ -4,7 +4,8 @@ are equal, and that its bytes are those that were saved, as far as anything in i
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,8 @@ def _check_records(source: Checkpoint, tensors: Iterable[Tensor]) -> None:
             for item in tensor.chunks.items():
                 archives.setdefault(item.file, {})[item.offset] = item.length
     with OpenFiles(source.root, sources=Sources(source.stamps)) as files:
-        for file, wanted in offsets.items():
+        for file, found in offsets.items():
+            wanted = sorted(found)
             with files.descriptor(file) as descriptor:
                 whole = Window.whole(descriptor, source.root / file)
                 if file not in archives and whole.read(0, min(4, whole.length)) != _ZIP:
@@ -85,13 +87,15 @@ def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
         yield from ((c.file, c.offset) for c in tensor.chunks if not c.box.is_empty)
 
 
-def _check_archive(window: Window, wanted: set[int]) -> None:
+def _check_archive(window: Window, wanted: Sequence[int]) -> None:
+    """`wanted` are offsets in the file, in order."""
     records = read_directory(window)
     for record in records.values():
         if not record.name.partition("/")[2].startswith("data/"):
             continue
         begin = window.offset + payload_of(window, record)
-        if any(begin <= offset < begin + record.length for offset in wanted):
+        first = bisect_left(wanted, begin)
+        if first < len(wanted) and wanted[first] < begin + record.length:
             found = _crc_of(window, record)
             if found != record.crc and _crc_of(window, records["data.pkl"]) == _said(records):
                 raise BadFile(
