@@ -38,7 +38,8 @@ class Cleaner:
         self._store = store
         self._announce = announce
         self._turn = asyncio.Lock()
-        self._going = set(cleaning.intents(state_dir))
+        self._left = cleaning.intents(state_dir)
+        self._going = set(self._left)
         self._named: dict[int, list[Mention]] = {}
 
     @property
@@ -209,7 +210,7 @@ class Cleaner:
     async def finish(self) -> None:
         """Go on with what an earlier daemon was removing when it ended."""
         async with self._turn:
-            for job_id, outputs in cleaning.intents(self._state_dir).items():
+            for job_id, outputs in self._left.items():
                 try:
                     await self._finish_one(job_id, outputs)
                 except (OSError, Stays, sqlite3.OperationalError) as error:
