@@ -27,6 +27,8 @@ from zerotools.jobs.imports.mends import Broken, Lines, bad_word
 _COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NO_WORD = re.escape(DOUBLE + SINGLE + INVISIBLE + "".join(WIDE))
 _WORD = re.compile(rf"(?:(?!//|/\*)[^\s{{}}\[\]():,;=#{_NO_WORD}])+")
+_QUOTE = re.escape(DOUBLE + SINGLE)
+_SETTING = re.compile(rf"[{_QUOTE}]\w+[{_QUOTE}][ \t{ODD}]*[:\uff1a]")
 _COLON = re.compile(rf"[ \t{ODD}]*[:=\uff1a\uff1d]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _LITERALS = {"true": "true", "false": "false", "none": "null", "null": "null"}
@@ -93,6 +95,7 @@ class _Pen:
         if start < 0:
             raise Broken(self.at, "a config begins with {", "put { before it, and } at its end")
         if start > self.at:
+            self._refuse_settings(self.at, start)
             self._note("text before the first {")
             self.out.append("\n" * self.text.count("\n", self.at, start))
             self.at = start
@@ -106,10 +109,19 @@ class _Pen:
             raise Broken(
                 self.at + again, "a second object begins here", "keep the one that is the config"
             )
-        if rest.lstrip(ODD + " \t\r\n").startswith(("}", "]", "\uff5d")):
-            raise Broken(self.at, "this closes nothing", "remove it, or a } before it")
+        if rest.lstrip(ODD + " \t\r\n").startswith(("}", "]", "\uff5d", ",", "\uff0c")):
+            what = "the object has ended before this, and it closes or continues one"
+            raise Broken(self.at, what, "remove it, or a } before it")
+        self._refuse_settings(self.at, len(self.text))
         self._note("text after the last }")
         self.at = len(self.text)
+
+    def _refuse_settings(self, start: int, end: int) -> None:
+        """Text around the object is left out, but not if settings stand in it."""
+        found = _SETTING.search(self.text, start, end)
+        if found is not None:
+            what = "this setting stands outside of the object"
+            raise Broken(found.start(), what, "put it between the outer braces, or remove it")
 
     def _space(self) -> bool:
         character = self.text[self.at]
