@@ -23,6 +23,7 @@ def done(name: str, directory: Path) -> str:
         return follow(TUTORIALS / name, work, daemon.state / "api.sock")
 
 
+@pytest.mark.dear(80, "real ranks of both engines, word for word")
 @pytest.mark.deepspeed
 def test_fine_tune_on_two_cards(tmp_path: Path) -> None:
     said = done("fine-tune-on-two-cards.md", tmp_path)
@@ -33,7 +34,8 @@ def test_fine_tune_on_two_cards(tmp_path: Path) -> None:
     assert "wrote merged-torch" in said
 
 
+@pytest.mark.dear(80, "three jobs of six million parameters, word for word")
 def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
     said = done("a-model-that-does-not-fit.md", tmp_path)
     assert "state of a rank: 12.3 MiB on the device" in said
-    assert "resumed at step 20" in said
+    assert "resumed at step 8" in said

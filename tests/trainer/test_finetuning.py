@@ -16,7 +16,7 @@ from tests.trainer.launching import TINY_GPT2, TINY_LLAMA
 from tests.trainer.several import Runs, run_all
 from zerotools.formats.dcp import jobcheckpoint as layout
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.dear(40, "three numbers of ranks")]
 TOLERANCE = 2e-6
 TINY_T5 = {
     "model_type": "t5",

@@ -7,7 +7,11 @@ import pytest
 from tests.deepspeed_runs.continued import RESET, Course, Verdict, continue_all
 
 # The first launch ever compiles DeepSpeed's communication for CPUs, and its Adam.
-pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.deepspeed,
+    pytest.mark.timeout(900),
+    pytest.mark.dear(110, "twenty courses, each against its own"),
+]
 
 # Each value and each risky pair once: stages, precisions, one and three groups, orders, padding,
 # sub-groups, a schedule, clipping, accumulation, skips, other optimizers, growing and shrinking,

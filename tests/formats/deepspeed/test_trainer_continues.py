@@ -13,7 +13,11 @@ from tests.deepspeed_runs.launch import REPOSITORY, environment, launch
 from tests.golden_files import digests
 from tests.processes.started import run
 
-pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.deepspeed,
+    pytest.mark.timeout(600),
+    pytest.mark.dear(40, "the Trainer on 2 and 3 ranks"),
+]
 
 RANK = "tests.deepspeed_runs.trainer_continuing"
 SAVED = "checkpoint-3"

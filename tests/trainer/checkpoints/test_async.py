@@ -13,7 +13,7 @@ from tests.trainer.several import Runs, run_all
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.io.manifest import read_manifest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "seven layouts, each three times")]
 FAULTY = Path(__file__).parents[1] / "rank_faulty.py"
 CASES: dict[str, dict[str, Any]] = {
     **{f"stage-{stage}": {"zero": {"stage": stage}} for stage in (0, 1, 2, 3)},

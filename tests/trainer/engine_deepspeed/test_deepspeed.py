@@ -27,7 +27,11 @@ from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.tiles import Budget
 from zerotoolsd.trainer.failures import EXIT_BAD_JOB, EXIT_STOPPED
 
-pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.deepspeed,
+    pytest.mark.dear(40, "every stage on both engines"),
+]
 STAGES = (0, 1, 2, 3)
 REFUSALS = ROOT / "tests/trainer/rank_refusals.py"
 TOLERANCE, CPU_ADAM = 2e-6, 1e-5

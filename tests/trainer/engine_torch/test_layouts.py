@@ -12,10 +12,11 @@ from tests.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.formats.dcp import jobcheckpoint as layout
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.dear(80, "four numbers of ranks, and torch compiles")]
 STAGES = (0, 1, 2, 3)
 TOLERANCE = 2e-6
 KEPT = ("weights", "masters")
+EXTREMES = ("begin-0-none", "begin-3-none", "begin-3-cpu", "begin-params")
 DEEP = {**TINY_LLAMA, "num_hidden_layers": 4, "vocab_size": 256, "hidden_size": 48}
 
 
@@ -104,7 +105,8 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -
     source: Runs | None = None
     for ranks in (2, 3, 1):
         directory = root / str(ranks)
-        jobs = by_adafactor(directory / "out") | beginnings() | (moved(source) if source else {})
+        begun = beginnings() if ranks == 2 else {name: beginnings()[name] for name in EXTREMES}
+        jobs = by_adafactor(directory / "out") | begun | (moved(source) if source else {})
         if ranks == 2:
             path = four.checkpoint("host-by-2", 2)
             jobs["from-groups"] = grouped(1, None, resume_from=str(path))
@@ -186,7 +188,11 @@ def test_adafactor_arrives_whole_at_another_stage_and_number_of_ranks(
 
 
 def test_initial_weights_know_neither_stage_nor_place_nor_ranks(by_ranks: dict[int, Runs]) -> None:
-    begun = {runs.report[name]["begun"] for runs in by_ranks.values() for name in beginnings()}
+    begun = {
+        runs.report[name]["begun"]
+        for ranks, runs in by_ranks.items()
+        for name in (beginnings() if ranks == 2 else EXTREMES)
+    }
     assert len(begun) == 1
 
 

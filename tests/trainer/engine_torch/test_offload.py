@@ -16,7 +16,7 @@ from tests.trainer.several import Runs, run_all
 from zerotools.formats.dcp import jobcheckpoint as layout
 from zerotools.jobs.rules import FP16_ON_CPU
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.dear(50, "every stage and place, resumed")]
 STAGES = (0, 1, 2, 3)
 PLACES = ("none", "cpu", "disk")
 NEAR = 1e-4

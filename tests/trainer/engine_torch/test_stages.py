@@ -20,7 +20,7 @@ from zerotools.ops import reshard
 from zerotools.ops.conversion import Conversion, perform
 from zerotools.ops.tiles import Budget
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "every stage, resumed")]
 STAGES = (0, 1, 2, 3)
 TOLERANCE = 2e-6
 
