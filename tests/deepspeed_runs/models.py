@@ -1,4 +1,5 @@
-"""Tiny models whose gradients are exact, so that a run repeats bit for bit on another machine.
+"""Tiny models whose gradients are exact, so that a run repeats on another machine but for the last
+bits of the optimizer's step.
 
 The loss is the sum of every weight times a small multiple of 1/64, so each gradient is that
 multiple: no matrix product, no sum whose order could matter. Initial values are fractions of
