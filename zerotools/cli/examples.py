@@ -40,11 +40,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "logs": ("zerotools logs -f", "zerotools logs 7 --tail 50 --rank all"),
     "cancel": ("zerotools cancel 7", "zerotools cancel tiny wide --wait"),
+    "resume": ("zerotools resume 7", "zerotools resume tiny"),
     "clean": (
         "zerotools clean --older-than 30d --dry-run",
         "zerotools clean --outputs 12",
     ),
-    "resume": ("zerotools resume 7", "zerotools resume tiny"),
     "monitor": ("zerotools monitor", "zerotools monitor --once --json"),
 }
 
