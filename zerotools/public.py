@@ -129,7 +129,7 @@ def open(
 
     Raises:
         BadRequest: there is nothing at `path`, or it has no such tag or section.
-        BadFile: it is no checkpoint, or a damaged or unfinished one.
+        BadFile: it is not a checkpoint, or a damaged or unfinished one.
         Unsupported: it is in a format that is not read.
     """
     rules = None if layout is None else Path(layout)
@@ -157,7 +157,7 @@ def load_state_dict(
     Raises:
         BadRequest: there is nothing at `path`, no tensor of that role, or several models of which
             none is named by `section`.
-        BadFile: it is no checkpoint, or not wholly one.
+        BadFile: it is not a checkpoint, or not wholly one.
         Unsupported: a format or a type that zerotools does not handle.
     """
     from zerotools.ops.conversion import refuse_blocked

@@ -2,7 +2,7 @@
 
 An intent, a small file in `cleaning/` of the state directory, is durable before the first file
 goes, and goes last: a daemon that was killed in between finishes at its next start. Checkpoints and
-exports are no files of ours: where they lie in the state directory they go only if that was asked
+exports are not files of ours: where they lie in the state directory they go only if that was asked
 for. No link is followed.
 """
 
@@ -63,7 +63,7 @@ def selected(jobs: Sequence[JobRow], wanted: CleanRequest, now: float) -> list[J
 
 
 def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Files:
-    """What lies in the directory of a job. Raises Stays: it is no directory of ours. OSError."""
+    """What lies in the directory of a job. Raises Stays: it is not a directory of ours. OSError."""
     own = jobs_dir / str(job.id)
     if own.is_symlink():
         raise Stays(f"{own} is a link, and what it points to may be somebody's; remove it yourself")

@@ -100,7 +100,7 @@ def check_model(spec: JobSpec) -> Iterator[str]:
 
 def _check_config(path: Path) -> Iterator[str]:
     if not isinstance(_tree(path).get("model_type"), str):
-        yield f'{path}: is no JSON object with a model_type, such as "llama"'
+        yield f'{path}: is not a JSON object with a model_type, such as "llama"'
 
 
 def _check_weights(directory: Path) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _check_weights(directory: Path) -> Iterator[str]:
     elif any(next(directory.glob(pattern), None) for pattern in _OTHER_WEIGHTS):
         other = directory.with_name(f"{directory.name}-safetensors")
         yield (
-            f"model.path = {directory}: its weights are no safetensors: convert them with "
+            f"model.path = {directory}: its weights are not safetensors: convert them with "
             f"zerotools convert {directory} {other} --to safetensors"
         )
     else:

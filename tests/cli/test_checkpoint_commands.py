@@ -109,7 +109,7 @@ def test_bad_requests(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    assert "is no checkpoint" in refused(3, "inspect", tmp_path)
+    assert "is not a checkpoint" in refused(3, "inspect", tmp_path)
 
 
 def test_half_written_and_corrupt_checkpoints(damaged: Path, tmp_path: Path) -> None:

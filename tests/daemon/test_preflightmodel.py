@@ -44,7 +44,7 @@ def test_a_model_directory_without_weights_says_how_to_start_without(
     make("m/model.safetensors", weights())
     check(data, model=model)
     make("m/config.json", "{broken")
-    assert "m/config.json: is no JSON object with a model_type" in refusal(data, model=model)
+    assert "m/config.json: is not a JSON object with a model_type" in refusal(data, model=model)
     (tmp_path / "m/config.json").unlink()
     assert "there is no config.json in it" in refusal(data, model=model)
 

@@ -209,7 +209,7 @@ def test_a_crashed_job_resumes_from_its_newest_checkpoint(daemon: Daemon) -> Non
     first, second = job["attempts"]
     assert (first["signal"], first["resumed_from"]) == (9, None)
     assert second["resumed_from"] == f"{job['output_dir']}/step-00000005"
-    # What the daemon found by size is no order: the ranks choose again, by digest.
+    # What the daemon found by size is not an order: the ranks choose again, by digest.
     spec = read_json(daemon.run_dir(attempt=2) / "spec.json")
     assert spec is not None
     assert "resume_from" not in spec

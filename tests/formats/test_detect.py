@@ -140,7 +140,7 @@ def test_an_unfinished_newest_step_is_passed_over_and_named(tmp_path: Path) -> N
     ("names", "below", "error", "said"),
     [
         (["x"], "nothing", BadRequest, "does not exist"),
-        (["x"], "", BadFile, r"is no checkpoint: it has neither \.metadata"),
+        (["x"], "", BadFile, r"is not a checkpoint: it has neither \.metadata"),
         (["__0_0.distcp"], "", BadFile, "was not finished"),
         (["dcp/__0_0.distcp"], "", BadFile, "was not finished"),
         (["dcp/.metadata", "job.json"], "", BadFile, r"no MANIFEST\.json.*not finished"),
@@ -180,5 +180,5 @@ def test_the_hints_of_a_job_mean_what_they_name(tmp_path: Path) -> None:
     (tmp_path / "best").write_text("step-00000001\n")
     assert formats.read(tmp_path / "best").origin.path == tmp_path / "step-00000001"
     (tmp_path / "best").write_text("global_step10\n")  # DeepSpeed has such a file too
-    with pytest.raises(BadFile, match="best is no checkpoint"):
+    with pytest.raises(BadFile, match="best is not a checkpoint"):
         formats.read(tmp_path / "best")

@@ -93,7 +93,7 @@ def test_a_command_in_place_of_a_tensor_or_a_value(tmp_path: Path) -> None:
 
 
 def _saved(directory: Path, values: dict[str, Any]) -> Checkpoint:
-    """A DCP of a weight and of values that are no tensors."""
+    """A DCP of a weight and of values that are not tensors."""
     weight = Known(Key("w", "param"), Tensor(FLOAT32, (), ()), b"\0\0\0\0")
     entries: dict[str, Entry] = {"model.w": weight}
     entries |= {key: Plain(archive_of(value)) for key, value in values.items()}

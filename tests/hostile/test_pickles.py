@@ -53,7 +53,7 @@ REFUSED = {
     "a call of a result": b"\x80\x02cos\nsystem\n)R)R.",
     "a call of text": b"\x80\x02X\x01\x00\x00\x00a)R.",
     "a call of an element type": b"\x80\x02ctorch\nfloat32\n)R.",
-    "arguments that are no tuple": b"\x80\x02cos\nsystem\n]R.",
+    "arguments that are not tuple": b"\x80\x02cos\nsystem\n]R.",
     "an instance of text": b"\x80\x04\x8c\x01a)\x81.",
     "state of a dict": b"\x80\x02}}b.",
     "state of a class": b"\x80\x02cos\nsystem\n}b.",

@@ -171,7 +171,7 @@ def test_offload_to_nvme_needs_stage_3_and_a_path(what: str) -> None:
     assert "the absolute path of a directory" in refusal(zero(3, nvme_path="nvme"))
     assert on_nvme(job(zero(3, nvme_path="/n")).deepspeed.tree)
     told = refusal(zero(3, nvme_path="/n"), lora={"rank": 4})
-    assert "is no place for adapters; leave [lora] out" in told
+    assert "adapters have no place there; leave [lora] out" in told
 
 
 def test_old_spellings_are_read() -> None:

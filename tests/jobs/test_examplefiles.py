@@ -104,7 +104,7 @@ def test_a_slip_is_named_with_its_line(tmp_path: Path, content: str | bytes, sen
     ("history", "sentence"),
     [
         ("a", '"history" is text and must be a list'),
-        ([["a", "b"], ["c"]], '"history": turn 2 is no pair'),
+        ([["a", "b"], ["c"]], '"history": turn 2 is not a pair'),
         ([["a", 1]], '"history" is a number and must be text'),
     ],
 )

@@ -28,7 +28,7 @@ def test_bare_numbers_have_the_stated_type(tmp_path: Path) -> None:
     path = tmp_path / "ids.bin"
     path.write_bytes(bytes(12))
     assert read_token_header(path, "uint16") == TokenArray(path, 0, 6, "uint16")
-    with pytest.raises(BadFile, match="12 bytes, which is no multiple of 8"):
+    with pytest.raises(BadFile, match="12 bytes, which is not a multiple of 8"):
         read_token_header(path, "int64")
     with pytest.raises(BadFile, match=r"set data\.token_type"):
         read_token_header(path, None)
@@ -54,10 +54,10 @@ def test_damage_is_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged, sentence in (
         (whole[:-1], "327 bytes and its header says 328: it is cut off"),
-        (b"no numpy" + whole, "is no .npy file"),
+        (b"no numpy" + whole, "is not a .npy file"),
         (whole.replace(b"descr", b"wrong"), "its header is not that of an array"),
         (whole[:8] + b"\xff\xff" + whole[10:], "its header is not that of an array"),
-        (b"", "is no .npy file"),
+        (b"", "is not a .npy file"),
     ):
         path.write_bytes(damaged)
         with pytest.raises(BadFile, match=sentence):

@@ -196,8 +196,8 @@ def _in_deepspeed(after: Held, held: Held, hop: Hop) -> Held:
 
 
 def _without_groups(after: Held, hop: Hop, buffers: frozenset[str]) -> dict[Key, Array]:
-    """What no optimizer has is frozen, or a buffer where it is no float or known to be one; where
-    there is no optimizer state, masters begin in fp32; a parameter that was never stepped has
+    """What no optimizer has is frozen, or a buffer where it is not a float or known to be one;
+    where there is no optimizer state, masters begin in fp32; a parameter that was never stepped has
     zeros beside others' state."""
     tensors: dict[Key, Array] = {}
     trained = _trained(after, hop)

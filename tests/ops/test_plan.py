@@ -166,7 +166,7 @@ def test_the_walk_along_ranges_finds_what_the_boxes_give(data: st.DataObject) ->
 
     root = Path("nowhere")
     source, wanted = drawn("s"), drawn("t")
-    # A replica is no cover of ranges in order, so this source is planned by its boxes.
+    # A replica is not a cover of ranges in order, so this source is planned by its boxes.
     twice = [*source.chunks, replace(source.chunks[0], file="replica")]
     boxes = Tensor(source.dtype, shape, twice)
     target = Checkpoint(root, {KEY: wanted}, Origin("test", root))

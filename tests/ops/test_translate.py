@@ -151,7 +151,7 @@ def test_an_order_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     source = model(tmp_path / "in", {"a": noise(2), "b": noise(2)})
     (tmp_path / "order").write_text(text)
     options = {"world_size": 1, "stage": 3, "lr": 0.1, "order": tmp_path / "order"}
-    with pytest.raises(BadRequest, match=r"no names|a twice|has c, which is no parameter"):
+    with pytest.raises(BadRequest, match=r"no names|a twice|has c, which is not a parameter"):
         prepare(source, tmp_path / "out", "deepspeed", options)
 
 

@@ -160,7 +160,7 @@ def fields(pairs: Iterable[tuple[str, str]], *, indent: int = 0) -> list[str]:
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
-    """Width of the terminal behind `stream` (stdout), or None where it is no terminal."""
+    """Width of the terminal behind `stream` (stdout), or None where it is not a terminal."""
     return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 

@@ -53,7 +53,7 @@ def read(
     Raises:
         BadRequest: there is nothing at `path`, it has no such tag or section, or it has several
             models and does not say which is meant.
-        BadFile: it is no checkpoint, or a damaged or unfinished one.
+        BadFile: it is not a checkpoint, or a damaged or unfinished one.
         Unsupported: it is in a format that is not read.
     """
     checkpoint = look(path, tag=tag, layout=layout, section=section)

@@ -58,7 +58,7 @@ def detect(path: Path) -> Detected:
     Raises:
         BadRequest: there is nothing at `path`, or several checkpoints to choose from.
         Unfinished: it is a checkpoint whose save was not finished.
-        BadFile: it is no checkpoint.
+        BadFile: it is not a checkpoint.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
@@ -89,8 +89,8 @@ def _detect_file(path: Path) -> Detected:
     if path.suffix in TORCH_FILE:
         return Detected("torchfile", path)
     raise BadFile(
-        f"{path} is no checkpoint: neither a directory nor a {', '.join((WEIGHTS, *TORCH_FILE))} "
-        "file"
+        f"{path} is not a checkpoint: neither a directory nor a "
+        f"{', '.join((WEIGHTS, *TORCH_FILE))} file"
     )
 
 
@@ -191,15 +191,17 @@ def _detect_below(path: Path, names: set[str]) -> Detected:
         return replace(found, notes=(*note, *found.notes))
     if inside:
         raise BadRequest(
-            f"{path} is no checkpoint itself, but holds some: name {' or '.join(inside)} in it"
+            f"{path} is not a checkpoint itself, but holds some: name {' or '.join(inside)} in it"
         )
     if any(map(UNFINISHED.fullmatch, names)):
         raise Unfinished(f"{path} holds only a checkpoint whose save was not finished")
     files = sorted(name for name in names if name.endswith(TORCH_FILE))
     if files:
-        raise BadRequest(f"{path} is no known layout of torch files: name {' or '.join(files[:9])}")
+        raise BadRequest(
+            f"{path} is not a known layout of torch files: name {' or '.join(files[:9])}"
+        )
     raise BadFile(
-        f"{path} is no checkpoint: it has neither {DCP_METADATA} (torch DCP), nor "
+        f"{path} is not a checkpoint: it has neither {DCP_METADATA} (torch DCP), nor "
         f"*_model_states.pt (DeepSpeed), nor *{WEIGHTS}, nor pytorch_model.bin, nor one "
         ".pt per rank, nor step-* or checkpoint-* directories that do"
     )

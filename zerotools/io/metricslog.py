@@ -93,7 +93,7 @@ def _end_of_lines_before(file: int, step: int) -> int:
 
 
 def _stays(line: bytes, step: int) -> bool:
-    """Whether it is of an earlier step, or somebody else's. What is no object was torn."""
+    """Whether it is of an earlier step, or somebody else's. What is not an object was torn."""
     try:
         tree = json.loads(line)
     except (ValueError, RecursionError):

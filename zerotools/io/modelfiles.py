@@ -35,7 +35,8 @@ def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[st
     """The key of every name, in the source's order.
 
     Raises:
-        BadRequest: no tensors at all, one that is no weight, two of one name, or a forbidden name.
+        BadRequest: no tensors at all, one that is not a weight, two of one name, or a forbidden
+            name.
     """
     if not source.tensors:
         raise BadRequest(f"{source.origin.path} has no weights to write")
@@ -151,7 +152,7 @@ def read_index(path: Path) -> dict[str, str]:
     """The `weight_map` of an index: which file holds which tensor.
 
     Raises:
-        BadFile: it is no index, or names files outside of its directory.
+        BadFile: it is not an index, or names files outside of its directory.
     """
     try:
         tree: Any = json.loads(read_regular(path, _LARGEST_INDEX))

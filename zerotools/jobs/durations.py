@@ -13,7 +13,7 @@ def seconds_of(span: int | str) -> int:
     """A number of seconds, or days, hours, minutes and seconds, in this order.
 
     Raises:
-        ValueError: it is no span of time, none at all, or more than ten years.
+        ValueError: it is not a span of time, none at all, or more than ten years.
     """
     if isinstance(span, int):
         seconds = span

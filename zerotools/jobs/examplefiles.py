@@ -92,7 +92,7 @@ def _history(place: str, tree: Mapping[str, Any], name: str) -> tuple[tuple[str,
     pairs = []
     for number, turn in enumerate(turns, 1):
         if not isinstance(turn, list) or len(turn) != 2:
-            raise BadFile(f"{what}: turn {number} is no pair [prompt, response]")
+            raise BadFile(f"{what}: turn {number} is not a pair [prompt, response]")
         pairs.append((_checked(f"{what}: turn {number}", turn[0]), _checked(what, turn[1])))
     return tuple(pairs)
 

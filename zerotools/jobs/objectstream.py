@@ -108,7 +108,7 @@ class _Text:
         return f"{self._path}, line {self._line}"
 
     def peek(self) -> str:
-        """The next character that is no white space; empty at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
             assert space is not None

@@ -75,8 +75,8 @@ def _check_nvme(spec: JobSpec) -> Iterator[str]:
             continue
         if spec.lora.rank is not None:
             yield (
-                f'{section}.device = "nvme": checkpoints would hold the weights alone, which is no '
-                'place for adapters; leave [lora] out, or use "cpu"'
+                f'{section}.device = "nvme": checkpoints would hold the weights alone, and '
+                'adapters have no place there; leave [lora] out, or use "cpu"'
             )
         if stage_of(config) < 3:
             yield (

@@ -39,11 +39,11 @@ def read_token_header(path: Path, stated: str | None) -> TokenArray:
         with path.open("rb") as file:
             start = file.read(12)
             if len(start) < 12 or not start.startswith(_MAGIC):
-                raise BadFile(f"{path} is no .npy file: it does not begin with {_MAGIC!r}")
+                raise BadFile(f"{path} is not a .npy file: it does not begin with {_MAGIC!r}")
             wide = start[6] >= 2
             length = struct.unpack("<I" if wide else "<H", start[8 : 12 if wide else 10])[0]
             if length > _LONGEST_HEADER:
-                raise BadFile(f"{path}: its header of {length} bytes is no header of an array")
+                raise BadFile(f"{path}: its header of {length} bytes is not a header of an array")
             offset = (12 if wide else 10) + length
             file.seek(offset - length)
             return _numpy(path, size, offset, file.read(length))
@@ -56,7 +56,7 @@ def _bare(path: Path, size: int, stated: str | None) -> TokenArray:
         raise BadFile(f"{path} does not say what type its ids have: set data.token_type")
     if size % ITEM_BYTES[stated]:
         raise BadFile(
-            f"{path} has {size} bytes, which is no multiple of {ITEM_BYTES[stated]} "
+            f"{path} has {size} bytes, which is not a multiple of {ITEM_BYTES[stated]} "
             f'(data.token_type = "{stated}"): it is cut off, or of another type'
         )
     return TokenArray(path, 0, size // ITEM_BYTES[stated], stated)

@@ -65,7 +65,7 @@ def prepare(
     Raises:
         BadRequest: `path` does not exist, no tensor is selected, two would have one name, or the
             export would not look like the model that it should be like.
-        BadFile: it is no checkpoint, or its metadata is damaged.
+        BadFile: it is not a checkpoint, or its metadata is damaged.
     """
     with recording() as sources:
         checkpoint = formats.read(path, tag=tag, layout=layout, section=section)

@@ -93,7 +93,7 @@ def completed(
     """`training` with every group's lacking options, and what to say about it.
 
     Raises:
-        BadRequest: a given option that every group has, or a name that is no parameter.
+        BadRequest: a given option that every group has, or a name that is not a parameter.
     """
     if not training.groups:
         return _one_group(source, training, given)
@@ -169,7 +169,9 @@ def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
     names = [source.aliases.get(name, name) for name in order]
     unknown = [name for name in names if name not in weights]
     if unknown:
-        raise BadRequest(f"--order has {unknown[0]}, which is no parameter of {source.origin.path}")
+        raise BadRequest(
+            f"--order has {unknown[0]}, which is not a parameter of {source.origin.path}"
+        )
     return list(dict.fromkeys(names))
 
 

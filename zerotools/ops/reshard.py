@@ -31,7 +31,7 @@ def prepare(
 
     Raises:
         BadRequest: `path` does not exist, or no run has so many ranks.
-        BadFile: it is no checkpoint, or its metadata is damaged.
+        BadFile: it is not a checkpoint, or its metadata is damaged.
         Unsupported: its format has no ranks, or is not written yet.
     """
     check_world_size(world_size)

@@ -2,7 +2,7 @@
 
 One worker handles a tile in its own buffers. The budget is divided by the number of workers, so
 peak memory depends on neither the model nor its largest tensor. Tiles stay small even under a large
-budget, because they are no faster when they are larger (measured in
+budget, because they are not faster when they are larger (measured in
 benchmarks/results/consolidate.md), but for tensors that lie in their files in another order.
 """
 

@@ -222,7 +222,7 @@ def _table(value: Any) -> Mapping[str, Any] | None:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A value as JSON can hold it; what is no plain value is described in angle brackets."""
+    """A value as JSON can hold it; what is not a plain value is described in angle brackets."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -48,7 +48,7 @@ def prepare(
     Raises:
         BadRequest: `path` does not exist; an option that the target has no use for; or what the
             target needs is known from nowhere.
-        BadFile: it is no checkpoint, or its metadata is damaged.
+        BadFile: it is not a checkpoint, or its metadata is damaged.
         Unsupported: the target cannot hold its weights.
     """
     form = TARGETS[to]

@@ -65,10 +65,10 @@ def _torn(path: Path) -> Iterator[str]:
         yield f"{path} has {_TRAINER} and no {_TRAINER_LAST}, which the Trainer writes last"
     for file in files:
         if file.name.endswith(TORCH_FILE) and _is_cut_off(file):
-            yield f"{file} is cut off: it is no whole zip file"
+            yield f"{file} is truncated: the end of the zip archive is missing"
 
 
 def _is_cut_off(file: Path) -> bool:
     with file.open("rb") as stream:
-        # Before torch 1.6 it was no zip file, and nothing in it says where it ends.
+        # Before torch 1.6 it was not a zip file, and nothing in it says where it ends.
         return stream.read(4) == _ZIP and not zipfile.is_zipfile(stream)

@@ -91,7 +91,7 @@ def _progress_response(
 def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
     """The objects of the whole lines of `data`, a thousand at most, and how many bytes they took.
 
-    Lines that are no JSON object are left out: they come from the job, not from us.
+    Lines that are not a JSON object are left out: they come from the job, not from us.
     """
     records: list[dict[str, Any]] = []
     used = 0

@@ -88,7 +88,7 @@ class Progress:
         return any(phase not in ("init", "load") for phase in self.phases.values())
 
     def drain(self) -> None:
-        """Take in everything that has arrived. Whatever is no message is ignored."""
+        """Take in everything that has arrived. Whatever is not a message is ignored."""
         while True:
             try:
                 data = self.socket.recv(MAX_DATAGRAM + 1)

@@ -31,7 +31,7 @@ class Evaluated:
 
     @property
     def perplexity(self) -> float | None:
-        """e to the power of the loss; None where that is no finite number."""
+        """e to the power of the loss; None where that is not a finite number."""
         is_small = math.isfinite(self.loss) and self.loss < LARGEST_EXPONENT
         return math.exp(self.loss) if is_small else None
 

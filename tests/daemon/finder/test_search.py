@@ -116,7 +116,7 @@ def damage(path: Path, how: str) -> None:
     ("how", "why"),
     [
         ("trainer not done", "no trainer_state.json, which the Trainer writes last"),
-        ("cut off", "scheduler.pt is cut off: it is no whole zip file"),
+        ("cut off", "scheduler.pt is truncated: the end of the zip archive is missing"),
         ("no rank 1", "is missing; the run had 2 ranks"),
     ],
 )

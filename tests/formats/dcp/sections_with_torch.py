@@ -137,7 +137,7 @@ def layouts() -> dict[str, dict[str, Any]]:
             "optimizer": state,
         },
         "odd keys": {"model": {"a/b.c d": torch.ones(2), "": torch.ones(1), "é.😀": torch.ones(3)}},
-        "keys that are no text": {1: {2: torch.ones(2), (3, 4): torch.ones(1)}, "note": "x"},
+        "keys that are not text": {1: {2: torch.ones(2), (3, 4): torch.ones(1)}, "note": "x"},
         "run alone": {"rng": rng, "step": torch.tensor(3), "dataloader": {"at": torch.ones(2)}},
     }
 

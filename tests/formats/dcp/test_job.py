@@ -25,6 +25,7 @@ from zerotools.formats.dcp.jobrecord import (
 )
 from zerotools.formats.dcp.metadata import read_metadata
 from zerotools.io.manifest import read_manifest, write_manifest
+from zerotools.io.outputs import MARKER
 
 RECORD = a_record(
     step=40,
@@ -76,7 +77,7 @@ def test_a_reshard_is_one_that_the_trainer_would_have_committed(
     out = write(source, target)
     assert check(out) == replace(RECORD, world_size=ranks, rng=RNG_RESEED)
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert names - {"MANIFEST.json"} == set(read_manifest(out)) == set(target.files)
+    assert names - {"MANIFEST.json", MARKER} == set(read_manifest(out)) == set(target.files)
     assert not [name for name in names if name.startswith("rank_")]
     assert (out / "tokenizer.model").read_bytes() == b"\0\1"
     assert "2 ranks" in target.notes[0]

@@ -149,7 +149,7 @@ def test_parts_that_one_optimizer_trains_are_one_model(saved: Path) -> None:
 @pytest.mark.torch
 def test_odd_keys_and_runs_without_a_model(saved: Path, tmp_path: Path) -> None:
     assert list(weights(dcp.read(saved / "odd keys"))) == ["a/b.c d", "", "é.😀"]
-    assert set(weights(dcp.read(saved / "keys that are no text"))) == {"2", "(3, 4)"}
+    assert set(weights(dcp.read(saved / "keys that are not text"))) == {"2", "(3, 4)"}
     assert roles(dcp.read(saved / "run alone")) == {"state"}
     with pytest.raises(BadRequest, match="nothing to export"):
         consolidate.prepare(saved / "run alone", tmp_path / "out", consolidate.Options())

@@ -124,7 +124,7 @@ def _tensors(**changes: Any) -> Callable[[Checkpoint], Checkpoint]:
         (_tensors(), 0, BadRequest, "at least 1 byte"),
         (
             _tensors(tensors={Key("w", "exp_avg"): Tensor(dtypes.INT8, (1,), ())}),
-            GB, BadRequest, "is no weight",
+            GB, BadRequest, "is not a weight",
         ),
         (
             _tensors(tensors={Key("w", "param"): Tensor(dtypes.COMPLEX128, (1,), ())}),

@@ -44,7 +44,7 @@ class Items:
 
         Raises:
             BadFile: the item is damaged, or holds another shape or type than `.metadata` says.
-            Unsupported: it is no torch.save archive whose bytes can be addressed.
+            Unsupported: it is not a torch.save archive whose bytes can be addressed.
         """
         with _opened(self._root, item) as window:
             archive = Archive.open(window)
@@ -141,7 +141,7 @@ def _check_agrees(window: Window, key: str, dtype: DType, box: Box, tensor: Stor
 
 
 class BlobTrees(Mapping[str, Any]):
-    """The values that are no tensors, by flat key: each is read when it is asked for."""
+    """The values that are not tensors, by flat key: each is read when it is asked for."""
 
     def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
         self._root = root
@@ -166,7 +166,7 @@ def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
     """
     if item.length <= nbytes:
         raise Unsupported(
-            f"{path}: {key} has {nbytes} bytes and its item {item.length}, so it is no torch.save "
-            "archive; a checkpoint saved with SerializationFormat.SAFETENSORS is not supported, "
-            "save it with TORCH_SAVE"
+            f"{path}: {key} has {nbytes} bytes and its item {item.length}, so it is not a "
+            "torch.save archive; a checkpoint saved with SerializationFormat.SAFETENSORS is not "
+            "supported, save it with TORCH_SAVE"
         )

@@ -195,11 +195,11 @@ def read_record(directory: Path) -> JobRecord:
     try:
         tree = json.loads(read_regular(path, _LARGEST_RECORD))
     except (FileNotFoundError, NotADirectoryError):
-        raise BadFile(f"{directory} has no {RECORD}: it is no checkpoint of a job") from None
+        raise BadFile(f"{directory} has no {RECORD}: it is not a checkpoint of a job") from None
     except (ValueError, RecursionError) as error:
         raise BadFile(f"{path} is not JSON: {error}") from None
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
-        raise BadFile(f'{path} does not say "format": "{FORMAT}": it is no record of a job')
+        raise BadFile(f'{path} does not say "format": "{FORMAT}": it is not a record of a job')
     if tree.get("version") != VERSION:
         raise Unsupported(
             f"{path} is of version {tree.get('version')!r} and this zerotools reads {VERSION}: "

@@ -90,7 +90,7 @@ def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
 
 
 def check_world_size(world_size: int) -> None:
-    """Refuse what is no number of ranks.
+    """Refuse what is not a number of ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.

@@ -96,7 +96,7 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, Copied]:
 
 
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
-    """Whether FSDP2 shards it. What cannot have a gradient is no parameter, nor is what a DCP's
+    """Whether FSDP2 shards it. What cannot have a gradient is not a parameter, nor is what a DCP's
     ranks each held whole."""
     if not tensor.shape or not tensor.dtype.is_float:
         return False

@@ -47,7 +47,7 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """One `.metadata`. `blobs` are the values that are no tensors; `paths` is planner_data, the
+    """One `.metadata`. `blobs` are the values that are not tensors; `paths` is planner_data, the
     path in the nested state dict that each flat key stands for, None where it was not recorded.
     `extras` are attributes that torch's own Metadata does not have, and that are not empty;
     `ends` has the end of each file's last item, empty chunks included.
@@ -141,7 +141,7 @@ class _Reader:
             )
         file = state.get("relative_path")
         if not isinstance(file, str) or not stays_below_root(file):
-            raise self._bad(f"puts {key} in {file!r:.80}, which is no file below its directory")
+            raise self._bad(f"puts {key} in {file!r:.80}, which is not a file below its directory")
         offset, length = self._counts(key, (state.get("offset"), state.get("length")))
         return Item(file, offset, length)
 

@@ -1,6 +1,6 @@
 """The files of one DCP directory, one per rank, as torch would save a flat state dict.
 
-Each holds torch.save archives back to back, first the values that are no tensors, then the rank's
+Each holds torch.save archives back to back, first the values that are not tensors, then the rank's
 chunks. `.metadata` says what lies where.
 """
 
@@ -58,8 +58,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A value that is no tensor, saved in the file `root / item.file`: its bytes are carried over,
-    never pickled again."""
+    """A value that is not a tensor, saved in the file `root / item.file`: its bytes are carried
+    over, never pickled again."""
 
     item: Item
     root: Path
@@ -67,7 +67,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A value that is no tensor, as the archive that `archive_of` gives."""
+    """A value that is not a tensor, as the archive that `archive_of` gives."""
 
     archive: bytes
 

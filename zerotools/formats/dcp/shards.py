@@ -16,7 +16,7 @@ from zerotools.core.boxes import Box
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Something to save. `shape` is None for what is no tensor; `nbytes` is of the whole."""
+    """Something to save. `shape` is None for what is not a tensor; `nbytes` is of the whole."""
 
     key: str
     shape: tuple[int, ...] | None
@@ -26,7 +26,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one rank saves of a value; `box` is None for what is no tensor."""
+    """What one rank saves of a value; `box` is None for what is not a tensor."""
 
     value: Value
     box: Box | None

@@ -76,5 +76,5 @@ def style_of(name: str) -> Style:
         BadRequest: there is none.
     """
     if name not in STYLES:
-        raise BadRequest(f"{name!r} is no style of DCP; take one of {', '.join(STYLES)}")
+        raise BadRequest(f"{name!r} is not a style of DCP; take one of {', '.join(STYLES)}")
     return STYLES[name]

@@ -185,7 +185,7 @@ def _schedulers(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
-    """The numbers of optimizer state that are no tensors."""
+    """The numbers of optimizer state that are not tensors."""
     found = {}
     for flat in checkpoint.state:
         match = _match(_STATE, checkpoint, flat)

@@ -19,7 +19,7 @@ from zerotools.io.manifest import verify_manifest
 from zerotools.io.scalars import read_scalar
 from zerotools.io.sources import note_source
 
-# A parameter that was not always trained has another step; two of a file alike are no accident.
+# A parameter that was not always trained has another step; two of a file alike are not accident.
 _FEWEST_STEPS = 2
 
 

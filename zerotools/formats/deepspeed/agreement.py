@@ -134,7 +134,7 @@ def misnamed(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def saved_as(file: TorchFile) -> str | None:
-    """The folder in the archive, which torch names after the file; None where it is not a zip."""
+    """The folder in the archive, which torch names after the file; None without a zip archive."""
     record = file.records.get("data.pkl")
     return None if record is None else record.name.partition("/")[0]
 

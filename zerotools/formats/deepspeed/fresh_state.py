@@ -68,8 +68,8 @@ def group_of(given: Given, number: int, numbers: dict[str, bytes]) -> ParamGroup
         weight = tensors.get(Key(name, "param"))
         if weight is None:
             raise BadRequest(
-                f"{given.source.origin.path}: param group {number} has {name}, which is no weight "
-                "of it"
+                f"{given.source.origin.path}: param group {number} has {name}, which is not a "
+                "weight of it"
             )
         shapes[name] = weight.shape
     dtypes, state = _state(given, number, group, numbers)

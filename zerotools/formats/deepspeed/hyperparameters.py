@@ -20,7 +20,7 @@ from zerotools.formats.deepspeed.shards import first_of
 from zerotools.formats.torchoptim import CLASSES
 
 _TORCH_ADAM = "torch_adam"
-# Options of DeepSpeed's that choose the class, and are no option of it.
+# Options of DeepSpeed's that choose the class, and are not options of it.
 _CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", "zero_stage")
 
 

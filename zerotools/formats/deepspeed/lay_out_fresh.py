@@ -199,7 +199,7 @@ def _dropped(given: Given) -> Iterator[Dropped]:
         why = "stage 3 keeps no 16-bit copies: they are cast from the masters"
         yield Dropped("param16", why)
     if training.lr_scheduler is not None and schedule_of(training) is None:
-        why = "it is no DeepSpeed scheduler's: its owner loads it from a file of its own"
+        why = "it is not a DeepSpeed scheduler's: its owner loads it from a file of its own"
         yield Dropped("lr_scheduler", why)
     kept: Mapping[str, Any] = dict(carried_client(training))
     left = sorted(training.client.keys() - kept.keys())

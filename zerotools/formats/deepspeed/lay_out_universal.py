@@ -116,7 +116,7 @@ def lay_out_universal(
     Raises:
         BadRequest: another stage, or no param groups: nothing says what was trained.
         Unsupported: state that DeepSpeed's loader takes for damage, or experts.
-        BadFile: a parameter or a kind of state has a name that is no file name.
+        BadFile: a parameter or a kind of state has a name that is not a file name.
     """
     if stage not in (None, 1, 2, 3):
         raise BadRequest(f"a universal checkpoint is for stage 1, 2 or 3, not {stage}")
@@ -154,7 +154,7 @@ def _tag(source: Checkpoint, training: TrainingState) -> str:
 
 
 def _add_parameters(files: _Files, contents: Contents, *, bare: bool) -> None:
-    """A file for each tensor and each `step`; a number that is no tensor is pickled as it is."""
+    """A file for each tensor and each `step`; a number that is not a tensor is pickled as it is."""
     for key, tensor in (*contents.states.items(), *contents.begun.items()):
         name = f"{ZERO}/{key.name}/{'fp32' if key.role == 'param' else key.role}.pt"
         stored = new_tensor(_NEW, tensor.dtype, tensor.shape)
@@ -235,7 +235,7 @@ def _dropped(
         yield Dropped("client", f"{names}: tensors of the client's own have no place")
     is_native = source_model(source) is not None
     if not is_native and training.lr_scheduler is not None and schedule_of(training) is None:
-        why = "it is no DeepSpeed scheduler's: its owner loads it from a file of its own"
+        why = "it is not a DeepSpeed scheduler's: its owner loads it from a file of its own"
         yield Dropped("lr_scheduler", why)
 
 

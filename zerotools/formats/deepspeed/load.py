@@ -185,6 +185,6 @@ def _state_dict(
     file = TorchFile.open(directory, name)
     problems += misnamed([file])
     if not isinstance(file.tree, Mapping):
-        raise BadFile(f"{file.path} is no state dict but a {type(file.tree).__name__}")
+        raise BadFile(f"{file.path} is not a state dict but a {type(file.tree).__name__}")
     for key, stored in tensors_of(file.tree, file.path).items():
         yield key, file.tensor(stored)

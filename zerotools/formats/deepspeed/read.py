@@ -35,7 +35,7 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
 
     Raises:
         BadRequest: there is no such path or tag.
-        BadFile: it is no DeepSpeed checkpoint, or a damaged one.
+        BadFile: it is not a DeepSpeed checkpoint, or a damaged one.
         Unsupported: a layout that the files do not explain.
     """
     if not path.exists():

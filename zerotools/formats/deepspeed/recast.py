@@ -154,7 +154,7 @@ def _placeholders(blueprint: Blueprint) -> Ordered:
 def _with_weights(blueprint: Blueprint) -> Blueprint:
     """`module` with the weights of a stage-3 checkpoint: cast from masters, or put together.
 
-    An excluded frozen parameter leaves a placeholder under a tied name, which is no weight.
+    An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
     """
     aliases: Mapping[str, str] = blueprint.model.get("shared_params") or {}
     masters = {name for group in blueprint.groups for name in group.shapes}

@@ -114,7 +114,7 @@ def read_layout(path: Path) -> Rules:
         split = 1
 
     Raises:
-        BadRequest: the file is missing, is no TOML, or has something else in it.
+        BadRequest: the file is missing, is not TOML, or has something else in it.
     """
     import tomllib
 
@@ -151,7 +151,7 @@ def _matches(pattern: str, name: str) -> bool:
     try:
         return re.match(pattern, name) is not None
     except re.error:
-        raise BadFile(f"{pattern!r} is no regular expression") from None
+        raise BadFile(f"{pattern!r} is not a regular expression") from None
 
 
 def _any(patterns: Sequence[str], name: str) -> bool:

@@ -104,7 +104,9 @@ def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
         return default
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value != int(value):
-        raise BadRequest(f'the configuration has "{key}": {value!r:.40}, which is no whole number')
+        raise BadRequest(
+            f'the configuration has "{key}": {value!r:.40}, which is not a whole number'
+        )
     return int(value)
 
 

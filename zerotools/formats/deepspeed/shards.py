@@ -154,7 +154,7 @@ def _split(
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
         if not isinstance(state, Mapping):
-            raise BadFile(f"{file.path}: the state of group {number} is no dict")
+            raise BadFile(f"{file.path}: the state of group {number} is not a dict")
         flat, rest = {}, {}
         for name, value in state.items():
             tensor = as_tensor(value)

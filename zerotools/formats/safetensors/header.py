@@ -54,7 +54,7 @@ def read_header(path: Path) -> Header:
     """Read and check the header of a file.
 
     Raises:
-        BadFile: the file is no safetensors file, is cut short, or its header is inconsistent.
+        BadFile: the file is not a safetensors file, is cut short, or its header is inconsistent.
         Unsupported: an element type that zerotools cannot move.
     """
     with os.fdopen(open_regular(path), "rb") as file:

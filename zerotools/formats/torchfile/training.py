@@ -100,7 +100,7 @@ def _name(checkpoint: Checkpoint, member: int | str) -> str:
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
-    """The numbers that are no tensors (torch before 1.12 counted steps so)."""
+    """The numbers that are not tensors (torch before 1.12 counted steps so)."""
     saved = checkpoint.state.get("optimizer")
     found: dict[Key, Scalar] = {}
     for parameter, entry in (saved if isinstance(saved, Mapping) else {}).items():

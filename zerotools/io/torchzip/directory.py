@@ -48,7 +48,7 @@ def read_directory(window: Window) -> dict[str, Record]:
     """The records of the zip that fills `window`, without the top directory's name.
 
     Raises:
-        BadFile: it is not a zip, is cut short, or its numbers contradict one another.
+        BadFile: it is not a zip file, is cut short, or its numbers contradict one another.
         Unsupported: a record is compressed or encrypted.
     """
     tail_at = max(0, window.length - _TAIL)

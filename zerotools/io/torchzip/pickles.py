@@ -2,7 +2,7 @@
 
 Protocol 2, as torch.save writes: it is what torch's own restricted loader (`weights_only=True`)
 understands. Shared parts stay shared and cycles stay cycles. The work list is explicit, so depth
-is no limit.
+is not a limit.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _disagree(total: Fact, micro: Fact | None, steps: Fact | None, world: Fact) 
     factors += [f"accumulation {steps}"] if steps else []
     factors.append(f"ranks {world}")
     product = world.value * (micro.value if micro else 1) * (steps.value if steps else 1)
-    verb = "is not" if micro and steps else "is no multiple of"
+    verb = "is not" if micro and steps else "is not a multiple of"
     return f"batch size {total} {verb} {product} = {' x '.join(factors)}; make them agree"
 
 

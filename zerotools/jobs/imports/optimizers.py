@@ -240,7 +240,7 @@ def _peak(reading: Reading, kind: str) -> None:
         reading.map(given, RATE, given.value)
         return
     reading.take(name)
-    if kind == "WarmupDecayLR":  # its default is no learning rate of the optimizer's
+    if kind == "WarmupDecayLR":  # its default is not a learning rate of the optimizer's
         if reading.claims.of(RATE) is None:
             reading.default(name, RATE, 1e-3)
         elif (known := reading.known(RATE)) is not None and known.value != 1e-3:

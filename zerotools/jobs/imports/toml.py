@@ -48,7 +48,7 @@ def _value(value: Any, where: str) -> str:
         return _string(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise BadRequest(f"{where}: {value} is no number for a job file")
+            raise BadRequest(f"{where}: {value} is not a number for a job file")
         return repr(value)
     if isinstance(value, int):
         return str(value)

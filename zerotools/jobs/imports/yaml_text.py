@@ -34,7 +34,7 @@ def parse_yaml(text: str, *, source: str, lenient: bool = False) -> Document:
     """The mapping in `text`. `lenient` mends what came off a web page, and lists each mend.
 
     Raises:
-        BadRequest: it is not YAML, has a key twice, an anchor or a tag, or is no mapping.
+        BadRequest: it is not YAML, has a key twice, an anchor or a tag, or is not a mapping.
         Unsupported: PyYAML is not installed.
     """
     yaml = _library(source)

@@ -38,7 +38,7 @@ def choose_start(spec: JobSpec, group: Group) -> Decision:
     one from `resume_from`. Of the two, the one that is ahead wins.
 
     Raises:
-        BadRequest: `resume_from` is no checkpoint.
+        BadRequest: `resume_from` is not a checkpoint.
         BadCheckpoint: it is damaged, or all of the run's own are.
     """
     return group.decided_by_rank_zero(lambda: _decide(spec))

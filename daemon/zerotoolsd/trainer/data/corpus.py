@@ -38,7 +38,7 @@ def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        # what is a file's name is no pattern, whatever brackets are in it
+        # what is a file's name is not a pattern, whatever brackets are in it
         named = [pattern] if Path(pattern).is_file() else glob.iglob(pattern, recursive=True)  # noqa: PTH207
         matches = sorted(path for path in map(Path, named) if path.is_file())
         if not matches:

@@ -95,7 +95,7 @@ class DeepSpeedEngine:
         self._update()
         if norm is None:
             norm = float(engine.get_global_grad_norm() or 0.0)
-            norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for what is no number
+            norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for what is not a number
         skip = engine.skipped_steps > before
         if not skip:
             check_finite(step, mean, norm)

@@ -35,7 +35,7 @@ class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types
         self.checked = read_metadata(directory / METADATA)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> of_torch.Metadata:
-        """The checked values as torch's classes. Values that are no tensors are left out."""
+        """The checked values as torch's classes. Values that are not tensors are left out."""
         found = for_torch(self.checked)
         found.storage_meta = of_torch.StorageMeta(load_id=self.load_id)
         return found

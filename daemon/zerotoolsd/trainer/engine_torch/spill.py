@@ -21,7 +21,7 @@ def check_room(
     """Rank 0 looks, for all ranks, which are on one machine.
 
     Raises:
-        BadRequest: `path` is no directory, or has less room than the state takes; on every rank.
+        BadRequest: `path` is not a directory, or has less room than the state takes; on every rank.
     """
 
     def look() -> None:

@@ -76,7 +76,7 @@ def check_finite(step: int, loss: float, grad_norm: float) -> None:
     if step == 0 and not math.isfinite(loss):
         raise Diverged(
             f"the loss of step 1 is {loss}, before any weight was changed: the weights of "
-            "model.path have values that are no numbers, or the model overflows in train.precision"
+            "model.path have values that are not numbers, or the model overflows in train.precision"
         )
     for name, value in (("loss", loss), ("gradient norm", grad_norm)):
         if not math.isfinite(value):

@@ -88,7 +88,7 @@ def read_config(model: ModelSpec) -> Any:
     try:
         return kind.from_dict(tree)
     except Exception as error:  # whatever a config class of any model raises over its values
-        raise BadRequest(f"{source} is no config of a {name} model: {_reason(error)}") from None
+        raise BadRequest(f"{source} is not a config of a {name} model: {_reason(error)}") from None
 
 
 def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
@@ -96,7 +96,7 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
 
     Raises:
         BadRequest: its values contradict each other.
-        Unsupported: it is no language model, or has scalar parameters.
+        Unsupported: it is not a language model, or has scalar parameters.
     """
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:

@@ -65,7 +65,7 @@ def tensor_files(directory: Path) -> dict[str, Path]:
             tree = json.loads(index.read_bytes())["weight_map"]
             return {str(name): directory / Path(file).name for name, file in tree.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadFile(f"{index} is no safetensors index: {error}") from None
+            raise BadFile(f"{index} is not a safetensors index: {error}") from None
     single = directory / SINGLE
     if not single.is_file():
         raise BadRequest(f"model.path: {directory} has neither {SINGLE} nor {INDEX}")

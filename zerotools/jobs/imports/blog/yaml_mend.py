@@ -82,7 +82,7 @@ def _key(line: str) -> str | None:
 
 
 def _drop_text_around(lines: list[str], mends: Mends) -> None:
-    """Empty what stands before the first known key and after the last, if it is no YAML."""
+    """Empty what stands before the first known key and after the last, if it is not YAML."""
     known = {name.split(".")[-1] for name in KNOWN}
     config = [i for i, line in enumerate(lines) if _key(line) in known]
     for i, line in enumerate(lines):
