@@ -152,7 +152,7 @@ def test_an_unfinished_newest_step_is_passed_over_and_named(tmp_path: Path) -> N
         (["mp_rank_00_model_states.pt"], "mp_rank_00_model_states.pt", BadRequest, "its directory"),
         (["pytorch_model_fsdp_0/__0_0.distcp"], "", BadFile, "was not finished"),
         (["step-1/.metadata", "checkpoint-2/.metadata"], "", BadRequest, "of 2 kinds"),
-        (["a.txt"], "a.txt", BadFile, "no checkpoint"),
+        (["a.txt"], "a.txt", BadFile, "is not a checkpoint"),
         ([".metadata"], ".metadata", BadRequest, "name its directory"),
         (["a/.metadata", "b/.metadata"], "", BadRequest, "name a or b in it"),
     ],
