@@ -82,6 +82,16 @@ def test_a_deepspeed_checkpoint_is_resharded_and_verified(tmp_path: Path) -> Non
     assert isinstance(prepare(tmp_path / "out", tmp_path / "again", world_size=3), Unchanged)
 
 
+@pytest.mark.parametrize("case", ["tensor-parallel-z1-bf16-w4", "pipeline-z1-fp32-w4"])
+def test_every_model_parallel_rank_is_resharded(tmp_path: Path, case: str) -> None:
+    source = DEEPSPEED / case / "checkpoint"
+    conversion = prepare(source, tmp_path / "out", world_size=8)
+    assert isinstance(conversion, Conversion)
+    assert conversion.target.dropped == ()
+    perform(conversion, budget=Budget(), overwrite=False, verify=True)
+    assert contents(formats.read(tmp_path / "out")) == contents(formats.read(source))
+
+
 def test_settings_that_the_next_run_needs_are_said(tmp_path: Path) -> None:
     saved = DEEPSPEED / "z2-fp32-w4-round-robin" / "checkpoint"
     conversion = prepare(saved, tmp_path / "out", world_size=3)

@@ -265,6 +265,8 @@ class Target:
     reader finds them, and no copy fills them. `sources` are tensors of the source under names that
     only this target has for them, such as the 16-bit weights that are cast from masters.
     `unlisted` are tensors of the target that its reader does not name, because they repeat others.
+    `spelled` has the keys of a tensor of the source in the target, where they are not its own: each
+    model-parallel rank has a part of it.
     `read_back` reads the output; None: its format's reader does.
     """
 
@@ -276,4 +278,5 @@ class Target:
     sources: Mapping[Key, Tensor] = field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
     unlisted: frozenset[Key] = frozenset()
+    spelled: Mapping[Key, tuple[Key, ...]] = field(default_factory=dict)
     read_back: Callable[[Path], Checkpoint] | None = None

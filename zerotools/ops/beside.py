@@ -26,12 +26,13 @@ def unlisted(source: Checkpoint, scalars: Container[Key], target: Target) -> lis
     Raises:
         Unsupported: it is a weight.
     """
-    held = {(key.name, _weight(key.role)) for key in (*target.checkpoint.tensors, *target.carried)}
+    held = {_as_weight(key) for key in (*target.checkpoint.tensors, *target.carried)}
     said = {dropped.what for dropped in target.dropped}
     said |= {LOOSE} if "client" in said else set()
     lost: dict[str, list[str]] = {}
     for key in (key for key in source.tensors if key not in scalars):
-        if key.role not in said and (key.name, _weight(key.role)) not in held:
+        there = target.spelled.get(key, (key,))
+        if key.role not in said and any(_as_weight(each) not in held for each in there):
             lost.setdefault(key.role, []).append(key.name)
     for role in WEIGHTS:
         if role in lost:
@@ -45,8 +46,8 @@ def unlisted(source: Checkpoint, scalars: Container[Key], target: Target) -> lis
     ]
 
 
-def _weight(role: str) -> str:
-    return "param" if role == "buffer" else role
+def _as_weight(key: Key) -> Key:
+    return Key(key.name, "param") if key.role == "buffer" else key
 
 
 def left_behind(source: Checkpoint, target: Target) -> tuple[list[Dropped], list[str]]:

@@ -78,6 +78,7 @@ def lay_out(
         sources={key: tensor for each in laid for key, tensor in each.files.sources.items()},
         dropped=_dropped(source, first.wanted),
         unlisted=unlisted_keys(checkpoint.tensors),
+        spelled=_spelled(columns),
         read_back=partial(_read_back, len(columns)),
     )
 
@@ -169,6 +170,15 @@ def _apart(files: Files, mp: int, column: Column) -> Files:
             for tensors in (files.tensors, files.carried, sources)
         ),
     )
+
+
+def _spelled(columns: Sequence[Column]) -> dict[Key, tuple[Key, ...]]:
+    """Each tensor's keys in the output, which keeps several model-parallel ranks apart."""
+    found: dict[Key, tuple[Key, ...]] = {}
+    for mp, column in enumerate(columns if len(columns) > 1 else ()):
+        for key in column.tensors:
+            found[key] = (*found.get(key, ()), _of_rank(mp, key))
+    return found
 
 
 def _of_rank(mp: int, key: Key) -> Key:
