@@ -1,6 +1,6 @@
 """.zerotools-output.json: what a command wrote into its output, so that it may replace that later.
 
-    {"schema": "zerotools.output/1", "command": "consolidate", "version": "0.1.0",
+    {"schema": "zerotools.output/1", "command": "consolidate", "version": "0.2.0",
      "files": {"model.safetensors": {"size": 123, "mtime_ns": 456}}}
 
 An output is replaced only if the same command wrote everything in it, and nobody changed it since:
