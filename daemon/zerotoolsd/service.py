@@ -63,7 +63,8 @@ class JobView:
     `reason` says why it waits, what it does before its first step, or why it ended; `progress` is
     the last step's datagram; `phase`, of a job whose ranks run, is `{"doing", "since",
     "last_progress", "quiet", "last_line"}`; `latest_checkpoint` is `{"step": int, "path": str}`;
-    `stage` is None for a program of the user's own; `spec` has its `env` values blanked.
+    `stage` is None for a program of the user's own; `spec` has its `env` values blanked;
+    `set_keys` are the dotted keys that its author set, None of a job of the first version.
     """
 
     id: int
@@ -83,6 +84,7 @@ class JobView:
     progress: Mapping[str, Any] | None
     phase: Mapping[str, Any] | None = None
     spec: Mapping[str, Any]
+    set_keys: tuple[str, ...] | None = None
 
     @property
     def attempt(self) -> AttemptView | None:

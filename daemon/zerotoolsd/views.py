@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from zerotools.jobs import states
-from zerotools.jobs.parse import job_to_dict
+from zerotools.jobs.parse import job_to_dict, keys_set
 from zerotools.jobs.spec import JobSpec
 from zerotoolsd import told
 from zerotoolsd.phases import phase_of
@@ -52,7 +53,17 @@ def job_view(
         progress=progress,
         phase=_phase(job, attempts, known, quiet_seconds),
         spec={} if spec is None else _without_secrets(spec),
+        set_keys=_set_keys(job),
     )
+
+
+def _set_keys(job: JobRow) -> tuple[str, ...] | None:
+    if job.given_text is None:
+        return None
+    try:
+        return tuple(keys_set(json.loads(job.given_text)))
+    except (ValueError, RecursionError):
+        return None
 
 
 def bare_view(job: JobRow, why: str) -> JobView:

@@ -73,6 +73,11 @@ def test_what_was_set_is_shown_and_the_defaults_where_asked_for(
     assert "train.batch_size" in shown
     assert "train.betas" not in shown
     assert "train.betas" in zerotools("show", "1", "--spec").out
+    service.change(1, set_keys=("train.betas", "env.TOKEN"))
+    shown = zerotools("show", "1").out
+    assert ("train.betas" in shown, "env.TOKEN" in shown, "train.steps" in shown) == (
+        *(True, True, False),
+    )
 
 
 def test_at_80_columns_why_attempts_ended_stands_whole_below_them(

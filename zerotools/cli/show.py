@@ -116,7 +116,7 @@ def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str
             "",
             *render.table_and_remarks(ATTEMPT_HEADERS, rows, right=right, columns=columns),
         ]
-    spec = job["spec"] if whole_spec else set_keys(job["spec"])
+    spec = job["spec"] if whole_spec else set_part(job)
     lines += ["", "job file" if whole_spec else "job file (its defaults: --spec)"]
     return lines + render.fields(flatten(spec), indent=2)
 
@@ -177,23 +177,29 @@ def _exit(attempt: Mapping[str, Any]) -> str:
     return render.UNKNOWN if attempt["exit_code"] is None else str(attempt["exit_code"])
 
 
-def set_keys(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a job file whose values are not the defaults, and those that this version does
-    not know."""
+def set_part(job: Job) -> dict[str, Any]:
+    """What of a job file its author set. Of a job whose daemon does not say that: the keys whose
+    values are not the defaults, and those that this version does not know."""
     from zerotools.jobs.imports.jobkeys import default_of, job_keys
 
     known = job_keys()
+    told = job.get("set_keys")
+
+    def is_set(key: str, value: object) -> bool:
+        if told is not None:
+            return key in told
+        return key not in known or value not in (plain(default_of(key)), {})
 
     def kept(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for name, value in tree.items():
             key = f"{prefix}{name}"
-            if isinstance(value, Mapping) and key not in known:
+            if isinstance(value, Mapping) and (key not in known or told is not None):
                 if inner := dict(kept(value, f"{key}.")):
                     yield name, inner
-            elif key not in known or value not in (plain(default_of(key)), {}):
+            elif is_set(key, value):
                 yield name, value
 
-    return dict(kept(spec, ""))
+    return dict(kept(job["spec"], ""))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

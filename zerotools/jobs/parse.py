@@ -97,6 +97,15 @@ def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def keys_set(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys that the tables of a job's `tree` set: `train.steps`, `env.HOME`."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from keys_set(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
 def read_tree(text: str, *, source: str) -> dict[str, Any]:
     """The values in a job file's `text`, unchecked. Raises BadRequest."""
     try:
