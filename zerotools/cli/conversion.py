@@ -15,6 +15,7 @@ from zerotools.cli.bar import progress
 from zerotools.cli.messages import say
 from zerotools.cli.quantities import ByteSize
 from zerotools.cli.render import duration, print_json, size
+from zerotools.core.counts import counted
 from zerotools.io.staging import partial_of
 from zerotools.ops.conversion import Conversion, Unchanged, check_output, perform, prove
 from zerotools.ops.execute import Report
@@ -111,9 +112,10 @@ def carry_out(
     _print_notes(conversion)
     _print_losses(report)
     took = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
-    files = "1 file" if report.files == 1 else f"{report.files} files"
+    files = counted(report.files, "file")
+    tensors = counted(len(conversion.target.checkpoint.tensors), "tensor")
     click.echo(
-        f"wrote {conversion.destination}: {len(conversion.target.checkpoint.tensors)} tensors, "
+        f"wrote {conversion.destination}: {tensors}, "
         f"{size(conversion.bytes_to_write)} in {files}, {took}"
         + (f"; {len(report.resumed)} of them were complete before" if report.resumed else "")
         + ("; verified against the source" if how.verify else "")
@@ -134,8 +136,8 @@ def say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
         )
         return
     click.echo(
-        f"{path} is already laid out like that for {unchanged.world_size} ranks; nothing was "
-        "written (--force rewrites it)"
+        f"{path} is already laid out like that for "
+        f"{counted(unchanged.world_size, 'rank')}; nothing was written (--force rewrites it)"
     )
 
 
@@ -149,7 +151,7 @@ def _show_plan(conversion: Conversion, limits: Budget, *, as_json: bool) -> None
     for name, file in conversion.target.files.items():
         click.echo(f"  {name}  {size(file.size)}")
     click.echo(
-        f"{len(conversion.target.checkpoint.tensors)} tensors; "
+        f"{counted(len(conversion.target.checkpoint.tensors), 'tensor')}; "
         f"read {size(conversion.bytes_to_read)}, write {size(conversion.bytes_to_write)}; "
         f"at most {size(limits.most_memory)} of buffers"
     )
@@ -208,7 +210,9 @@ def _print_losses(report: Report) -> None:
     lines = []
     for key, lost in report.losses.items():
         if lost.overflowed:
-            lines.append(f"{key}: {lost.overflowed} values up to {lost.largest:g} became infinite")
+            lines.append(
+                f"{key}: {counted(lost.overflowed, 'value')} up to {lost.largest:g} became infinite"
+            )
         if lost.nans or lost.infinities:
             lines.append(f"{key} holds {lost.nans} NaN and {lost.infinities} infinite values")
     for line in lines[:MOST_LOSSES]:

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from zerotools.cli import render
 from zerotools.cli.style import paint
+from zerotools.core.counts import counted
 from zerotools.jobs import states
 from zerotools.jobs.checkpointspec import EXPORT
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
@@ -76,10 +77,10 @@ def plan(job: Job) -> str:
     steps = job["spec"].get("train", {}).get("steps")
     count = job["world_size"]
     where = "GPU" if job["device"] == "cuda" else "CPU"
-    parts = [f"{count} rank{'s' if count != 1 else ''} on {where}"]
+    parts = [f"{counted(count, 'rank')} on {where}"]
     parts.append(_what(job) if job["stage"] is None else f"ZeRO stage {job['stage']}")
     if steps is not None:
-        parts.append(f"{steps} steps")
+        parts.append(counted(steps, "step"))
     return ", ".join(parts)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile
 from zerotools.core.layout import Placed, moved
 from zerotools.formats.dcp.jobcheckpoint import RECORD, read_record
@@ -85,8 +86,8 @@ def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> Merged | None:
         lambda: _summed(checkpoint, list(merges.values()), scale, scratch),
         size,
         folder,
-        f"{len(merges)} weights have their adapters added, {scale:g} times; the sums take {size} "
-        "bytes beside the output while it is written",
+        f"{counted(len(merges), 'weight')} have their adapters added, {scale:g} times; the sums "
+        f"take {size} bytes beside the output while it is written",
     )
 
 

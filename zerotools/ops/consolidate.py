@@ -9,6 +9,7 @@ from pathlib import Path
 from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.io.sources import recording
@@ -201,7 +202,7 @@ def refuse_overflow(report: Report, advice: str = OVERFLOW_ADVICE) -> None:
     if not lost:
         return
     worst = "; ".join(
-        f"{key}: {losses.overflowed} values up to {losses.largest:g}"
+        f"{key}: {counted(losses.overflowed, 'value')} up to {losses.largest:g}"
         for key, losses in list(lost.items())[:10]
     )
     more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""

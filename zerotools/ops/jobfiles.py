@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.counts import counted
 from zerotools.formats.dcp.jobcheckpoint import RECORD, read_record, rng_name
 from zerotools.formats.dcp.jobrecord import record_to_json
 from zerotools.io.manifest import MANIFEST, write_manifest
@@ -34,8 +35,8 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
     if not same:
         notes = (
             *notes,
-            f"the random number state of {before.world_size} ranks is not carried over: the run "
-            f"seeds {world_size} afresh from its seed and step",
+            f"the random number state of {counted(before.world_size, 'rank')} is not carried over: "
+            f"the run seeds {world_size} afresh from its seed and step",
         )
     return replace(
         target,

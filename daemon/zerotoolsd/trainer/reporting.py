@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from zerotools.core.counts import counted
 from zerotools.core.pace import Pace
 from zerotools.formats.dcp.jobrecord import JobRecord
 from zerotools.io.metrics import Metrics
@@ -135,7 +136,8 @@ class Reporter:
         perplexity = "too large" if found.perplexity is None else f"{found.perplexity:.4f}"
         self.say(
             f"evaluated step {step}: loss {found.loss:.4f}  perplexity {perplexity}  "
-            f"({found.sequences} sequences, {found.tokens} tokens, {found.seconds:.2f} s)"
+            f"({counted(found.sequences, 'sequence')}, {found.tokens} tokens, "
+            f"{found.seconds:.2f} s)"
         )
         if predicted is not None:
             self.say(f"predicted step {step}: {predicted}")

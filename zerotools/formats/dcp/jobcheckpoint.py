@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.jobrecord import (
     RECORD,
@@ -129,7 +130,7 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
         if missing:
             raise BadFile(
                 f"{directory / missing[0]} is missing and {RECORD} promises the random number "
-                f"state of {record.world_size} ranks"
+                f"state of {counted(record.world_size, 'rank')}"
             )
     return record
 

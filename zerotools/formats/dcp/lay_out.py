@@ -18,6 +18,7 @@ from zerotools.core.checkpoint import (
     Target,
     Tensor,
 )
+from zerotools.core.counts import counted
 from zerotools.core.dropping import lost_attributes
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.directories import DIRECTORIES, TIED, is_shard, lay_out_each
@@ -105,8 +106,8 @@ def _seal(directory: Path) -> None:
 
 def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
     return (
-        f"the random number state of {job.world_size} ranks is not carried over: the run seeds "
-        f"{world_size} afresh from its seed and step",
+        f"the random number state of {counted(job.world_size, 'rank')} is not carried over: the "
+        f"run seeds {world_size} afresh from its seed and step",
     )
 
 

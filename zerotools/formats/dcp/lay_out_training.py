@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Origin, Target, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Scalar, TrainingState
@@ -234,7 +235,7 @@ def _dropped(source: Checkpoint, training: TrainingState, groups: Groups) -> Ite
         yield Dropped("client", "what the training program saved of its own")
     job = source.origin.details.get("job")
     if isinstance(job, JobRecord) and job.rng == RNG_PER_RANK:
-        yield Dropped("random state", f"it is that of {job.world_size} ranks")
+        yield Dropped("random state", f"it is that of {counted(job.world_size, 'rank')}")
 
 
 def _is_said(training: TrainingState) -> bool:

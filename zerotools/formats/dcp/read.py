@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.dropping import ATTRIBUTES
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.directories import (
@@ -228,7 +229,7 @@ def _origin(
             details=details,
         )
     ranks = {match[1] for _, item in metadata.items if (match := _DATA_FILE.fullmatch(item.file))}
-    count = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    count = counted(len(ranks), "rank")
     notes = (f"{count}, counted from the names of the data files",) if ranks else ()
     return Origin(
         "dcp",

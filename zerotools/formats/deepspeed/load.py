@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.agreement import (
@@ -108,11 +109,13 @@ def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard 
 
 
 def _left_over(directory: Path, name: str, size: int) -> Problem:
-    return Problem(f"{directory / name} is left over from a run of more than {size} ranks", name)
+    return Problem(
+        f"{directory / name} is left over from a run of more than {counted(size, 'rank')}", name
+    )
 
 
 def _missing(directory: Path, name: str, size: int) -> Problem:
-    return Problem(f"{directory / name} is missing; the run had {size} ranks", name)
+    return Problem(f"{directory / name} is missing; the run had {counted(size, 'rank')}", name)
 
 
 def _data_parallel_size(model: ModelStates, shard: Shard, ranks: Sequence[int]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.safetensors.choose import choose
 from zerotools.formats.safetensors.header import Header, read_header
@@ -67,7 +68,10 @@ def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Check
     numbers = shards(headers)
     beside = root / HF_METADATA
     origin = _origin(path, headers)
-    notes = (f"{len(numbers) or len(headers)} shards, counted from the names of the files", NOTE)
+    notes = (
+        f"{counted(len(numbers) or len(headers), 'shard')}, counted from the names of the files",
+        NOTE,
+    )
     return Checkpoint(
         root=root,
         tensors=tensors,

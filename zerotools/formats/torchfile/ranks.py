@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Origin, Problem
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torchfile.contents import FORMAT, NUMBERED, Opened, keyed, open_file
 from zerotools.formats.torchfile.merge import aliases, merge
@@ -135,13 +136,15 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
     missing = (rank for rank in range(size) if rank not in group.files)
     for rank in islice(missing, _MOST_NAMED):
         name = group.name_of(rank)
-        yield Problem(f"{path / name} is missing; the run had {size} ranks", name)
+        yield Problem(f"{path / name} is missing; the run had {counted(size, 'rank')}", name)
     if size - present > _MOST_NAMED:
-        yield Problem(f"{path} lacks the files of {size - present} of {size} ranks")
+        yield Problem(f"{path} lacks the files of {size - present} of {counted(size, 'rank')}")
     for rank in sorted(group.files):
         if rank >= size:
             name = group.files[rank]
-            yield Problem(f"{path / name} is left over from a run of more than {size} ranks", name)
+            yield Problem(
+                f"{path / name} is left over from a run of more than {counted(size, 'rank')}", name
+            )
 
 
 def _misplaced(parts: Sequence[Opened], model: RankGroup) -> Iterable[Problem]:
@@ -156,7 +159,11 @@ def _misplaced(parts: Sequence[Opened], model: RankGroup) -> Iterable[Problem]:
 
 def _notes(model: RankGroup, parts: Sequence[Opened], said: str | None) -> tuple[str, ...]:
     kinds = sorted({p.kind for _, contents in parts for p in contents.all() if p.kind})
-    notes = [f"{'s and '.join(kinds)}s in {len(model.files)} files, one per rank"] if kinds else []
+    notes = (
+        [f"{'s and '.join(kinds)}s in {counted(len(model.files), 'file')}, one per rank"]
+        if kinds
+        else []
+    )
     return (*notes, *([said] if said else []))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.jobrecord import DataRecord
 from zerotools.jobs.rules_data import BYTES, kind_of, patterns_of, tokenizer_of
@@ -163,7 +164,7 @@ def _open_examples(files: _Files) -> _Opened:
 
     count, vocabulary, found = files.group.decided_by_rank_zero(survey)
     pool = Examples(files.ids, encoder_decoder=files.reader.encoder_decoder)
-    note = f"{files.key}: {found.count} examples of {found.tokens} tokens"
+    note = f"{files.key}: {counted(found.count, 'example')} of {found.tokens} tokens"
     if found.empty:
         note += f"; {found.empty} more without a prompt or a response are left out"
     record = DataRecord(files=count, tokens=found.tokens)
