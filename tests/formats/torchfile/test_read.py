@@ -90,6 +90,23 @@ def test_a_tensor_beside_a_section_called_model_is_part_of_the_same_dict(tmp_pat
     assert names(save(tmp_path / "a.pt", {"model": {"w": W}, "b": W})) == ["model.w", "b"]
 
 
+@pytest.mark.parametrize(
+    "beside", [{"loss": np.array(0.5)}, {"rng": np.zeros(16, np.uint8), "step": np.array(3)}]
+)
+def test_a_loss_or_a_generator_s_state_beside_a_model_is_not_a_weight(
+    tmp_path: Path, beside: dict[str, Any]
+) -> None:
+    found = save(tmp_path / "a.pt", {"model_state_dict": {"w": W}, **beside})
+    assert names(found) == ["w", *(f"{name} (state)" for name in beside)]
+    said = f"tensors beside them are not weights: {', '.join(sorted(beside))}"
+    assert found.origin.notes[-1] == said
+
+
+def test_what_lies_beside_model_and_optimizer_is_not_a_weight(tmp_path: Path) -> None:
+    tree = {**_training([{"params": [0, 1]}], {0: 2 * W}), "losses": W[0]}
+    assert "losses (state)" in names(save(tmp_path / "a.pt", tree))
+
+
 def _training(groups: list[dict[str, Any]], moments: dict[int, Any]) -> dict[str, Any]:
     state = {n: {"exp_avg": value, "step": 7} for n, value in moments.items()}
     optimizer = {"state": state, "param_groups": groups}

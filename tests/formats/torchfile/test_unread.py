@@ -105,6 +105,16 @@ def test_what_lies_beside_the_weights_hinders_nobody(tmp_path: Path) -> None:
     assert set(formats.read(tmp_path / "a.pt").tensors) == {Key("w", "param")}
 
 
+def test_numpy_s_random_state_beside_torch_s_hinders_nobody(tmp_path: Path) -> None:
+    state = ("MT19937", numpy_array("<u4"), 624, 0, 0.0)
+    tree = {"model": {"w": torch.ones(2)}, "torch": torch.get_rng_state(), "numpy": state}
+    torch.save(tree, tmp_path / "a.pt")
+    assert set(formats.read(tmp_path / "a.pt").tensors) == {
+        Key("w", "param"),
+        Key("torch", "state"),
+    }
+
+
 def test_an_optimizer_with_a_sparse_moment(tmp_path: Path) -> None:
     state = {"state": {0: {"m": torch.eye(2).to_sparse()}}, "param_groups": [{"params": [0]}]}
     torch.save({"model": {"w": torch.ones(2)}, "optimizer": state}, tmp_path / "a.pt")

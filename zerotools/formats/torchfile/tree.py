@@ -65,7 +65,7 @@ def take_apart(tree: Any) -> Contents:
         taken.refuse_unread()
         return taken.contents
     optimizers = [key for key, value in tree.items() if _optimizer(value) is not None]
-    wrapper = taken.contents.wrapper = _wrapper(tree, taken)
+    wrapper = taken.contents.wrapper = _wrapper(tree, taken, trained=bool(optimizers))
     for key, value in tree.items():
         if optimizers == [key]:
             taken.optimizer(_optimizer(value) or {})
@@ -94,13 +94,18 @@ def _optimizer(value: Any) -> dict[Any, Any] | None:
     return value if _is_optimizer(value) else None
 
 
-def _wrapper(tree: Mapping[Any, Any], taken: _Taken) -> str | None:
-    if any(pieces_of(value) is not None for value in tree.values()):
-        return None
+def _wrapper(tree: Mapping[Any, Any], taken: _Taken, *, trained: bool) -> str | None:
+    """Where the weights lie. A weight beside it means that it is a part of a larger model; a loss,
+    a counter or the state of a generator does not, nor anything in a file that trains on."""
     for name in WRAPPERS:
         if isinstance(tree.get(name), dict) and taken.holds_tensors(tree[name]):
-            return name
+            return name if trained or not any(map(_is_weight, tree.values())) else None
     return None
+
+
+def _is_weight(value: Any) -> bool:
+    pieces = pieces_of(value)
+    return pieces is not None and pieces.dtype.is_float and bool(pieces.shape)
 
 
 class _Taken:
