@@ -11,11 +11,15 @@ import pytest
 
 from tests.formats.deepspeed.damaging import ALL, copied, problems_of, refusals
 from tests.formats.deepspeed.test_versions import rewrite
+from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import Unsupported
 from zerotools.formats import read
+from zerotools.formats.deepspeed.agreement import saved_as
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.torchfile import TorchFile
-from zerotools.ops import consolidate
+from zerotools.ops import consolidate, reshard
+from zerotools.ops.conversion import Conversion, perform
+from zerotools.ops.tiles import Budget
 
 CASES = ["z1-bf16-w4", "z2-fp32-w2", "z3-bf16-w2", "bf16-optimizer-w2", "z2-fp32-w2-elastic"]
 
@@ -79,6 +83,24 @@ def test_other_names_of_the_folder_are_not_damage(folder: bytes, tmp_path: Path)
     path = tag / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
     assert refolded(path, folder)
     assert problems_of(tag) == []
+
+
+@pytest.mark.parametrize("case", ["z2-bf16-w2", "z2-fp32-w2", "z3-bf16-w2"])
+def test_swapped_files_of_what_zerotools_wrote(case: str, tmp_path: Path) -> None:
+    """Its archives have the folder that torch gives them, which says whose they are."""
+    made = reshard.prepare(DEEPSPEED / case / "checkpoint", tmp_path / "three", world_size=3)
+    assert isinstance(made, Conversion)
+    perform(made, budget=Budget(), overwrite=False)
+    (tag,) = (path for path in (tmp_path / "three").iterdir() if path.is_dir())
+    assert problems_of(tag) == []
+    for file in tag.iterdir():
+        assert saved_as(TorchFile.open(tag, file.name)) == file.stem
+    for pattern in ("*rank_[12]_*_optim_*", "zero_pp_rank_[01]_*_model_*"):
+        pair = sorted(tag.glob(pattern))
+        for file, content in zip(pair, [file.read_bytes() for file in reversed(pair)], strict=True):
+            file.write_bytes(content)
+        assert not pair or any(f"was saved as {pair[0].stem}.pt" in p for p in problems_of(tag))
+        assert refusals(tag, tmp_path / "out", 6).keys() == ALL
 
 
 def refolded(path: Path, folder: bytes) -> bool:

@@ -18,7 +18,7 @@ from zerotools.formats.deepspeed.experts import Placement
 from zerotools.formats.deepspeed.flat import Vector
 from zerotools.formats.deepspeed.geometry import Geometry, Held, held, partition_of
 from zerotools.formats.deepspeed.order import flat_order, paddings_of
-from zerotools.formats.deepspeed.output import Files, Output, carried_tensors, new_vector
+from zerotools.formats.deepspeed.output import Draft, Files, carried_tensors, new_vector
 from zerotools.formats.deepspeed.shards import BF16_OPTIMIZER
 from zerotools.formats.deepspeed.units import (
     Place,
@@ -49,7 +49,7 @@ def lay_out_flat(
     units = _units(blueprint, wanted)
     scalars = scalars_of(units)
     contents = [held(unit.geometry) for unit in units]
-    model = _model_file(blueprint, units, wanted.ranks)
+    model = _model_file(blueprint, units, wanted.ranks).at(model_name)
     plans = {model_name: model.plan({})}
     vectors: dict[Place, list[Vector]] = {}
     outputs = []
@@ -59,9 +59,9 @@ def lay_out_flat(
             content[_part_of(unit, rank)] for unit, content in zip(units, contents, strict=True)
         ]
         tree = _tree(blueprint, units, scalars, rank, made, here)
-        output = Output.of(
+        output = Draft.of(
             tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers
-        )
+        ).at(name)
         gaps = {
             tensor.storage.key: _clipped(here[number], tensor.shape[0])
             for (number, _), tensor in made.items()
@@ -107,12 +107,12 @@ def _part_of(unit: Unit, rank: int) -> int:
 _EMPTY = Part("", {}, {"param": FLOAT32}, None, {})
 
 
-def _model_file(blueprint: Blueprint, units: Sequence[Unit], ranks: int) -> Output:
+def _model_file(blueprint: Blueprint, units: Sequence[Unit], ranks: int) -> Draft:
     shapes = [
         Ordered({name: blueprint.shapes[name] for name in unit.geometry.shapes}) for unit in units
     ]
     tree = {**blueprint.model, "dp_world_size": ranks, "param_shapes": shapes}
-    return Output.of(tree, blueprint.model_file, blueprint.weights.values())
+    return Draft.of(tree, blueprint.model_file, blueprint.weights.values())
 
 
 def _made(blueprint: Blueprint, units: Sequence[Unit], rank: int) -> dict[Place, StoredTensor]:

@@ -17,6 +17,7 @@ from zerotools.formats.deepspeed.blueprint import STATE, Blueprint
 from zerotools.formats.deepspeed.geometry import Geometry, held
 from zerotools.formats.deepspeed.output import (
     REPEATED,
+    Draft,
     Files,
     Output,
     carried_tensors,
@@ -53,20 +54,22 @@ def lay_out_sliced(
     }
     scalars = scalars_of(units)
     tree = _tree(blueprint, grouped, wanted.ranks, made, {**made, **scalars.found})
-    output = Output.of(tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers)
+    draft = Draft.of(tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers)
+    outputs = [draft.at(name) for name in names]
     layouts = {tensor.storage.key: units[number].geometry for (number, _), tensor in made.items()}
-    plans = _plans([output] * wanted.ranks, names, layouts)
+    plans = _plans(outputs, names, layouts)
     tensors = {
         Key(name, role): tensor
         for (number, role), vector in made.items()
         for name, tensor in units[number].geometry.tensors(
-            vector.dtype, [output.vector(file, vector) for file in names]
+            vector.dtype,
+            [out.vector(file, vector) for out, file in zip(outputs, names, strict=True)],
         )
     }
     models, others = _model_files(blueprint, wanted.ranks, units, model_names, plans)
     tensors |= others
     repeated = _repeated(blueprint, models, model_names)
-    small = dict(placed_scalars(units, scalars, [output], names))
+    small = dict(placed_scalars(units, scalars, outputs, names))
     carried = carried_tensors(blueprint.held, {**tensors, **small}, {model_names[0]: models[0]})
     sources = {key: blueprint.sources[of] for key, (of, _) in repeated.items()}
     tensors |= {key: tensor for key, (_, tensor) in repeated.items()}
@@ -146,12 +149,13 @@ def _model_files(
     if made:
         tree["frozen_param_fragments"] = Ordered(made)
     filled = [*made.values(), *blueprint.weights.values()]
-    first = Output.of(tree, blueprint.model_file, filled)
+    first = Draft.of(tree, blueprint.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
         # Only the first rank of a run lists tied weights.
         others = {**tree, "shared_params": {}} if tree.get("shared_params") else tree
-        outputs += [Output.of(others, blueprint.model_file, filled)] * (ranks - 1)
+        draft = Draft.of(others, blueprint.model_file, filled)
+        outputs += [draft.at(name) for name in names[1:]]
     plans |= _plans(
         outputs, names, {made[name].storage.key: layout for name, layout in layouts.items()}
     )

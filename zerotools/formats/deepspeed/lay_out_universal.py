@@ -34,7 +34,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.find import LATEST
 from zerotools.formats.deepspeed.fresh import schedule_of
-from zerotools.formats.deepspeed.output import Output
+from zerotools.formats.deepspeed.output import Draft, Output
 from zerotools.formats.deepspeed.read import read
 from zerotools.formats.deepspeed.recast import stored as new_tensor
 from zerotools.formats.deepspeed.surroundings import around
@@ -80,7 +80,7 @@ class _Files:
     ) -> None:
         """A file with tensors to be copied, `made`; those of `known` bytes; those of `source`."""
         file = f"{self.tag}/{name}"
-        output = Output.of(tree, source, made.values(), known=known)
+        output = Draft.of(tree, source, made.values(), known=known).at(file)
         self.plans[file] = output.plan({})
         self.tensors |= {key: _placed(output, file, stored) for key, stored in made.items()}
 
@@ -90,7 +90,8 @@ class _Files:
         """A file of one tensor: of `known` bytes, or zeros."""
         file = f"{self.tag}/{name}"
         data = {} if known is None else {_NEW: known}
-        output = Output.of(tree, None, [stored] if known is None else [], known=data)
+        made = [stored] if known is None else []
+        output = Draft.of(tree, None, made, known=data).at(file)
         whole = [(0, stored.storage.numel)] if known is None and stored.storage.numel else []
         self.plans[file] = output.plan({_NEW: whole} if whole else {})
         self.carried[key] = _placed(output, file, stored)

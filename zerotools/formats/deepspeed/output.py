@@ -7,8 +7,9 @@ byte and with the CRC-32 that the source's zip has for them, so that damage stay
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
@@ -43,14 +44,17 @@ def new_vector(key: str, dtype: DType, numel: int, *, requires_grad: bool = Fals
 
 
 @dataclass(frozen=True)
-class Output:
-    """The layout of a file; ranks whose trees are equal share one, and differ in their padding.
+class Draft:
+    """What goes into a file, whatever its name; ranks whose trees are equal share one.
 
-    `offsets` say where each storage begins, by its key in the tree.
+    `storages` are those of the pickle by number, and `origins` where the bytes of each come from.
     """
 
-    base: FilePlan
-    offsets: Mapping[str, int]
+    pickle: bytes
+    storages: Sequence[Storage]
+    origins: Sequence[Storage]
+    crcs: Mapping[int, int]
+    data: Mapping[int, bytes]
     source: TorchFile | None
     made: Mapping[str, StoredTensor]
     kept: Mapping[str, Storage]
@@ -63,42 +67,64 @@ class Output:
         made: Iterable[StoredTensor],
         copies: Mapping[str, Storage] = MappingProxyType({}),
         known: Mapping[str, bytes] = MappingProxyType({}),
-    ) -> Output:
-        """Lay out `tree`, whose storages are those of `made` and of `source`, and copies: `copies`
+    ) -> Draft:
+        """Those of `tree`, whose storages are those of `made` and of `source`, and copies: `copies`
         has the storage of the source by the key of its copy. `known` are the bytes of storages
         that are in no file."""
         new = {tensor.storage.key: tensor for tensor in made}
         records = source.records if source is not None else {}
         pickle, storages = dumps_renumbered(tree)
-        sources = [copies.get(storage.key, storage) for storage in storages]
+        origins = [copies.get(storage.key, storage) for storage in storages]
         crcs = {
             number: records[f"data/{storage.key}"].crc
-            for number, storage in enumerate(sources)
+            for number, storage in enumerate(origins)
             if storage.key not in new and f"data/{storage.key}" in records
         }
-        data = {number: known[each.key] for number, each in enumerate(sources) if each.key in known}
+        data = {number: known[each.key] for number, each in enumerate(origins) if each.key in known}
         crcs |= {number: crc32(each) for number, each in data.items()}
-        layout = archives.lay_out(pickle, [storage.nbytes for storage in storages], crcs)
+        kept = {
+            storage.key: storage
+            for storage in storages
+            if storage.nbytes
+            and not (storage.key in new or storage.key in copies or storage.key in known)
+        }
+        return cls(pickle, storages, origins, crcs, data, source, new, kept)
+
+    def at(self, file: str) -> Output:
+        """The layout of the file of that name. Its folder says which file it is, as torch's do:
+        one under another rank's name is found."""
+        sizes = [storage.nbytes for storage in self.storages]
+        folder = PurePosixPath(file).stem
+        layout = archives.lay_out(self.pickle, sizes, self.crcs, folder=folder)
         literals = [Literal(at, each) for at, each in layout.literals]
-        full = [(i, storage) for i, storage in enumerate(storages) if storage.nbytes]
+        full = [(i, storage) for i, storage in enumerate(self.storages) if storage.nbytes]
         offsets, carried, checksums = {}, [], []
         for (number, storage), at in zip(full, layout.payloads, strict=True):
             offsets[storage.key] = at.offset
-            if number in data:
-                literals.append(Literal(at.offset, data[number]))
-            elif storage.key not in new:
-                assert source is not None, f"{storage.key} is in no file"
-                begin = source.payload(sources[number])
-                carried.append(Carried(at.offset, source.path, begin, at.length))
-            if number not in crcs:
+            if number in self.data:
+                literals.append(Literal(at.offset, self.data[number]))
+            elif storage.key not in self.made:
+                assert self.source is not None, f"{storage.key} is in no file"
+                begin = self.source.payload(self.origins[number])
+                carried.append(Carried(at.offset, self.source.path, begin, at.length))
+            if number not in self.crcs:
                 checksums.append(Checksum(at.offset, at.length, at.crc_at))
         plan = FilePlan(layout.length, literals, carried, checksums)
-        kept = {
-            storage.key: storage
-            for _, storage in full
-            if not (storage.key in new or storage.key in copies or storage.key in known)
-        }
-        return cls(plan, offsets, source, new, kept)
+        return Output(plan, offsets, self.source, self.made, self.kept)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The layout of a file, but for the padding of its new vectors.
+
+    `offsets` say where each storage begins, by its key in the tree.
+    """
+
+    base: FilePlan
+    offsets: Mapping[str, int]
+    source: TorchFile | None
+    made: Mapping[str, StoredTensor]
+    kept: Mapping[str, Storage]
 
     def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
         """The file, with the elements of each new vector that are padding: (start, count)."""

@@ -16,8 +16,13 @@ from types import MappingProxyType
 from zlib import crc32
 
 ALIGNMENT = 64
+FOLDER = "archive"
+"""What torch calls the folder in an archive that it writes to an open file. One that it writes to
+a path has the file's name without its ending."""
 _FLAGS = 0x0808
 _FULL = 0xFFFFFFFF
+# The files of a thousand ranks have pickles that are equal: larger ones are not copied.
+_SHARED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +45,18 @@ class Layout:
 
 
 def lay_out(
-    pickle: bytes, storages: Sequence[int], crcs: Mapping[int, int] = MappingProxyType({})
+    pickle: bytes,
+    storages: Sequence[int],
+    crcs: Mapping[int, int] = MappingProxyType({}),
+    *,
+    folder: str = FOLDER,
 ) -> Layout:
     """The archive of one pickle and its storages, number i of `storages[i]` bytes.
 
     `crcs` has the CRC-32 of those whose bytes are known not to change; the others' are to come.
+    `folder` is the directory of all records; layouts of one `pickle` share its bytes.
     """
-    writer = _Writer()
+    writer = _Writer(folder)
     writer.record("data.pkl", pickle)
     writer.record(".format_version", b"1")
     writer.record(".storage_alignment", str(ALIGNMENT).encode())
@@ -58,7 +68,8 @@ def lay_out(
 
 
 class _Writer:
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self._at = 0
         self._text: list[bytes] = []
         self._text_at = 0
@@ -67,9 +78,15 @@ class _Writer:
         self._holes: list[tuple[int, int, int, int]] = []
 
     def record(self, name: str, data: bytes) -> None:
-        self._header(name, len(data), crc32(data))
-        self._write(data)
-        self._descriptor(len(data), crc32(data))
+        crc = crc32(data)
+        self._header(name, len(data), crc)
+        if len(data) < _SHARED:
+            self._write(data)
+        else:
+            self._flush()
+            self._literals.append((self._at, data))
+            self._at = self._text_at = self._at + len(data)
+        self._descriptor(len(data), crc)
 
     def hole(self, name: str, length: int, crc: int) -> None:
         """A record whose bytes come later; an empty one has none to come."""
@@ -96,7 +113,7 @@ class _Writer:
         return Layout(self._at, tuple(self._literals), payloads)
 
     def _header(self, name: str, length: int, crc: int) -> None:
-        full = f"archive/{name}".encode()
+        full = f"{self._folder}/{name}".encode()
         self._entries.append((full, self._at, length, crc))
         wide = struct.pack("<HHQQ", 1, 16, length, length) if length >= _FULL else b""
         size = _FULL if wide else 0
