@@ -60,12 +60,21 @@ def test_a_tied_layer_of_another_stage(tmp_path: Path) -> None:
 
 
 def test_a_shard_twice_whose_archive_has_no_name_of_a_rank(tmp_path: Path) -> None:
-    """As torch names it where it writes to an open file, and as our own outputs have it."""
+    """As torch names it where it writes to an open file."""
     tag = copied("z3-bf16-w2", tmp_path)
     first, second = sorted(tag.glob("*optim_states.pt"))
     refolded(first, b"archive")
     second.write_bytes(first.read_bytes())
     assert any(f"holds what {first.name} holds" in said for said in problems_of(tag))
+
+
+def test_ranks_that_hold_equal_values_are_not_damage(tmp_path: Path) -> None:
+    """Such as those of weights that all began as ones; the archive says whose it is."""
+    tag = copied("z3-bf16-w2", tmp_path)
+    first, second = sorted(tag.glob("*optim_states.pt"))
+    second.write_bytes(first.read_bytes())
+    refolded(second, second.stem.encode())
+    assert problems_of(tag) == []
 
 
 def test_a_tag_without_model_files_is_not_the_model_beside_it(tmp_path: Path) -> None:

@@ -123,8 +123,8 @@ def misnamed(files: Iterable[TorchFile]) -> Iterator[Problem]:
     """Files that were saved under the name of another rank, layer or expert."""
     for file in files:
         folder = saved_as(file)
-        own, saved = identity_of(file.path.name), identity_of(f"{folder}.pt")
-        if folder is not None and own is not None and saved is not None and own != saved:
+        own, saved = identity_of(file.path.name), _said_by(folder)
+        if own is not None and saved is not None and own != saved:
             yield Problem(
                 f"{file.path} was saved as {folder}.pt: it is another rank's or layer's file; put "
                 "the right one there",
@@ -139,11 +139,20 @@ def saved_as(file: TorchFile) -> str | None:
     return None if record is None else record.name.partition("/")[0]
 
 
+def _said_by(folder: str | None) -> tuple[str, ...] | None:
+    return None if folder is None else identity_of(f"{folder}.pt")
+
+
 def doubled(shards: Iterable[Shard | None]) -> Iterator[Problem]:
-    """Ranks whose files hold the very bytes of another's, by the checksums of the archives."""
+    """Ranks whose files hold the very bytes of another's, by the checksums of the archives.
+
+    Only where an archive does not say whose it is: parts of constant values are equal indeed.
+    """
     known: dict[tuple[int, ...], Shard] = {}
     for shard in shards:
         if shard is None or not any(vector.numel for vector in shard.masters):
+            continue
+        if _said_by(saved_as(shard.file)) is not None:
             continue
         crcs = [r.crc for name, r in sorted(shard.file.records.items()) if name.startswith("data/")]
         first = known.setdefault(tuple(crcs), shard) if len(set(crcs)) > 1 else shard
