@@ -11,9 +11,11 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import zerotools
+from tests.formats.deepspeed.damaging import copied
+from tests.formats.deepspeed.test_agreement import poke
 from tests.formats.torchfile.saving import Saved
 from tests.golden_files import GOLDEN, JOB
 from tests.ops.exports import masters, model, noise
@@ -123,6 +125,37 @@ def test_what_cannot_be_cast_or_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_one_of_several_files_is_not_taken_for_a_model(tmp_path: Path, kind: str) -> None:
+    if kind == "safetensors":
+        path = tmp_path / "model-00001-of-00002.safetensors"
+        save_file({"w": np.ones(3, np.float32)}, path)
+    else:
+        made = Saved()
+        path = made.write(
+            tmp_path / "pytorch_model-00001-of-00002.bin",
+            {"w": made.tensor(np.ones(3, np.float32))},
+        )
+    with pytest.raises(zerotools.BadFile, match="is one of the 2 files of a model"):
+        zerotools.load_state_dict(path, framework="numpy")
+    assert zerotools.open(path)["w"].numpy().tolist() == [1, 1, 1]
+
+
+def test_files_of_two_saves_give_no_values(tmp_path: Path) -> None:
+    """As no command writes anything of them."""
+    tag = copied("z3-bf16-w2", tmp_path)
+    first, second = sorted(tag.glob("*optim_states.pt"))
+    shutil.copyfile(first, second)
+    reader = zerotools.open(tag)
+    with pytest.raises(zerotools.BadFile, match="was saved as"):
+        next(iter(reader.values())).numpy()
+    tag = copied("z2-bf16-w2", tmp_path / "other")
+    path = next(tag.glob("*rank_0_*optim_states.pt"))
+    poke(path, "single_partition_of_fp32_groups", b"\0\0\xc8\x42" * 4)
+    with pytest.raises(zerotools.Unsupported, match="is not the bfloat16 of its master"):
+        zerotools.load_state_dict(tag, framework="numpy")
+
+
 def test_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
     truth = masters(JOB)

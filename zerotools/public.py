@@ -61,11 +61,14 @@ class Entry:
         """The values, as `dtype` if one is given; bfloat16 and float8 are types of ml_dtypes.
 
         Raises:
-            BadFile: the tensor is incomplete, or its file damaged.
+            BadFile: the tensor is incomplete, its file damaged, or the checkpoint one of which
+                nothing can be made, such as one with files of two saves.
             Unsupported: no such type, or a cast that is not between floating-point types.
         """
+        from zerotools.ops.conversion import refuse_blocked
         from zerotools.ops.load import load
 
+        refuse_blocked(self._checkpoint)
         return load(self._checkpoint, {self.key: _named(dtype) or self.dtype})[self.key]
 
     def torch(self, dtype: object = None) -> Any:
@@ -158,10 +161,12 @@ def load_state_dict(
         BadRequest: there is nothing at `path`, no tensor of that role, or several models of which
             none is named by `section`.
         BadFile: it is not a checkpoint, or not wholly one.
-        Unsupported: a format or a type that zerotools does not handle.
+        Unsupported: a format or a type that zerotools does not handle, or masters that are not
+            those of the weights beside them.
     """
-    from zerotools.ops.conversion import refuse_blocked
+    from zerotools.ops.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.load import load
+    from zerotools.ops.masters import check_masters
 
     reader = open(path, tag=tag, layout=layout, section=section)
     formats.require_model(reader.checkpoint)
@@ -174,6 +179,9 @@ def load_state_dict(
         entry.key: chosen if chosen is not None and _is_retyped(entry.dtype) else entry.dtype
         for entry in names.values()
     }
+    refuse_damaged_files(reader.checkpoint, wanted)
+    if role == "param":
+        check_masters(reader.checkpoint)
     values: Mapping[Key, Any] = load(reader.checkpoint, wanted)
     if framework == "torch":
         values = {key: _as_torch(array, wanted[key]) for key, array in values.items()}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Stamp, Target
+from zerotools.core.checkpoint import Checkpoint, Key, Stamp, Target
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.cast_torch import cast_for
@@ -26,6 +26,8 @@ from zerotools.ops.plan import plan, prove_plan
 from zerotools.ops.resuming import identity_of
 from zerotools.ops.soundness import verify_source
 from zerotools.ops.tiles import Budget
+
+_FROM_IT = "the output would be made from it: take another checkpoint"
 
 
 @dataclass(frozen=True)
@@ -194,16 +196,23 @@ def refuse_damaged(conversion: Conversion) -> None:
     parts = (part.source for plan in plans for part in plan.carried)
     carried = (*conversion.source.companions.values(), *parts)
     found = next((blamed[path] for path in carried if path in blamed), None)
-    if found is None:
-        files = (
-            chunk.file
-            for key in conversion.target.checkpoint.tensors
-            for chunk in conversion.source.tensors[key].chunks
-            if not chunk.box.is_empty
-        )
-        found = next((problems[file] for file in files if file in problems), None)
     if found is not None:
-        raise BadFile(f"{found.message}; the output would be made from it: take another checkpoint")
+        raise BadFile(f"{found.message}; {_FROM_IT}")
+    refuse_damaged_files(conversion.source, conversion.target.checkpoint.tensors)
+
+
+def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
+    """Refuse to read the tensors `keys` from a file that is known to be damaged.
+
+    Raises:
+        BadFile: a problem of the checkpoint names a file that one of them lies in.
+    """
+    problems = {p.file: p for p in checkpoint.problems if p.file is not None}
+    chunks = (chunk for key in keys if problems for chunk in checkpoint.tensors[key].chunks)
+    files = (chunk.file for chunk in chunks if not chunk.box.is_empty)
+    found = next((problems[file] for file in files if file in problems), None)
+    if found is not None:
+        raise BadFile(f"{found.message}; {_FROM_IT}")
 
 
 def refuse_blocked(checkpoint: Checkpoint) -> None:

@@ -3,7 +3,6 @@ are equal, and that its bytes are those that were saved, as far as anything in i
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,14 +18,13 @@ from zerotools.io.copy import Scratch
 from zerotools.io.files import OpenFiles
 from zerotools.io.manifest import MANIFEST, verify_manifest
 from zerotools.io.sources import Sources
-from zerotools.io.torchzip.directory import Record, payload_of, read_directory
+from zerotools.io.torchzip.directory import check_record, payload_of, read_directory
 from zerotools.io.torchzip.window import Window
 from zerotools.ops.cutting import Boxed, Tile
 from zerotools.ops.fill import fill
 from zerotools.ops.plan import Copy
 from zerotools.ops.tiles import Budget, Workers
 
-_READ_BYTES = 2**20
 _ZIP = b"PK\x03\x04"
 _ADVICE = "take another checkpoint, or leave --verify out to export it as it is"
 
@@ -96,26 +94,7 @@ def _check_archive(window: Window, wanted: Sequence[int]) -> None:
         begin = window.offset + payload_of(window, record)
         first = bisect_left(wanted, begin)
         if first < len(wanted) and wanted[first] < begin + record.length:
-            found = _crc_of(window, record)
-            if found != record.crc and _crc_of(window, records["data.pkl"]) == _said(records):
-                raise BadFile(
-                    f"{window}: its record {record.name!r} has the CRC-32 {found:08x} and the "
-                    f"archive says {record.crc:08x}: its bytes changed since it was saved; "
-                    f"{_ADVICE}"
-                )
-
-
-def _said(records: Mapping[str, Record]) -> int:
-    """The pickle's: torch.serialization.set_crc32_options(False) writes a number that is none, for
-    every record alike."""
-    return records["data.pkl"].crc
-
-
-def _crc_of(window: Window, record: Record) -> int:
-    crc, at = 0, payload_of(window, record)
-    for done in range(0, record.length, _READ_BYTES):
-        crc = zlib.crc32(window.read(at + done, min(_READ_BYTES, record.length - done)), crc)
-    return crc
+            check_record(window, record, _ADVICE)
 
 
 def _compare_replicas(

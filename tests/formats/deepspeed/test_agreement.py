@@ -158,6 +158,20 @@ def test_masters_of_another_save_than_the_weights(case: str, rank: int, tmp_path
     assert all("the files are of two saves" in sentence for sentence in said.values())
 
 
+@pytest.mark.parametrize(
+    ("case", "helps"),
+    [
+        ("z2-bf16-w2", "zerotools consolidate --from weights exports them"),
+        ("z2-fp32-w2", r"save torch\.load\('.*/mp_rank_00_model_states\.pt'\)\['module'\]"),
+    ],
+)
+def test_an_average_that_was_swapped_in_can_be_had(case: str, helps: str, tmp_path: Path) -> None:
+    tag = copied(case, tmp_path)
+    poke(shards(tag)[0], "single_partition_of_fp32_groups", b"\0\0\xc8\x42" * 4)
+    with pytest.raises(Unsupported, match=helps):
+        consolidate.prepare(tag, tmp_path / "out", consolidate.Options())
+
+
 def test_weights_are_exported_where_masters_are_not_asked_for(tmp_path: Path) -> None:
     tag = copied("z2-bf16-w2-sgd", tmp_path)
     poke(shards(tag)[0], "single_partition_of_fp32_groups", b"\0\0\xc8\x42" * 4)

@@ -127,8 +127,17 @@ def _compare(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) ->
                         f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master "
                         f"in {_path(source, master)}: the files are of two saves, or the flat "
                         "vectors do not lie in the order of param_shapes; take another "
-                        "checkpoint, or load it with DeepSpeed and save it again"
+                        "checkpoint, or load it with DeepSpeed and save it again; where the "
+                        "weights differ on purpose, as an average that was swapped in, "
+                        f"{_as_they_are(source, name, weight)}"
                     )
+
+
+def _as_they_are(source: Checkpoint, name: str, weight: Tensor) -> str:
+    if Key(name, "param16") in source.tensors:
+        return "zerotools consolidate --from weights exports them"
+    path = _path(source, weight)
+    return f"save torch.load({str(path)!r})['module'] with torch.save, and export that file"
 
 
 def _path(source: Checkpoint, tensor: Tensor) -> Path:

@@ -28,6 +28,7 @@ _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _LARGEST_DIRECTORY = 2**28
 _READ_BYTES = 2**20
 _TAIL = 1024
+_ANOTHER = "take another copy"
 _HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the bytes
 
 
@@ -119,24 +120,24 @@ def read_record(window: Window, record: Record) -> bytes:
         BadFile: they have another CRC-32 than the directory says.
     """
     data = window.read(payload_of(window, record), record.length)
-    check_crc(window, record, zlib.crc32(data))
+    _check_crc(window, record, zlib.crc32(data), _ANOTHER)
     return data
 
 
-def check_record(window: Window, record: Record) -> None:
-    """Read the record's bytes a piece at a time; raises as `read_record`."""
+def check_record(window: Window, record: Record, advice: str = _ANOTHER) -> None:
+    """Read the record's bytes a piece at a time; raises as `read_record`, with `advice`."""
     crc, begin = 0, payload_of(window, record)
     for at in range(0, record.length, _READ_BYTES):
         crc = zlib.crc32(window.read(begin + at, min(_READ_BYTES, record.length - at)), crc)
-    check_crc(window, record, crc)
+    _check_crc(window, record, crc, advice)
 
 
-def check_crc(window: Window, record: Record, found: int) -> None:
+def _check_crc(window: Window, record: Record, found: int, advice: str) -> None:
     """Refuse a record whose bytes have the CRC-32 `found` and should have another."""
     if record.has_crc and found != record.crc:
         raise BadFile(
             f"{window}: record {record.name!r} has CRC-32 {found:08x} and the zip directory says "
-            f"{record.crc:08x}: its bytes have changed since it was saved; take another copy"
+            f"{record.crc:08x}: its bytes have changed since it was saved; {advice}"
         )
 
 
