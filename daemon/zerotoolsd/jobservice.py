@@ -233,7 +233,10 @@ class EngineService:
         if job.state == states.HELD:
             return self._go_on(job)
         if job.state not in states.TERMINAL:
-            raise Conflict(f"job {job_id} is not over: it is {job.state}")
+            raise Conflict(
+                f"job {job_id} is not over: it is {job.state.replace('_', ' ')}; wait for its end, "
+                "or cancel it"
+            )
         if (
             job.state == states.SUCCEEDED
             and job.spec.engine != "script"

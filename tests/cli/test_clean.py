@@ -90,6 +90,15 @@ def test_a_named_job_that_stays_is_a_refusal(zerotools: Command, jobs: FakeServi
     assert "removed: 1 job, 3.0 MiB" in done.out
 
 
+def test_jobs_are_named_too(zerotools: Command, jobs: FakeService) -> None:
+    jobs.add(state="failed", name="other")
+    assert zerotools("clean", "--dry-run", "other", "1", "1").status == 0
+    assert jobs.cleans[-1].jobs == (4, 1)
+    several = zerotools("clean", "--yes", "tiny")
+    assert several.status == 2
+    assert several.err == "error: jobs 1 2 3 have the name 'tiny'\nhint: give their numbers\n"
+
+
 def test_what_was_agreed_to_and_stays_is_a_refusal(
     zerotools: Command, jobs: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

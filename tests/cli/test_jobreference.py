@@ -78,3 +78,12 @@ def completer(socket: Path) -> Callable[[str], list[str]]:
         return [item.value for item in argument.shell_complete(context, incomplete)]
 
     return offered
+
+
+def test_a_name_with_a_zero_before_it_is_not_a_number(
+    zerotools: Command, jobs: FakeService
+) -> None:
+    jobs.add(state="running", name="002", attempts=(an_attempt(),))
+    assert zerotools("cancel", "002").status == 0
+    assert (jobs.views[2].state, jobs.views[5].state) == ("succeeded", "stopping")
+    assert "no job has the name '0'" in zerotools("show", "0").err

@@ -33,6 +33,23 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
         ("it holds a part; the rest is missing", "it holds a part; the rest is missing", ""),
         ("2 problems:\n  a: bad; use b\n  c", "2 problems:\n  a: bad; use b\n  c", ""),
         ("x; useful things are there", "x; useful things are there", ""),
+        ("2 ranks; read-only files are there", "2 ranks; read-only files are there", ""),
+        (
+            "job 3 is over; to train longer, submit it with more steps",
+            "job 3 is over",
+            "to train longer, submit it with more steps",
+        ),
+        (
+            "python has no torch; type: python -m pip install torch",
+            "python has no torch",
+            "type: python -m pip install torch",
+        ),
+        ("a is missing; fetch it", "a is missing", "fetch it"),
+        (
+            "it is foreign; look at it, and remove it; or choose another output",
+            "it is foreign",
+            "look at it, and remove it; or choose another output",
+        ),
     ],
 )
 def test_what_to_do_is_a_hint(message: str, what: str, hint: str) -> None:

@@ -14,7 +14,12 @@ from tests.cli.test_submit import JOB
 from tests.daemon.api.fakes import FakeService, a_job
 from zerotools.cli.main import build, run
 from zerotools.cli.queueing import queue_all
-from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable, ZerotoolsError
+from zerotools.core.errors import (
+    AnswerLost,
+    BadRequest,
+    DaemonRefused,
+    DaemonUnreachable,
+)
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.several import Submission, clashes
 from zerotools.jobs.spec import JobSpec
@@ -98,7 +103,7 @@ def test_the_file_of_a_single_refused_job_is_named(
 class Breaking(DaemonClient):
     """A daemon that goes away, or refuses, at the second job."""
 
-    def __init__(self, error: ZerotoolsError) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
         self.keys: list[str | None] = []
 
@@ -116,7 +121,7 @@ def three() -> list[Submission]:
 def test_a_connection_that_drops_between_two_says_which_were_queued(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    client = Breaking(DaemonUnreachable("the daemon broke off the connection"))
+    client = Breaking(AnswerLost("the daemon broke off the connection"))
     told: list[dict[str, Any]] = []
     with pytest.raises(DaemonUnreachable, match=r"^the daemon broke off"):
         queue_all(client, three(), told.append)
@@ -125,6 +130,27 @@ def test_a_connection_that_drops_between_two_says_which_were_queued(
     assert capsys.readouterr().err == (
         "queued: a.toml (job 7); not known, look at zerotools queue: b.toml; not queued: c.toml\n"
     )
+
+
+def test_a_job_whose_answer_is_lost_may_be_queued(capsys: pytest.CaptureFixture[str]) -> None:
+    class Going(Breaking):
+        """A daemon that takes the first request and is gone at the second."""
+
+        def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> dict[str, Any]:
+            self.keys.append(idempotency_key)
+            raise DaemonUnreachable("nothing answers") if len(self.keys) > 1 else self.error
+
+    client = Going(AnswerLost("the daemon broke off the connection"))
+    with pytest.raises(AnswerLost, match="the daemon broke off"):
+        queue_all(client, three()[:1], lambda _: None)
+    warned = "warning: a.toml may be queued; look at zerotools queue --all\n"
+    assert capsys.readouterr().err == warned
+    with pytest.raises(DaemonUnreachable, match="nothing answers"):
+        queue_all(client, three()[:1], lambda _: None)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(KeyboardInterrupt):
+        queue_all(Going(KeyboardInterrupt()), three()[:1], lambda _: None)
+    assert capsys.readouterr().err == warned
 
 
 def test_a_refusal_keeps_its_kind(capsys: pytest.CaptureFixture[str]) -> None:

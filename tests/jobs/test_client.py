@@ -34,7 +34,7 @@ def answering(path: Path, *answers: bytes) -> Iterator[DaemonClient]:
         for answer in answers:
             link, _ = server.accept()
             with link:
-                link.recv(1 << 16)
+                _read_request(link)
                 link.sendall(answer)
 
     thread = threading.Thread(target=serve)
@@ -44,6 +44,14 @@ def answering(path: Path, *answers: bytes) -> Iterator[DaemonClient]:
     finally:
         thread.join(10)
         server.close()
+
+
+def _read_request(link: socket.socket) -> None:
+    """All of it: who is answered too early cannot send the rest."""
+    with link.makefile("rb") as request:
+        headers = list(iter(request.readline, b"\r\n"))
+        lengths = [line.split(b":")[1] for line in headers if line.startswith(b"Content-Length")]
+        request.read(int(lengths[0]) if lengths else 0)
 
 
 def http_answer(status: str, body: bytes) -> bytes:
@@ -109,11 +117,15 @@ def test_which_of_the_two_is_to_be_upgraded_is_said_where_one_cannot_read_the_ot
     service.health = lambda: health  # type: ignore[method-assign]
     with serving(service, tmp_path / "api.sock"):
         service.error = BadRequest("job: train.later: unknown key")
-        older = f"zerotoolsd 0.0.9 and this is zerotools {mine}: upgrade the daemon and restart it"
+        older = r"unknown key; the daemon is an older zerotoolsd \(0\.0\.9\): upgrade it and"
         with pytest.raises(BadRequest, match=older):
             client.submit(a_job())
         health = {**health, "version": "99.1", "api_versions": [1]}
         with pytest.raises(BadRequest, match=r"unknown key; .*: upgrade this zerotools to 99\.1"):
+            client.check(a_job())
+        health = {**health, "version": "0.0.9"}
+        older = f"zerotoolsd 0.0.9 and this is zerotools {mine}: upgrade the daemon and restart it"
+        with pytest.raises(BadRequest, match=older):
             client.check(a_job())
         health = {**health, "version": mine}
         with pytest.raises(BadRequest, match=r"unknown key$"):
@@ -130,7 +142,29 @@ def test_a_daemon_that_says_no_api_version_speaks_the_first_one() -> None:
     assert versions.speaks({"version": "0.1.0"}) == (1,)
     later = {"version": "0.1.0", "api_versions": [2, 3]}
     assert str(versions.which_to_upgrade(later, "0.9")).endswith("upgrade this zerotools to 0.1.0")
-    assert versions.which_to_upgrade({"version": "0.1.0"}, "0.1.0") is None
+    older = str(versions.which_to_upgrade({"version": "0.1.0"}, "0.1.0"))
+    assert older.startswith("the daemon is an older zerotoolsd (0.1.0): upgrade it")
+    same = {"version": "0.1.0", "api_versions": [1]}
+    assert versions.which_to_upgrade(same, "0.1.0") is None
+
+
+def test_what_an_older_daemon_has_not_is_said_to_need_an_upgrade(tmp_path: Path) -> None:
+    refusal = b'{"status": 404, "code": "no_such_path", "detail": "there is nothing at /v1/clean"}'
+    old = http_answer("200 OK", b'{"version": "0.1.0"}')
+    with (
+        answering(tmp_path / "s", http_answer("404 Not Found", refusal), old) as client,
+        pytest.raises(DaemonRefused, match="nothing at /v1/clean; the daemon is an older zerot"),
+    ):
+        client.clean({})
+
+
+def test_an_older_daemon_checks_all_but_the_model(tmp_path: Path) -> None:
+    refusal = b'{"status": 400, "code": "bad_request", "detail": "unknown key \'model\'"}'
+    old = http_answer("200 OK", b'{"version": "0.1.0"}')
+    answers = (http_answer("400 Bad Request", refusal), old, old, old, http_answer("200 OK", b"{}"))
+    with answering(tmp_path / "s", *answers) as client:
+        (note,) = client.check(a_job(), model=True)
+    assert note.startswith("the model was not built, as the daemon is an older zerotoolsd")
 
 
 def test_an_older_daemon_has_no_jobs_in_a_state_that_it_does_not_know(tmp_path: Path) -> None:

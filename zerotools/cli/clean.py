@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from zerotools.cli import render
+from zerotools.cli.jobreference import numbers_over, shown_jobs_argument
 from zerotools.cli.options import json_option, socket_option
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client import DaemonClient
@@ -35,7 +36,7 @@ def _span(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 @click.command("clean")
-@click.argument("job_ids", metavar="[JOB]...", nargs=-1, type=click.IntRange(min=1))
+@shown_jobs_argument
 @click.option(
     "--older-than",
     metavar="TIME",
@@ -63,7 +64,7 @@ def _span(context: click.Context, parameter: click.Parameter, value: str | None)
 @socket_option
 @json_option
 def command(
-    job_ids: tuple[int, ...],
+    references: tuple[str, ...],
     older_than: int | None,
     keep: int,
     states: tuple[str, ...],
@@ -80,12 +81,13 @@ def command(
     left its own in the state directory of the daemon stays, until --outputs JOB. Nothing goes that
     a job which is not over names, such as in resume_from.
     """
-    _refuse_contradictions(job_ids, outputs, logs_only)
+    _refuse_contradictions(references, outputs, logs_only)
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
         raise BadRequest("there is nobody to ask here; give --yes to remove, or --dry-run to look")
     client = DaemonClient(socket)
+    job_ids = numbers_over(client, references)
     wanted = {
-        "jobs": list(dict.fromkeys(job_ids)) or None,
+        "jobs": job_ids or None,
         "states": list(states) or None,
         "older_than_seconds": older_than,
         "keep": keep,
@@ -106,7 +108,7 @@ def command(
     _refuse(stayed)
 
 
-def _refuse_contradictions(job_ids: Sequence[int], outputs: bool, logs_only: bool) -> None:
+def _refuse_contradictions(job_ids: Sequence[str], outputs: bool, logs_only: bool) -> None:
     if outputs and not job_ids:
         raise BadRequest("--outputs removes checkpoints: name the jobs whose are to go")
     if outputs and logs_only:

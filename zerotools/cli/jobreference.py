@@ -6,7 +6,7 @@ more than one of them is not over: then the command asks for a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,7 @@ def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
     """
     if reference is None:
         return _newest(client)
-    if reference.isascii() and reference.isdecimal():
-        if not reference.strip("0"):
-            raise BadRequest(f"there is no job {reference}; see zerotools queue --all")
+    if is_number(reference):
         return client.job(int(reference))
     named = [job for job in _all(client) if job["name"] == reference]
     if not named:
@@ -79,6 +77,30 @@ def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
         numbers = ", ".join(str(job["id"]) for job in reversed(going))
         raise BadRequest(f"jobs {numbers} have the name {reference!r}; give the number of one")
     return dict((going or named)[0])
+
+
+def is_number(reference: str) -> bool:
+    """Whether `reference` is the number of a job: 007 is not, but may be a name."""
+    return reference.isascii() and reference.isdecimal() and not reference.startswith("0")
+
+
+def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
+    """The jobs that `references` mean to a command that is for jobs that are over, each once.
+
+    Raises:
+        BadRequest: no job has the name, or several have it.
+    """
+    found: dict[int, None] = {}
+    for reference in references:
+        if is_number(reference):
+            found[int(reference)] = None
+            continue
+        named = [job["id"] for job in _all(client) if job["name"] == reference]
+        if len(named) > 1:
+            numbers = " ".join(map(str, reversed(named)))
+            raise BadRequest(f"jobs {numbers} have the name {reference!r}; give their numbers")
+        found[named[0] if named else find_job(client, reference)["id"]] = None
+    return list(found)
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:

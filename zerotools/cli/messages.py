@@ -31,15 +31,37 @@ _LABELS = {
 }
 _ADVICE = (
     *("add", "allow", "ask", "check", "choose", "convert", "copy", "correct", "create", "delete"),
-    *("describe", "did you mean", "end it", "export", "free", "give", "go on", "install", "is it"),
-    *("is zerotoolsd", "its log", "leave", "let", "list", "load", "lower", "make", "merge", "move"),
-    *("name", "pass", "pick", "point", "print", "put", "raise", "read", "redistribute", "remove"),
-    *("rename", "repeat", "report", "resume", "run", "save", "say", "see", "set", "split", "start"),
-    *("state", "stop", "submit", "take", "train", "try", "turn", "update", "upgrade", "use"),
-    *("wait", "write", "zerotools", "the same command with"),
+    *("describe", "did you mean", "end it", "export", "fetch", "free", "give", "go on", "install"),
+    *(
+        "is it",
+        "is zerotoolsd",
+        "its log",
+        "its tags",
+        "known keys",
+        "leave",
+        "let",
+        "list",
+        "load",
+    ),
+    *("look at", "lower", "make", "merge", "move", "name", "pass", "pick", "pip install", "point"),
+    *("print", "put", "raise", "read", "redistribute", "remove", "rename", "repeat", "report"),
+    *("reshard", "resume", "run", "save", "say", "see", "set", "split", "start", "state", "stop"),
+    *(
+        "submit",
+        "switch",
+        "take",
+        "the daemon is",
+        "the same command with",
+        "those that are",
+        "train",
+        "try",
+        "turn",
+    ),
+    *("type", "update", "upgrade", "use", "wait", "write", "zerotools"),
+    *(r"to [^;,:]+, (?:set|submit|type|use)", "if [^;,:]+, leave"),
 )
-"""How a clause begins that tells what to do."""
-_HINT = re.compile(rf"^(.*); ((?:{'|'.join(_ADVICE)})\b[^;]*)$", re.DOTALL)
+"""How a clause begins that tells what to do (regular expressions)."""
+_HINT = re.compile(rf"^(.*); ((?:{'|'.join(_ADVICE)})(?![\w-])[^;]*(?:; or [^;]*)?)$", re.DOTALL)
 _NARROWEST = 40
 
 

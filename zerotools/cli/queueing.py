@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from zerotools.cli.messages import say, say_error
-from zerotools.core.errors import DaemonUnreachable, ZerotoolsError
+from zerotools.core.errors import AnswerLost, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client import DaemonClient
 from zerotools.jobs.several import Submission, clashes, naming
 
@@ -53,8 +53,11 @@ def queue_all(
     for number, each in enumerate(submissions):
         try:
             jobs.append(_queue(client, each))
+        except KeyboardInterrupt:
+            _tell_rest(submissions, jobs, number, lost=True)
+            raise
         except ZerotoolsError as error:
-            _tell_rest(submissions, jobs, number, lost=isinstance(error, DaemonUnreachable))
+            _tell_rest(submissions, jobs, number, lost=isinstance(error, AnswerLost))
             raise naming(each.source, error) from error
         queued(jobs[-1])
     return jobs
@@ -65,14 +68,19 @@ def _queue(client: DaemonClient, submission: Submission) -> Job:
     key = uuid.uuid4().hex
     try:
         return client.submit(submission.spec, idempotency_key=key)
-    except DaemonUnreachable:
-        return client.submit(submission.spec, idempotency_key=key)
+    except AnswerLost as lost:
+        try:
+            return client.submit(submission.spec, idempotency_key=key)
+        except DaemonUnreachable:
+            raise lost from None  # it may have queued the job before it went
 
 
 def _tell_rest(
     submissions: Sequence[Submission], jobs: Sequence[Job], failed: int, *, lost: bool
 ) -> None:
     if len(submissions) == 1:
+        if lost:
+            say("warning", f"{submissions[0].source} may be queued; look at zerotools queue --all")
         return
     done = [
         f"{each.source} (job {job['id']})" for each, job in zip(submissions, jobs, strict=False)

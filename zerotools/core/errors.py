@@ -59,6 +59,10 @@ class DaemonUnreachable(DaemonError):
     """Nothing answers on the daemon's socket."""
 
 
+class AnswerLost(DaemonUnreachable):
+    """The daemon was asked, and its answer did not come: it may have done what it was asked."""
+
+
 class DaemonRefused(DaemonError):
     """The daemon answered with an error; `status` is the HTTP status, `code` a stable word."""
 

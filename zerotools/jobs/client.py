@@ -2,7 +2,7 @@
 
 Answers are plain JSON values, as docs/reference/http-api.md describes them. Errors: BadRequest and
 Unsupported for what the daemon says of the request, DaemonRefused for the other refusals,
-DaemonUnreachable where nobody answers.
+DaemonUnreachable where nobody answers, AnswerLost where the daemon was reached before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 import zerotools
-from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable, Unsupported
+from zerotools.core.errors import (
+    AnswerLost,
+    BadRequest,
+    DaemonRefused,
+    DaemonUnreachable,
+    Unsupported,
+)
 from zerotools.jobs import location, versions
 from zerotools.jobs.spec import JobSpec
 
@@ -88,7 +94,13 @@ class DaemonClient:
 
         body = {"job": given_of(spec), **({"model": True} if model else {})}
         patience = _of_config(spec) + (MODEL_SECONDS if model else 0)
-        answer = self._object("POST", "/v1/check", body=body, patience=patience)
+        try:
+            answer = self._object("POST", "/v1/check", body=body, patience=patience)
+        except BadRequest:
+            if not model or "api_versions" in self.health():
+                raise
+            upgrade = self._which_to_upgrade()
+            return [*self.check(spec), f"the model was not built, as {upgrade}"]
         return [str(note) for note in answer.get("notes", ())]
 
     def jobs(
@@ -237,8 +249,12 @@ class DaemonClient:
             case PermissionError():
                 why = f"the daemon at {self.socket} belongs to another user (permission denied)"
             case TimeoutError():
-                why = f"the daemon at {self.socket} did not answer within {self._timeout:g} s"
+                return AnswerLost(
+                    f"the daemon at {self.socket} did not answer within {self._timeout:g} s"
+                )
             case _:
                 reason = str(error) or type(error).__name__
-                why = f"the daemon at {self.socket} broke off the connection ({reason})"
+                return AnswerLost(
+                    f"the daemon at {self.socket} broke off the connection ({reason})"
+                )
         return DaemonUnreachable(why)

@@ -25,6 +25,11 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
     its = str(health.get("version"))
     spoken = speaks(health)
     older = _order(its) < _order(mine)
+    if "api_versions" not in health:  # whatever version it says, it is from before this client
+        return (
+            f"the daemon is an older zerotoolsd ({its}): upgrade it and restart it (the jobs that "
+            "run go on)"
+        )
     if API_VERSION not in spoken:
         older = max(spoken, default=0) < API_VERSION
     elif its == mine:

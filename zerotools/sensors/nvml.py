@@ -93,7 +93,7 @@ class NvmlProbe:
         if self._stuck is not None:
             return self._stale(
                 f"NVML hangs: probe process {self._stuck.pid} cannot be ended (the NVIDIA driver "
-                "does not answer; look at dmesg, the machine may need a restart)"
+                "does not answer); look at dmesg, the machine may need a restart"
             )
         if self._child is None and self._clock() < self._not_before:
             return self._stale(self._failure)
