@@ -56,7 +56,7 @@ def test_a_value_of_another_name(changes: dict[str, object], ours: str) -> None:
 
 
 def test_every_synonym_is_of_a_key_that_there_is_and_hides_none() -> None:
-    keys = set(dotted_keys(JobSpec))
+    keys = set(dict(dotted_keys(JobSpec)))
     for meant in synonyms.KEYS.values():
         words = meant.partition(" (")[0].replace(" or ", ", ").split(", ")
         assert set(words) <= keys, meant

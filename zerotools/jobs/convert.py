@@ -59,15 +59,16 @@ def build(
     return kind(**values) if len(problems) == before else None
 
 
-def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[str]:
-    """Every key of the dataclass `kind` and of its tables: `device`, `train.steps`, ..."""
+def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
+    """Every key of the dataclass `kind` and of its tables, such as `train.steps`, with its field
+    and its type."""
     hints = hints_of(kind)
     for item in keys_of(kind):
         hint = hints[item.name]
         if is_dataclass(hint) and isinstance(hint, type):
             yield from dotted_keys(hint, f"{prefix}{item.name}.")
         else:
-            yield prefix + item.name
+            yield prefix + item.name, (item, hint)
 
 
 def hints_of(kind: type[Any]) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def is_required(item: Field[Any]) -> bool:
 
 
 def _unknown(name: object, where: str, known: Mapping[str, object], root: type[Any]) -> str:
-    close = key_meant(str(name), where, known, dotted_keys(root))
+    close = key_meant(str(name), where, known, dict(dotted_keys(root)))
     hint = f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
     return f"{where}{show(name, bare=True)}: unknown key; {hint}"
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +157,16 @@ def save(state: dict[str, Any], path: Path) -> None:
         dcp.save(state, checkpoint_id=path, no_dist=True)
 
 
-def _expected() -> dict[str, str]:
-    """SHA-256 of each weight of the model that is meant."""
-    weights = trained()[0].state_dict()
-    return {n: hashlib.sha256(w.numpy().tobytes()).hexdigest() for n, w in weights.items()}
+def save_all(root: Path, names: Iterable[str]) -> None:
+    """Each layout in a directory of its name, and beside them SHA-256 of each weight of the model
+    that is meant: it was trained here, and other processors train other bits."""
+    states = layouts()
+    for name in names:
+        save(states[name], root / name)
+    weights = states["bare"]
+    digests = {n: hashlib.sha256(w.numpy().tobytes()).hexdigest() for n, w in weights.items()}
+    (root / "expected.json").write_text(json.dumps(digests, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    out = Path(sys.argv[1])
-    for name in sys.argv[2:]:
-        save(layouts()[name], out / name)
-    (out / "expected.json").write_text(json.dumps(_expected(), indent=1) + "\n")
+    save_all(Path(sys.argv[1]), sys.argv[2:])

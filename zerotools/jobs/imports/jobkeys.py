@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, is_dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, Field
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any
 
-from zerotools.jobs.convert import Mismatch, convert
-from zerotools.jobs.schema import keys_of
+from zerotools.jobs.convert import Mismatch, convert, dotted_keys
 from zerotools.jobs.spec import JobSpec
 
 Tree = dict[str, Any]
@@ -17,17 +16,7 @@ Tree = dict[str, Any]
 @cache
 def job_keys() -> Mapping[str, tuple[Field[Any], Any]]:
     """Field and type of every key, in the order of the reference page."""
-    return dict(_walk(JobSpec, ""))
-
-
-def _walk(spec: type[Any], prefix: str) -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
-    hints = get_type_hints(spec)
-    for item in keys_of(spec):
-        hint = hints[item.name]
-        if is_dataclass(hint) and isinstance(hint, type):
-            yield from _walk(hint, f"{prefix}{item.name}.")
-        else:
-            yield f"{prefix}{item.name}", (item, hint)
+    return dict(dotted_keys(JobSpec))
 
 
 def default_of(key: str) -> Any:

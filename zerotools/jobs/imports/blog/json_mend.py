@@ -51,6 +51,10 @@ def mend_json(text: str) -> Mends:
     return mends
 
 
+_ALONE = re.compile(r"""\s*(?:\}|:\s*["']?(?:\.{2,}|\u2026)+)""")
+"""What follows dots in quotes that stand for settings: the end, or dots again. A key may be dots."""
+
+
 class _Pen:
     def __init__(self, text: str, mends: Mends) -> None:
         self.text = text
@@ -214,7 +218,7 @@ class _Pen:
         kind = DOUBLE if opener in DOUBLE else SINGLE
         end = self._closer(kind, opener)
         inner = self.text[self.at + 1 : end]
-        if is_placeholder(inner) and self._last in ("open", "comma", "value"):
+        if is_placeholder(inner) and _ALONE.match(self.text, end + 1):
             raise placeholder(self.at)
         self._member()
         if opener == '"' and self.text[end] == '"':
