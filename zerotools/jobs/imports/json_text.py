@@ -108,6 +108,8 @@ class _Parser:
         while token.kind != "}":
             name = self._key(token, trail, tree)
             tree[name] = self._value(self.scanner.next(), (*trail, name))
+            if is_placeholder(name) and is_placeholder(str(tree[name])):
+                raise placeholder(token.start)
             token = self._separator(opener)
         self._open.pop()
         return tree
@@ -134,8 +136,6 @@ class _Parser:
             what = "a key must be a string" if token.kind == "scalar" else "a key is missing here"
             raise Broken(token.start, what, 'write "key": value')
         name = str(token.value)
-        if is_placeholder(name):
-            raise placeholder(token.start)
         line = self.places.number(token.start)
         if name in tree:
             raise Broken(
@@ -146,6 +146,8 @@ class _Parser:
         self.lines[(*trail, name)] = line
         self._watch_indentation(token, name)
         colon = self.scanner.next()
+        if colon.kind != ":" and is_placeholder(name):
+            raise placeholder(token.start)
         if colon.kind != ":":
             raise Broken(token.end, f"a colon is missing after {show(name)}", "write : there")
         return name

@@ -52,7 +52,7 @@ def mend_json(text: str) -> Mends:
 
 
 _ALONE = re.compile(r"""\s*(?:\}|:\s*["']?(?:\.{2,}|\u2026)+)""")
-"""What follows dots in quotes that stand for settings: the end, or dots again. A key may be dots."""
+"""What follows dots in quotes that stand for settings: the end, or dots again. Keys may be dots."""
 
 
 class _Pen:
