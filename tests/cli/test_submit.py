@@ -70,7 +70,7 @@ def test_nothing_is_queued_if_one_file_is_wrong(
     [
         (None, "there is no such job file"),
         (b"\xff", "is not UTF-8 text (byte 0)"),
-        (b"#" * (2 << 20), "has 2097152 bytes; a job file has 1048576 at most"),
+        (b"#" * (2 << 20), "a job file has 1048576 bytes at most, and this has more"),
         (b"a = [", "is not valid TOML"),
     ],
 )

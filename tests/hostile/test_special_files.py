@@ -17,8 +17,12 @@ from tests.golden_files import DEEPSPEED, TORCH
 from zerotools import formats
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.formats.dcp.jobrecord import read_record
+from zerotools.formats.deepspeed.rules import read_layout
 from zerotools.io.manifest import read_manifest
 from zerotools.io.regular import open_regular, read_regular
+from zerotools.jobs.objectstream import read_objects
+from zerotools.jobs.tokenfiles import read_token_header
+from zerotools.ops.hyperparameters import read_order
 from zerotools.ops.inspect import inspect
 
 
@@ -50,6 +54,24 @@ def soon() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+GIVEN: dict[str, Callable[[Path], object]] = {
+    "layout": read_layout,
+    "order": read_order,
+    "token ids": lambda path: read_token_header(path, "uint16"),
+    "examples": lambda path: next(read_objects(path)),
+}
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zeros"])
+@pytest.mark.parametrize("what", GIVEN)
+def test_a_file_that_the_user_names_is_a_regular_one(tmp_path: Path, what: str, kind: str) -> None:
+    make, said = SPECIAL[kind]
+    path = tmp_path / "a"
+    make(path)
+    with pytest.raises(BadFile, match=f"{path} is {said} and not a regular file"):
+        GIVEN[what](path)
 
 
 @pytest.mark.parametrize("kind", SPECIAL)

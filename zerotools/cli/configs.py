@@ -160,7 +160,8 @@ def read_job_file(name: str) -> JobFile:
         return JobFile(tree, "standard input", Path.cwd(), text)
     path = Path(name)
     try:
-        data = path.read_bytes()
+        with path.open("rb") as stream:  # it may be a pipe
+            data = stream.read(LARGEST_JOB + 1)
     except FileNotFoundError:
         raise BadRequest(f"{name}: there is no such job file") from None
     except OSError as error:
@@ -171,7 +172,7 @@ def read_job_file(name: str) -> JobFile:
 
 def _text(source: str, data: bytes) -> str:
     if len(data) > LARGEST_JOB:
-        raise BadRequest(f"{source}: has {len(data)} bytes; a job file has {LARGEST_JOB} at most")
+        raise BadRequest(f"{source}: a job file has {LARGEST_JOB} bytes at most, and this has more")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

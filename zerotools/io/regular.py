@@ -16,6 +16,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile
 from zerotools.io.sources import note
 
+LARGEST_GIVEN = 2**24
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe (FIFO)",
@@ -73,6 +74,12 @@ def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
             raise BadFile(f"{path} has {size} bytes, and a file of its kind has at most {most}")
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
             return stream.read(most)
+
+
+def read_given(path: Path) -> bytes:
+    """All bytes of a small file that the user named, such as one of rules; raises as
+    `read_regular`."""
+    return read_regular(path, LARGEST_GIVEN, is_source=False)
 
 
 def check_regular(path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 from collections.abc import Iterator
 from json import JSONDecodeError
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from zerotools.core.errors import BadFile
+from zerotools.io.regular import open_regular
 
 LARGEST = 64 << 20
 """Bytes of one object; a longer one is refused."""
@@ -28,10 +30,11 @@ def read_objects(path: Path, budget: int | None = None) -> Iterator[tuple[int, A
     """(line, value) of each JSON value in `path`, which need be no object; `budget` is in bytes.
 
     Raises:
-        BadFile: it cannot be read, is not UTF-8 or not JSON; file and line are named.
+        BadFile: it cannot be read, is not a regular file, not UTF-8 or not JSON; file and line are
+            named.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, is_source=False), "rb") as file:
             start = file.read(PIECE if budget is None else min(PIECE, budget))
             file.seek(len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0)
             is_array = start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")

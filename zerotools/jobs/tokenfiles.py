@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
+from zerotools.io.regular import open_regular
 from zerotools.jobs.dataspec import TOKEN_TYPES
 
 ITEM_BYTES = {"uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
@@ -30,13 +32,14 @@ def read_token_header(path: Path, stated: str | None) -> TokenArray:
     """Where the ids of `path` lie; `stated` is the type of files that do not say it.
 
     Raises:
-        BadFile: it cannot be read, is cut off, or holds something else than ids.
+        BadFile: it cannot be read, is not a regular file, is cut off, or holds something else than
+            ids.
     """
     try:
-        size = path.stat().st_size
-        if path.suffix != ".npy":
-            return _bare(path, size, stated)
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, is_source=False), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if path.suffix != ".npy":
+                return _bare(path, size, stated)
             start = file.read(12)
             if len(start) < 12 or not start.startswith(_MAGIC):
                 raise BadFile(f"{path} is not a .npy file: it does not begin with {_MAGIC!r}")

@@ -12,6 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
+from zerotools.io.regular import read_given
 from zerotools.io.sources import recording
 from zerotools.ops.adapters import merge_adapters
 from zerotools.ops.aliases import settle_aliases
@@ -75,7 +76,7 @@ def prepare(
             tag,
             section,
             config_dir,
-            layout.read_bytes() if layout is not None else None,
+            read_given(layout) if layout is not None else None,
         )
         conversion = _prepare(checkpoint, destination, options, config_dir, repr(asked))
     return replace(conversion, stamps=sources.stamps, command="consolidate")

@@ -17,6 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Group, TrainingState
+from zerotools.io.regular import read_given
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
 # Of torch's optimizers, as a DeepSpeed configuration may have them.
@@ -73,9 +74,10 @@ def read_order(path: Path) -> list[str]:
 
     Raises:
         BadRequest: the file cannot be read, is empty, or has a name twice.
+        BadFile: it is not a regular file, or too large.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_given(path).decode().splitlines()
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

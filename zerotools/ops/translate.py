@@ -12,6 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.dropping import LOOSE, WEIGHTS, lost_attributes
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
+from zerotools.io.regular import read_given
 from zerotools.io.sources import recording
 from zerotools.io.wholefiles import carried_file
 from zerotools.ops.beside import left_behind, unlisted
@@ -57,7 +58,7 @@ def prepare(
         source = formats.look(path, tag=tag, layout=layout, section=section)
         formats.require_readable(source)
         request = repr(
-            (to, sorted(options.items()), tag, layout and layout.read_bytes(), section, config_dir)
+            (to, sorted(options.items()), tag, layout and read_given(layout), section, config_dir)
         )
         whole = section is None and "style" not in options
         done = _prepare(

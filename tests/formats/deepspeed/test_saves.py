@@ -19,6 +19,16 @@ from zerotools.ops.whole import Look, look
 Z0, Z2, Z3 = "z0-bf16-w2", "z2-bf16-w2", "z3-bf16-w2"
 
 
+def test_a_truncated_model_file_that_no_export_needs_is_named(tmp_path: Path) -> None:
+    """No weight is frozen, so no output needs it; DeepSpeed, which resumes with it, does."""
+    tag = copied("z3-fp32-w2", tmp_path)
+    path = tag / "zero_pp_rank_1_mp_rank_00_model_states.pt"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert any(said.startswith(str(path)) for said in problems_of(tag))
+    assert refusals(tag, tmp_path / "out") == {}
+    assert look(tag).problem is not None
+
+
 def save_over(tag: Path, case: str) -> None:
     """Write the files of another case into a tag, as a second save does."""
     (source,) = (path for path in (DEEPSPEED / case / "checkpoint").iterdir() if path.is_dir())

@@ -125,19 +125,19 @@ def _compare(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) ->
                 if not np.array_equal(*both, equal_nan=True):
                     raise Unsupported(
                         f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master "
-                        f"in {_path(source, master)}: the files are of two saves, or the flat "
-                        "vectors do not lie in the order of param_shapes; take another "
-                        "checkpoint, or load it with DeepSpeed and save it again; where the "
-                        "weights differ on purpose, as an average that was swapped in, "
+                        f"in {_path(source, master)}: the files are of two saves, the flat "
+                        "vectors do not lie in the order of param_shapes, or an average was "
+                        "swapped in for the weights; take another checkpoint, load it with "
+                        "DeepSpeed and save it again, or export the weights as they are: "
                         f"{_as_they_are(source, name, weight)}"
                     )
 
 
 def _as_they_are(source: Checkpoint, name: str, weight: Tensor) -> str:
     if Key(name, "param16") in source.tensors:
-        return "zerotools consolidate --from weights exports them"
+        return "zerotools consolidate --from weights"
     path = _path(source, weight)
-    return f"save torch.load({str(path)!r})['module'] with torch.save, and export that file"
+    return f"save torch.load({str(path)!r})['module'] with torch.save, and consolidate that file"
 
 
 def _path(source: Checkpoint, tensor: Tensor) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +148,7 @@ def stage_3_models(
             # Only the first rank's says which weights are tied.
             problems.append(replace(_missing(directory, missing, size), blocks=not dp))
     if not first.frozen_shapes:
+        problems += _damaged(directory, [n for n in names.values() if n != first.file.name])
         return [first]
     if None in names.values():
         raise BadFile(f"{problems[-1].message}; it holds a part of every frozen parameter")
@@ -156,6 +157,16 @@ def stage_3_models(
         for name in names.values()
         if name is not None
     ]
+
+
+def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
+    """Files that no output needs, and that a run which resumes does."""
+    for name in names:
+        if name is not None:
+            try:
+                TorchFile.check(directory / name)
+            except BadFile as error:
+                yield Problem(str(error), name)
 
 
 def layer_tensors(

@@ -22,6 +22,7 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.layout import Fused, Pieces, Placed, Replicated, Rule, Split
 from zerotools.formats.deepspeed.fields import Fields
+from zerotools.io.regular import read_given
 
 AFFINE_VERSION = 1
 Shards = Sequence[tuple[int, ...]]
@@ -115,11 +116,12 @@ def read_layout(path: Path) -> Rules:
 
     Raises:
         BadRequest: the file is missing, is not TOML, or has something else in it.
+        BadFile: it is not a regular file, or too large.
     """
     import tomllib
 
     try:
-        tree = tomllib.loads(path.read_text("utf-8"))
+        tree = tomllib.loads(read_given(path).decode())
     except (OSError, ValueError) as error:
         raise BadRequest(f"{path} cannot be read as TOML: {error}") from None
     replicated: list[str] = []

@@ -10,7 +10,7 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.io.regular import open_regular
+from zerotools.io.regular import open_regular, regular_file
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.directory import Record
 from zerotools.io.torchzip.legacy import is_legacy, read_legacy
@@ -51,6 +51,22 @@ class TorchFile:
             return cls(root, name, window.length, archive.tree(), archive.records)
         finally:
             os.close(descriptor)
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Refuse a file that nothing is read from where its zip directory says that it is damaged.
+
+        Raises:
+            BadFile: it is missing, cut short, or not a torch file.
+            Unsupported: it is compressed.
+        """
+        try:
+            with regular_file(path, is_source=False) as descriptor:
+                window = Window.whole(descriptor, path)
+                if not is_legacy(window):
+                    Archive.open(window)
+        except OSError as error:
+            raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
 
     @property
     def path(self) -> Path:
