@@ -68,6 +68,16 @@ def test_a_shard_twice_whose_archive_has_no_name_of_a_rank(tmp_path: Path) -> No
     assert any(f"holds what {first.name} holds" in said for said in problems_of(tag))
 
 
+@pytest.mark.parametrize("pattern", ["*optim_states.pt", "*model_states.pt"])
+def test_a_file_twice_of_before_torch_1_6(tmp_path: Path, pattern: str) -> None:
+    """It has neither a name nor checksums, and slices of frozen weights lie in the model's too."""
+    tag = copied("z3-bf16-w2-legacy", tmp_path)
+    assert problems_of(tag) == []
+    first, second = sorted(tag.glob(pattern))
+    second.write_bytes(first.read_bytes())
+    assert any(f"holds what {first.name} holds" in said for said in problems_of(tag))
+
+
 def test_ranks_that_hold_equal_values_are_not_damage(tmp_path: Path) -> None:
     """Such as those of weights that all began as ones; the archive says whose it is."""
     tag = copied("z3-bf16-w2", tmp_path)

@@ -12,6 +12,7 @@ DeepSpeed `runtime/engine.py`: `_take_model_step`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from filecmp import cmp
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque, Problem
@@ -143,23 +144,31 @@ def _said_by(folder: str | None) -> tuple[str, ...] | None:
     return None if folder is None else identity_of(f"{folder}.pt")
 
 
-def doubled(shards: Iterable[Shard | None]) -> Iterator[Problem]:
-    """Ranks whose files hold the very bytes of another's, by the checksums of the archives.
+def doubled(files: Iterable[TorchFile]) -> Iterator[Problem]:
+    """Ranks whose files hold the very bytes of another's.
 
-    Only where an archive does not say whose it is: parts of constant values are equal indeed.
+    Only where an archive does not say whose it is: parts of constant values are equal indeed. Of
+    archives the checksums tell; files of before torch 1.6 have none, and are compared.
     """
-    known: dict[tuple[int, ...], Shard] = {}
-    for shard in shards:
-        if shard is None or not any(vector.numel for vector in shard.masters):
+    known: dict[tuple[int | str, ...], TorchFile] = {}
+    for file in files:
+        if _said_by(saved_as(file)) is not None:
             continue
-        if _said_by(saved_as(shard.file)) is not None:
-            continue
-        crcs = [r.crc for name, r in sorted(shard.file.records.items()) if name.startswith("data/")]
-        first = known.setdefault(tuple(crcs), shard) if len(set(crcs)) > 1 else shard
-        if first is not shard:
+        mark = _fingerprint(file)
+        first = known.setdefault(mark, file) if mark else file
+        if first is not file and (file.records or cmp(first.path, file.path, shallow=False)):
             yield Problem(
-                f"{shard.file.path} holds what {first.file.name} holds: it is another rank's file; "
-                "put the right one there",
-                shard.file.name,
+                f"{file.path} holds what {first.name} holds: it is another rank's file; put the "
+                "right one there",
+                file.name,
                 blocks=True,
             )
+
+
+def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
+    """What differs between the files of two ranks; empty where nothing does. In old files the keys
+    of storages are addresses in the memory of the rank."""
+    if not file.records:
+        return file.storages
+    crcs = [r.crc for name, r in sorted(file.records.items()) if name.startswith("data/")]
+    return tuple(crcs) if len(set(crcs)) > 1 else ()

@@ -102,7 +102,11 @@ def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard 
             problems.append(_missing(directory, missing, size))
     found = [shards.get(rank) for rank in range(size)]
     problems += misnamed(shard.file for shard in found if shard is not None)
-    problems += doubled(found)
+    problems += doubled(
+        shard.file
+        for shard in found
+        if shard is not None and any(vector.numel for vector in shard.masters)
+    )
     problems += compare_shards(found)
     problems += compare_model(save.model, lowest)
     return found
@@ -152,11 +156,13 @@ def stage_3_models(
         return [first]
     if None in names.values():
         raise BadFile(f"{problems[-1].message}; it holds a part of every frozen parameter")
-    return [
+    found = [
         first if name == first.file.name else parse_model(TorchFile.open(directory, name))
         for name in names.values()
         if name is not None
     ]
+    problems += doubled(model.file for model in found)
+    return found
 
 
 def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:

@@ -69,6 +69,11 @@ class TorchFile:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
 
     @property
+    def storages(self) -> tuple[str, ...]:
+        """Keys of the storages whose places are known: all of them in files before torch 1.6."""
+        return tuple(self._offsets)
+
+    @property
     def path(self) -> Path:
         return self.root / self.name
 
