@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from zerotools.cli.conversion import Writing, carry_out, conversion_options
+from zerotools.cli.options import config_dir_option, layout_option, section_option, tag_option
 from zerotools.cli.quantities import ByteSize
 from zerotools.ops.consolidate import (
     DTYPES,
@@ -22,24 +23,10 @@ from zerotools.ops.selection import MASTERS, WEIGHTS
 @click.command("consolidate")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
-@click.option(
-    "--layout",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Rules on how tensor-parallel ranks share the weights (TOML).",
-)
-@click.option(
-    "--section",
-    metavar="NAME",
-    help="Which model of a torch DCP that holds several (model, ema, generator).",
-)
-@click.option(
-    "--config-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Take config.json and the tokenizer from this model directory.",
-)
+@tag_option
+@layout_option
+@section_option
+@config_dir_option
 @click.option(
     "--dtype",
     type=click.Choice(["auto", *DTYPES]),

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from zerotools.cli.conversion import Writing, carry_out, conversion_options, say_unchanged
+from zerotools.cli.options import config_dir_option, layout_option, section_option, tag_option
 from zerotools.cli.quantities import ByteSize
 from zerotools.cli.zero import zero_options
 from zerotools.formats.deepspeed.settings import Settings
@@ -24,24 +25,10 @@ _PATH = click.Path(path_type=Path)
 @click.argument("path", type=_PATH)
 @click.argument("out", type=_PATH)
 @click.option("--to", type=click.Choice(list(TARGETS)), required=True, help="Format to write.")
-@click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
-@click.option(
-    "--layout",
-    type=_PATH,
-    metavar="FILE",
-    help="Rules on how tensor-parallel ranks share the weights (TOML).",
-)
-@click.option(
-    "--section",
-    metavar="NAME",
-    help="Which model of a torch DCP that holds several (model, ema, generator).",
-)
-@click.option(
-    "--config-dir",
-    type=_PATH,
-    metavar="DIR",
-    help="Take config.json and the tokenizer from this model directory.",
-)
+@tag_option
+@layout_option
+@section_option
+@config_dir_option
 @click.option(
     "--world-size",
     type=int,

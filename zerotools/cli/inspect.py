@@ -10,6 +10,7 @@ import click
 
 from zerotools import formats
 from zerotools.cli import render
+from zerotools.cli.options import layout_option, section_option, tag_option
 from zerotools.cli.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
@@ -19,18 +20,9 @@ from zerotools.ops.training import ParamGroup, Training
 
 @click.command("inspect")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
-@click.option(
-    "--layout",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Rules on how tensor-parallel ranks share the weights (TOML).",
-)
-@click.option(
-    "--section",
-    metavar="NAME",
-    help="Which model of a torch DCP that holds several (model, ema, generator).",
-)
+@tag_option
+@layout_option
+@section_option
 @click.option("--tensors", is_flag=True, help="List every tensor, with its chunks and files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
 def command(

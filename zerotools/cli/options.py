@@ -14,3 +14,25 @@ socket_option = click.option(
     metavar="PATH",
     help="Socket of the daemon.  [default: $ZEROTOOLS_SOCKET, else the usual place]",
 )
+
+tag_option = click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
+
+layout_option = click.option(
+    "--layout",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rules on how tensor-parallel ranks share the weights (TOML).",
+)
+
+section_option = click.option(
+    "--section",
+    metavar="NAME",
+    help="Which model of a torch DCP that holds several (model, ema, generator).",
+)
+
+config_dir_option = click.option(
+    "--config-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Take config.json and the tokenizer from this model directory.",
+)

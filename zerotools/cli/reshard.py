@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from zerotools.cli.conversion import Writing, carry_out, conversion_options, say_unchanged
+from zerotools.cli.options import tag_option
 from zerotools.cli.zero import zero_options
 from zerotools.formats.deepspeed.settings import Settings
 from zerotools.ops.conversion import Unchanged
@@ -16,7 +17,7 @@ from zerotools.ops.reshard import prepare
 @click.command("reshard")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--tag", metavar="TAG", help="Which tag of a DeepSpeed save directory.")
+@tag_option
 @click.option("--world-size", type=int, required=True, help="Ranks that will load it.")
 @zero_options
 @click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
