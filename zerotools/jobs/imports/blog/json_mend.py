@@ -30,6 +30,8 @@ _WORD = re.compile(rf"(?:(?!//|/\*)[^\s{{}}\[\]():,;=#{_NO_WORD}])+")
 _QUOTE = re.escape(DOUBLE + SINGLE)
 _SETTING = re.compile(rf"[{_QUOTE}]\w+[{_QUOTE}][ \t{ODD}]*[:\uff1a]")
 _COLON = re.compile(rf"[ \t{ODD}]*[:=\uff1a\uff1d]")
+_NEXT_SETTING = re.compile(rf"[ \t{ODD}]+{_SETTING.pattern}")
+"""Behind the last quote of a value: a comma was lost between two settings of one line."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _LITERALS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _NAME = re.compile(r"[A-Za-z_][\w./@-]*")
@@ -241,7 +243,9 @@ class _Pen:
             if self.text[at] == "\\" and opener == '"':
                 at += 2
                 continue
-            if self.text[at] in kind and _ENDS_STRING.match(self.text, at + 1):
+            if self.text[at] in kind and (
+                _ENDS_STRING.match(self.text, at + 1) or _NEXT_SETTING.match(self.text, at + 1)
+            ):
                 return at
             at += 1
         later = self.text.find(opener, self.at + 1)
