@@ -65,11 +65,19 @@ def test_what_is_not_there(zerotools: Command, service: FakeService) -> None:
         "needs 1 GPU, and GPU 0 is leased to job 1\n",
     )
     assert zerotools("logs", "1", "--rank", "2").err == (
-        "error: --rank 2: job 1 (tiny) has ranks 0 to 1; 'all' is allowed too\n"
+        "error: --rank 2: job 1 (tiny) has ranks 0 to 1, or all\n"
     )
     service.change(1, attempts=(an_attempt(),))
     done = zerotools("logs", "1", "--attempt", "4")
     assert (done.status, done.err) == (2, "error: job 1 has no attempt 4; it had 1 so far\n")
+
+
+def test_the_logs_of_a_job_that_cannot_be_read_can(
+    zerotools: Command, running: FakeService
+) -> None:
+    running.change(1, world_size=0)
+    assert zerotools("logs", "1", "--rank", "1").out == "other\n"
+    assert zerotools("logs", "1", "--rank", "all").out.startswith("[rank 0] ")
 
 
 def test_follow_goes_on_over_attempts(

@@ -268,6 +268,8 @@ def test_a_queued_job_that_cannot_be_read_is_held_with_the_reason_and_never_fail
                 await it.service.resume(1, uid=UID)
             await it.service.cancel(1, uid=UID)
             await it.reach(1, "cancelled")
+            with pytest.raises(Unsupported, match=r"; start zerotoolsd 9\.0$"):
+                await it.service.resume(1, uid=UID)
 
     asyncio.run(story())
 

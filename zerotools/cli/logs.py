@@ -83,14 +83,13 @@ def command(
 
 def parse_ranks(text: str, job: Job) -> Sequence[int]:
     """The ranks that `text` names. Raises BadRequest."""
-    world_size = int(job["world_size"])
+    world_size = int(job["world_size"])  # 0: the daemon cannot read the job, and so not how many
     if text == "all":
-        return range(world_size)
-    if text.isascii() and text.isdigit() and int(text) < world_size:
+        return range(world_size or 1)
+    if text.isascii() and text.isdigit() and (int(text) < world_size or not world_size):
         return [int(text)]
-    raise BadRequest(
-        f"--rank {text}: {title(job)} has ranks 0 to {world_size - 1}; 'all' is allowed too"
-    )
+    has = "rank 0 alone" if world_size == 1 else f"ranks 0 to {world_size - 1}, or all"
+    raise BadRequest(f"--rank {text}: {title(job)} has {has}")
 
 
 class LogReader:

@@ -11,6 +11,7 @@ from typing import Any
 import zerotools
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.stored import Reading, read_stored
 from zerotoolsd.clocks import Moment
 from zerotoolsd.lifecycle import Standing
@@ -73,6 +74,8 @@ class UnreadableSpec(Unsupported):
         if mine != its:
             who = f"job {job.id} was queued by zerotools {its}, and this is {mine}"
             do = f"start zerotoolsd {its}, or cancel the job"
+        if job.state in TERMINAL:
+            do = "submit it again" if mine == its else f"start zerotoolsd {its}"
         super().__init__(f"{who}: {'; '.join(reading.problems)}; {do}")
 
 

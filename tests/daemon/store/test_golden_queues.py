@@ -42,12 +42,15 @@ def state(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
                         f"UPDATE {table} SET {column} = replace({column}, ?, ?)",
                         (str(old), str(new)),
                     )
-        rows = db.execute("SELECT run_dir, token FROM attempt WHERE state = 'running'").fetchall()
-    for run_dir, token in rows:
+        found = db.execute("SELECT run_dir, token, started FROM attempt WHERE state = 'running'")
+        rows = found.fetchall()
+    for run_dir, token, started in rows:
         run = Path(run_dir)
         run.mkdir(parents=True)
         for name in ("attempt.json", "run.json"):
             write_json(run / name, {"token": token, "boot_id": "of an earlier boot", "pid": 1})
+            # The last sign of life, or the attempt ran until today, beyond its time limit.
+            os.utime(run / name, (started + 5, started + 5))
     return place
 
 

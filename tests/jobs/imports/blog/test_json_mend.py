@@ -45,7 +45,7 @@ PAGES = {
     "single quotes": TEXT.replace('"', "'"),
     "Python": "ds_config = " + repr(WHOLE),
     "missing commas": TEXT.replace(",\n", "\n"),
-    "a missing comma between settings of one line": " ".join(TEXT.split()).replace(", \"", ' "'),
+    "a missing comma between settings of one line": " ".join(TEXT.split()).replace(', "', ' "'),
     "trailing commas": TEXT.replace("\n}", ",\n}"),
     "semicolons": TEXT.replace(",\n", ";\n"),
     "comments": TEXT.replace(",\n", ", // it's a \u201cquote\u201d {\n"),
