@@ -32,6 +32,11 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
         ("job 1 failed; its log: zerotools logs 1", "job 1 failed", "its log: zerotools logs 1"),
         ("it holds a part; the rest is missing", "it holds a part; the rest is missing", ""),
         ("2 problems:\n  a: bad; use b\n  c", "2 problems:\n  a: bad; use b\n  c", ""),
+        (
+            "j:1:2: x; write , there\n  1 | {a b}\n    |   ^",
+            "j:1:2: x\n  1 | {a b}\n    |   ^",
+            "write , there",
+        ),
         ("x; useful things are there", "x; useful things are there", ""),
         ("2 ranks; read-only files are there", "2 ranks; read-only files are there", ""),
         (

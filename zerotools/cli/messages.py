@@ -29,46 +29,32 @@ _LABELS = {
     "note": "quiet",
     "dropped": "warning",
 }
-_ADVICE = (
-    *("add", "allow", "ask", "check", "choose", "convert", "copy", "correct", "create", "delete"),
-    *("describe", "did you mean", "end it", "export", "fetch", "free", "give", "go on", "install"),
-    *(
-        "is it",
-        "is zerotoolsd",
-        "its log",
-        "its tags",
-        "known keys",
-        "leave",
-        "let",
-        "list",
-        "load",
-    ),
-    *("look at", "lower", "make", "merge", "move", "name", "pass", "pick", "pip install", "point"),
-    *("print", "put", "raise", "read", "redistribute", "remove", "rename", "repeat", "report"),
-    *("reshard", "resume", "run", "save", "say", "see", "set", "split", "start", "state", "stop"),
-    *(
-        "submit",
-        "switch",
-        "take",
-        "the daemon is",
-        "the same command with",
-        "those that are",
-        "train",
-        "try",
-        "turn",
-    ),
-    *("type", "update", "upgrade", "use", "wait", "write", "zerotools"),
-    *(r"to [^;,:]+, (?:set|submit|type|use)", "if [^;,:]+, leave"),
+_VERBS = """
+    add allow ask check choose convert copy correct create delete describe export fetch free give
+    install leave let list load lower make merge move name pass pick point print put raise read
+    redistribute remove rename repeat report reshard resume run save say see set split start state
+    stop submit switch take train try turn type update upgrade use wait write zerotools
+"""
+_PHRASES = (
+    *("did you mean", "end it", "go on", "is it", "is zerotoolsd", "its log", "its tags"),
+    *("known keys", "look at", "pip install", "the daemon is", "the same command with"),
+    *("those that are", r"to [^;,:]+, (?:set|submit|type|use)", "if [^;,:]+, leave"),
 )
-"""How a clause begins that tells what to do (regular expressions)."""
-_HINT = re.compile(rf"^(.*); ((?:{'|'.join(_ADVICE)})(?![\w-])[^;]*(?:; or [^;]*)?)$", re.DOTALL)
+_ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
+"""How a clause begins that tells what to do (a regular expression)."""
+_HINT = re.compile(rf"^(.*); ((?:{_ADVICE})(?![\w-])[^;]*(?:; or [^;]*)?)$", re.DOTALL)
+_EXCERPT = re.compile(r" +\d* \| ")
+"""A line of a file that a message shows, or the mark below it."""
 _NARROWEST = 40
 
 
 def split(message: str) -> tuple[str, str]:
     """What is wrong, and what to do about it ("" where the message has no clause that says it)."""
-    found = None if "\n" in message else _HINT.match(message)
-    return (found[1], found[2]) if found else (message, "")
+    head, newline, excerpt = message.partition("\n")
+    if not all(_EXCERPT.match(line) for line in excerpt.splitlines()):
+        return message, ""
+    found = _HINT.match(head)
+    return (found[1] + newline + excerpt, found[2]) if found else (message, "")
 
 
 def say_error(message: str, stream: TextIO | None = None) -> None:
