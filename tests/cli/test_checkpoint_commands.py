@@ -212,3 +212,11 @@ def test_a_truncated_shard_is_told_like_a_missing_one(
     )
     assert any(line.startswith("problem: ") and file in line for line in lines)
     assert file in refused(3, "consolidate", path, tmp_path / "out")
+
+
+def test_files_left_over_from_another_run_are_not_called_damage() -> None:
+    lines = describe(
+        inspect(formats.look(DEEPSPEED / "z2-fp32-w2-leftovers" / "checkpoint")), tensors=False
+    )
+    assert lines[0] == "PROBLEMS: 2, listed below"
+    assert sum("is left over from a run of more than 2 ranks" in line for line in lines) == 2

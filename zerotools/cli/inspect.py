@@ -71,8 +71,8 @@ def _head(inspection: Inspection) -> list[str]:
     if not inspection.problems:
         return []
     if not inspection.incomplete:
-        count = counted(len(inspection.problems), "problem")
-        return [paint(f"DAMAGED: {count} (listed below)", "bad", sys.stdout), ""]
+        count = len(inspection.problems)
+        return [paint(f"PROBLEMS: {count}, listed below", "warning", sys.stdout), ""]
     tensors = counted(len(inspection.incomplete), "tensor")
     parts = [f"{tensors} affected"]
     if inspection.affected:
