@@ -8,6 +8,7 @@ diverged.
 import hashlib
 import runpy
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ each_job = runpy.run_path(str(Path(__file__).with_name("rank_jobs.py")))["each_j
 
 import torch  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.distributed.tensor._utils import (  # noqa: E402
+    compute_local_shape_and_global_offset,
+)
 
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.gradients import local  # noqa: E402
@@ -55,9 +59,9 @@ def digest(live: Live, group: Group) -> str:
     """One digest over the names and bytes of all weights and optimizer state, gathered whole: all
     ranks find the same."""
     sha = hashlib.sha256()
-    for name, tensor in sorted(live.flat().items()):
+    for name, tensor in sorted(whole(live.flat(), group).items()):
         sha.update(name.encode())
-        sha.update(whole(tensor).contiguous().numpy().tobytes())
+        sha.update(tensor.contiguous().numpy().tobytes())
     [found] = set(group.gathered(sha.hexdigest()))
     return found
 
@@ -75,22 +79,55 @@ def whereabouts(live: Live, group: Group) -> dict[str, Any]:
         sort: {str(ledger.place_of(local(t))) for t in tensors.values() if local(t).numel() > 1}
         for sort, tensors in sorts.items()
     }
-    current = all(
-        torch.equal(whole(weight), whole(live.parameters[name]).to(weight.dtype))
-        for name, weight in live.model.named_parameters()
-    )
     return {
         "places": {sort: sorted(found) for sort, found in places.items()},
         "types": sorted({str(p.dtype)[6:] for p in live.model.parameters()}),
-        "current": all(group.gathered(current)),
+        "current": live.masters is None or all(group.gathered(is_current(live, group))),
         "live": group.gathered({" ".join(key): size for key, size in ledger.live.items()}),
         "peak": group.gathered({" ".join(key): size for key, size in ledger.peak.items()}),
     }
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of it, on every rank."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def is_current(live: Live, group: Group) -> bool:
+    """Whether the weights are what the masters say."""
+    weights = whole(dict(live.model.named_parameters()), group)
+    masters = whole(live.parameters, group)
+    return all(
+        torch.equal(weight, masters[name].to(weight.dtype)) for name, weight in weights.items()
+    )
+
+
+Part = tuple[tuple[int, ...], tuple[int, ...], bytes]
+
+
+def whole(tensors: Mapping[str, torch.Tensor], group: Group) -> dict[str, torch.Tensor]:
+    """All of each, on every rank: by one exchange, where `full_tensor` makes one for each."""
+    cut = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+    parts = group.gathered({name: part(tensor) for name, tensor in cut.items()})
+    return {
+        name: joined(tensor, [of_rank[name] for of_rank in parts]) if name in cut else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def part(tensor: DTensor) -> Part:
+    """Where this rank's part begins, its shape and its bytes, which are quick to send."""
+    shape, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    held = tensor.to_local().detach().contiguous().flatten().view(torch.uint8)
+    return tuple(offset), tuple(shape), held.numpy().tobytes()
+
+
+def joined(tensor: DTensor, parts: Iterable[Part]) -> torch.Tensor:
+    """All of a tensor; the parts of some ranks may be the same."""
+    own = {offset: (shape, held) for offset, shape, held in [*parts, part(tensor)] if held}
+    found = torch.empty(tensor.shape, dtype=tensor.dtype)
+    assert sum(len(held) for _, held in own.values()) == found.nbytes
+    for offset, (shape, held) in own.items():
+        values = torch.frombuffer(bytearray(held), dtype=tensor.dtype).view(shape)
+        found[tuple(map(slice, offset, map(int.__add__, offset, shape)))] = values
+    return found
 
 
 def first_batch(ready: Run, group: Group) -> float:
