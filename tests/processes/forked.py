@@ -27,8 +27,14 @@ TORCH = (
     "transformers.models.t5.modeling_t5",
 )
 """What ranks of the trainer import first."""
-DEEPSPEED = ("torch.distributed.checkpoint.state_dict", "safetensors.torch", "deepspeed")
-"""What those of DeepSpeed's own checkpoints do."""
+DEEPSPEED = (
+    *TORCH,
+    "safetensors.torch",
+    "torch.utils.cpp_extension",
+    "torch._inductor.compile_fx",  # which it imports with the first engine
+    "deepspeed",
+)
+"""What those of DeepSpeed do, its own and the trainer's."""
 SAME_FOR_ALL = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",

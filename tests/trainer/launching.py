@@ -209,19 +209,24 @@ def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> At
     leftovers.note(attempt)
     ranks = tree["ranks"] if "ranks" in tree else tree["gpus"]
     fork = tree["device"] == "cpu" and not tree.get("env")
+    modules = forked.DEEPSPEED if tree.get("engine") == "deepspeed" else forked.TORCH
     arguments = ["-P", str(script), "--run-dir", str(run_dir)]
     for rank in range(ranks):
         environment = _environment(rank, ranks, port, run_dir) | tree.get("env", {})
         with (run_dir / f"rank-{rank}.log").open("wb") as log:
-            processes.append(_start_rank(arguments, environment, log, fork=fork))
+            processes.append(_start_rank(arguments, environment, log, modules if fork else None))
     return attempt
 
 
 def _start_rank(
-    arguments: Sequence[str], env: Mapping[str, str], log: IO[bytes], *, fork: bool
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    log: IO[bytes],
+    modules: Sequence[str] | None,
 ) -> Forked | Started:
-    if fork:
-        return forked.start(forked.TORCH, arguments, cwd=Path.cwd(), env=env, out=log)
+    """Forked where there are `modules` that it would import first."""
+    if modules is not None:
+        return forked.start(modules, arguments, cwd=Path.cwd(), env=env, out=log)
     return Started(
         [sys.executable, *arguments],
         env=env,

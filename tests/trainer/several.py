@@ -44,6 +44,7 @@ def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, A
     runs.mkdir(parents=True)
     full = {name: job(text, ranks=ranks, **changes) for name, changes in jobs.items()}
     (runs / "runs.json").write_text(json.dumps(full))
-    attempt = start(directory, job(text, ranks=ranks), script=SCRIPT)
+    engines = {tree.get("engine", "torch") for tree in full.values()}
+    attempt = start(directory, job(text, ranks=ranks, engine=min(engines)), script=SCRIPT)
     assert attempt.finish() == [0] * ranks, attempt.log()
     return Runs(runs, json.loads(attempt.log().splitlines()[-1]))

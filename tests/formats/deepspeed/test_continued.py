@@ -10,7 +10,7 @@ from tests.deepspeed_runs.continued import RESET, Course, Verdict, continue_all
 pytestmark = [
     pytest.mark.deepspeed,
     pytest.mark.timeout(900),
-    pytest.mark.dear(110, "fourteen courses, each against its own"),
+    pytest.mark.dear(70, "fourteen courses, each against its own"),
 ]
 
 # Each value and each risky pair once: stages, precisions, one and three groups, orders, padding,

@@ -269,7 +269,7 @@ def test_what_deepspeed_does_not_take_is_the_jobs_fault(tmp_path: Path, text: Pa
     (tmp_path / "out").mkdir()
     full = {name: job(text, ranks=2, **tree) for name, tree in bad.items()}
     (tmp_path / "out/runs.json").write_text(json.dumps(full))
-    attempt = start(tmp_path, job(text, ranks=2), script=REFUSALS)
+    attempt = start(tmp_path, job(text, ranks=2, engine="deepspeed"), script=REFUSALS)
     assert attempt.finish() == [0, 0], attempt.log()
     told = json.loads(attempt.log().splitlines()[-1])
     start_of = "BadRequest: deepspeed.config: DeepSpeed does not take it: "
