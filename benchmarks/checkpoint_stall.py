@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measuring import machine
-from tests.trainer.launching import job, start
+from harness.launching import job, start
 
 EVERY, SAVES = 4, 3
 LONGEST_SECONDS = 1800.0

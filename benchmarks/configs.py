@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import Unsupported, ZerotoolsError
-from zerotools.jobs.imports.document import Document, read_text
-from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
-from zerotools.jobs.imports.json_text import parse_json
-from zerotools.jobs.imports.toml import to_toml
-from zerotools.jobs.imports.yaml_text import parse_yaml
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.json_text import parse_json
+from zerotools.jobs.text.toml_text import to_toml
+from zerotools.jobs.text.yaml_text import parse_yaml
 
 JSONS, YAMLS = (".json", ".conf", ".txt"), (".yaml", ".yml")
 HIDDEN = 64

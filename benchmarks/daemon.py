@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks.measuring import machine
 from zerotools.core.errors import DaemonUnreachable
-from zerotools.jobs.client import DaemonClient
-from zerotools.jobs.parse import job_from_dict
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.jobfile.parse import job_from_dict
 
 TICK = os.sysconf("SC_CLK_TCK")
 JOB: dict[str, Any] = {

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.conversion import perform
-from zerotools.ops.tiles import Budget
+from zerotools.ops.conversions.consolidate import Options, prepare
+from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.execution.workers import Budget
 
 
 def measure(mib: int, directory: Path, dtype: str) -> float:

@@ -22,29 +22,29 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.measuring import machine
-from benchmarks.zero_setting import GIB, Setting, gpus
+from benchmarks.zero_training.setting import GIB, Setting, gpus
 
 
 def states(setting: Setting) -> Iterator[str]:
-    from benchmarks.zero_states import table
+    from benchmarks.zero_training.states import table
 
     return table(setting)
 
 
 def steps(setting: Setting) -> Iterator[str]:
-    from benchmarks.zero_steps import table
+    from benchmarks.zero_training.steps import table
 
     return table(setting)
 
 
 def adam(setting: Setting) -> Iterator[str]:
-    from benchmarks.zero_adam import table
+    from benchmarks.zero_training.adam import table
 
     return table()
 
 
 def largest(setting: Setting) -> Iterator[str]:
-    from benchmarks.zero_largest import table
+    from benchmarks.zero_training.largest import table
 
     return table(setting)
 

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.contents import STEP, STEPS, ZEROS, Run, Storages, run, tensor
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import BFLOAT16
-from zerotools.io.torchzip.values import Global, Ordered, Size, StoredTensor
+from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, StoredTensor
 
 VERSION = "0.19.8"
 TAG = "global_step100"

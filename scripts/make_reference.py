@@ -1,7 +1,8 @@
 """Write the reference pages that follow from the code; with --check, say which are out of date.
 
-docs/reference/job-file.md comes from `zerotools.jobs.spec`, docs/reference/command-line.md from
-the commands themselves, docs/reference/zerotoolsd.md from `zerotoolsd.config`.
+docs/reference/job-file.md comes from `zerotools.jobs.tables.spec`,
+docs/reference/command-line.md from the commands themselves, docs/reference/zerotoolsd.md from
+`zerotoolsd.config`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from zerotools.cli.commands import SECTIONS
+from zerotools.cli.command_table import SECTIONS
 from zerotools.cli.main import build
-from zerotools.jobs.schema import keys_of
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.app import make_parser
 from zerotoolsd.config import Config
 
@@ -27,7 +28,7 @@ REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 JOB_FILE_HEAD = """\
 # The job file
 
-<!-- Written by scripts/make_reference.py from zerotools/jobs/spec.py; do not edit. -->
+<!-- Written by scripts/make_reference.py from zerotools/jobs/tables/spec.py; do not edit. -->
 
 A job is one TOML file (JSON is accepted too). Relative paths are relative to the file. A key that
 is not listed here is an error, and so is a value outside its bounds: `zerotools submit` names the

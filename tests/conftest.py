@@ -19,7 +19,7 @@ from hypothesis import settings
 from tests.processes import builds
 from tests.processes.guard import Guard
 from tests.spending import Bill, Meter
-from zerotools.jobs import nvme
+from zerotools.jobs.preflight import async_io
 
 MARKS = ("torch", "deepspeed", "aio", "peft", "slurm", "gpu")
 ALONE = ("gpu", "aio")
@@ -63,7 +63,7 @@ def _gpus() -> int:
 
 @cache
 def _without_async_io() -> str | None:
-    if (why := nvme.lacking()) is not None:
+    if (why := async_io.lacking()) is not None:
         return f"DeepSpeed's async_io cannot be compiled here: {why}"
     directory = Path(os.environ["TORCH_EXTENSIONS_DIR"])
     if (directory / "async_io" / "async_io.so").exists():

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Opaque
 from zerotools.formats import read
-from zerotools.io.arrays import Array
+from zerotools.io.numeric.numpy_dtypes import Array
 
 TOLERANCE: Mapping[str, tuple[float, float]] = {
     "float32": (1e-5, 2e-8),

@@ -14,7 +14,7 @@ from collections import Counter
 
 import pytest
 
-from tests.processes.forked import forked_cpu_seconds
+from harness.forked import forked_cpu_seconds
 
 BUDGET = 15.0
 SLOWEST = 3.0

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import zerotools
 from tests.formats.deepspeed.damaging import copied
-from tests.formats.deepspeed.test_agreement import poke
+from tests.formats.deepspeed.reading.test_consistency import poke
 from tests.formats.torchfile.saving import Saved
 from tests.golden_files import GOLDEN, JOB
 from tests.ops.exports import masters, model, noise

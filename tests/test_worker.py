@@ -168,10 +168,10 @@ def test_it_is_written_for_interpreters_that_zerotools_itself_is_not_for() -> No
 _IMPORTED = (
     "zerotools",
     "zerotools.core.pace",
-    "zerotools.io.datagrams",
-    "zerotools.io.eventfile",
-    "zerotools.io.metrics",
-    "zerotools.io.metricslog",
+    "zerotools.io.telemetry.datagrams",
+    "zerotools.io.telemetry.event_file",
+    "zerotools.io.telemetry.metrics",
+    "zerotools.io.telemetry.metrics_jsonl",
     "zerotools.worker",
 )
 

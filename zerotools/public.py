@@ -19,7 +19,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 
 if TYPE_CHECKING:
-    from zerotools.io.arrays import Array
+    from zerotools.io.numeric.numpy_dtypes import Array
 
 __all__ = [
     "BadFile",
@@ -65,8 +65,8 @@ class Entry:
                 nothing can be made, such as one with files of two saves.
             Unsupported: no such type, or a cast that is not between floating-point types.
         """
-        from zerotools.ops.conversion import refuse_blocked
-        from zerotools.ops.load import load
+        from zerotools.ops.conversions.conversion import refuse_blocked
+        from zerotools.ops.execution.load_arrays import load
 
         refuse_blocked(self._checkpoint)
         return load(self._checkpoint, {self.key: _named(dtype) or self.dtype})[self.key]
@@ -164,9 +164,9 @@ def load_state_dict(
         Unsupported: a format or a type that zerotools does not handle, or masters that are not
             those of the weights beside them.
     """
-    from zerotools.ops.conversion import refuse_blocked, refuse_damaged_files
-    from zerotools.ops.load import load
-    from zerotools.ops.masters import check_masters
+    from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
+    from zerotools.ops.execution.load_arrays import load
+    from zerotools.ops.weights.duplicates import check_masters
 
     reader = open(path, tag=tag, layout=layout, section=section)
     formats.require_model(reader.checkpoint)

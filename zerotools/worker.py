@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zerotools.core.pace import Pace
-from zerotools.io.datagrams import LARGEST_DATAGRAM, Sender, encode, resident_bytes
-from zerotools.io.metrics import Metrics
+from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, encode, resident_bytes
+from zerotools.io.telemetry.metrics import Metrics
 
 __all__ = ["checkpoint_written", "phase", "report", "resume_from", "should_stop"]
 

@@ -16,20 +16,20 @@ from aiohttp import web
 
 import zerotools
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.jobs.location import default_socket, default_state_dir
+from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
-from zerotoolsd.api.app import make_app
+from zerotoolsd.admission.interpreter import check_interpreter
 from zerotoolsd.api.listen import BACKLOG, open_socket, refuse_taken
+from zerotoolsd.api.routes import make_app
+from zerotoolsd.attempts.launch import RankCommand, trainer_command
 from zerotoolsd.config import load
-from zerotoolsd.engine import Engine
-from zerotoolsd.holding import hold
-from zerotoolsd.interpreter import check_interpreter
+from zerotoolsd.dispatcher import Engine
 from zerotoolsd.jobservice import EngineService, InterpreterCheck
-from zerotoolsd.launch import RankCommand, trainer_command
 from zerotoolsd.machine import Machine
+from zerotoolsd.queue.store import Store
 from zerotoolsd.service import JobService
-from zerotoolsd.store.store import Store
+from zerotoolsd.state_directory import hold
 
 CLOSE_SECONDS = 2.0
 

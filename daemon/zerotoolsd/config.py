@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.convert import build, show
-from zerotools.jobs.durations import seconds_of
-from zerotools.jobs.schema import key
+from zerotools.jobs.binding.bind import build, show
+from zerotools.jobs.binding.declaration import key
+from zerotools.jobs.binding.durations import seconds_of
 from zerotools.sensors.cores import usable_cores
-from zerotoolsd.lifecycle import RetryPolicy
+from zerotoolsd.queue.lifecycle import RetryPolicy
 
 
 @dataclass(frozen=True, kw_only=True)

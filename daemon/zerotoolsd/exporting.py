@@ -20,14 +20,14 @@ def export(output_dir: Path, dtype: str) -> Path:
             is no room.
     """
     from zerotools.core.errors import BadFile
-    from zerotools.formats.dcp import jobcheckpoint
-    from zerotools.jobs.checkpointspec import EXPORT
-    from zerotools.ops.consolidate import Options, prepare, refuse_overflow
-    from zerotools.ops.conversion import perform
-    from zerotools.ops.execute import Report
-    from zerotools.ops.tiles import Budget
+    from zerotools.jobs.tables.checkpoint import EXPORT
+    from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
+    from zerotools.ops.conversions.conversion import perform
+    from zerotools.ops.execution.execute import Report
+    from zerotools.ops.execution.workers import Budget
+    from zerotools.runs import checkpoint_dirs
 
-    newest = next(iter(jobcheckpoint.listing(output_dir)), None)
+    newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
     if newest is None:
         raise BadFile(f"{output_dir} holds no checkpoint to export")
 

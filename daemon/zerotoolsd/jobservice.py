@@ -18,19 +18,20 @@ from typing import Any, ParamSpec, TypeVar
 import zerotools
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
-from zerotools.jobs.parse import job_to_dict
-from zerotools.jobs.spec import JobSpec
-from zerotools.jobs.versions import API_VERSION
-from zerotoolsd import checkpoints, preflight, told
-from zerotoolsd.cleaning import mentions
-from zerotoolsd.engine import Engine
-from zerotoolsd.interpreter import Needs, check_interpreter, needs_of
-from zerotoolsd.launch import base_environment
-from zerotoolsd.lifecycle import NotAllowed
-from zerotoolsd.patience import within
-from zerotoolsd.placement import request_of
-from zerotoolsd.rehearsal import rehearse
-from zerotoolsd.scheduler import impossible
+from zerotools.jobs.client.api_versions import API_VERSION
+from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission import checkpoint_listing, preflight
+from zerotoolsd.admission.interpreter import Needs, check_interpreter, needs_of
+from zerotoolsd.admission.rehearsal import rehearse
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.launch import base_environment
+from zerotoolsd.cleaning.removal import mentions
+from zerotoolsd.dispatcher import Engine
+from zerotoolsd.queue.lifecycle import NotAllowed
+from zerotoolsd.queue.placement import request_of
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.scheduler import impossible
 from zerotoolsd.service import (
     Cleaned,
     CleanRequest,
@@ -41,7 +42,7 @@ from zerotoolsd.service import (
     NotFound,
     Unavailable,
 )
-from zerotoolsd.store.rows import JobRow
+from zerotoolsd.timeouts import within
 from zerotoolsd.views import bare_view, job_view
 
 log = logging.getLogger(__name__)
@@ -248,9 +249,9 @@ class EngineService:
             )
         spec = replace(job.spec, output_dir=job.output_dir)
         if spec.engine == "script":
-            found = told.latest_checkpoint(job, self._store.attempts(job.id))
+            found = last_report.latest_checkpoint(job, self._store.attempts(job.id))
             spec = replace(spec, resume_from=str(found[1])) if found else spec
-        elif await self._look(spec, checkpoints.newest, Path(job.output_dir)) is not None:
+        elif await self._look(spec, checkpoint_listing.newest, Path(job.output_dir)) is not None:
             spec = replace(spec, resume_from=job.output_dir)
         view, _ = await self.submit(spec, uid=uid, idempotency_key=None)
         return view

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.jobs.spec import JobSpec
 from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.tables.spec import JobSpec
 
 
 class NotFound(BadRequest):

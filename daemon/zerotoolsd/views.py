@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs import states
-from zerotools.jobs.parse import job_to_dict, keys_set
-from zerotools.jobs.spec import JobSpec
-from zerotoolsd import told
-from zerotoolsd.phases import phase_of
+from zerotools.jobs.jobfile.parse import job_to_dict, keys_set
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.phases import phase_of
+from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
+from zerotoolsd.queue.values import short
 from zerotoolsd.service import AttemptView, JobView
-from zerotoolsd.store.rows import AttemptRow, JobRow, UnreadableSpec
-from zerotoolsd.store.values import short
 
 
 def job_view(
@@ -31,8 +31,8 @@ def job_view(
         _ = job.spec
     except UnreadableSpec as error:
         unreadable = str(error)
-    found = told.latest_checkpoint(job, attempts)
-    known = [told.of(attempt) for attempt in reversed(attempts)]
+    found = last_report.latest_checkpoint(job, attempts)
+    known = [last_report.of(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
     doing = known[0].doing if known else None
     return JobView(
@@ -90,7 +90,10 @@ def bare_view(job: JobRow, why: str) -> JobView:
 
 
 def _phase(
-    job: JobRow, attempts: Sequence[AttemptRow], known: Sequence[told.Told], quiet_seconds: float
+    job: JobRow,
+    attempts: Sequence[AttemptRow],
+    known: Sequence[last_report.Told],
+    quiet_seconds: float,
 ) -> dict[str, Any] | None:
     if job.state not in (states.RUNNING, states.STOPPING) or not attempts:
         return None
@@ -106,7 +109,7 @@ def _without_secrets(spec: JobSpec) -> dict[str, Any]:
 def attempt_view(attempt: AttemptRow) -> AttemptView:
     """One attempt; while it runs, what its ranks have told so far."""
     result = attempt.result or {}
-    known = told.of(attempt)
+    known = last_report.of(attempt)
     step = known.step or {}
     return AttemptView(
         number=attempt.number,

@@ -11,14 +11,14 @@ import pytest
 
 from benchmarks.contents import run, values
 from benchmarks.zero_checkpoints import MODELS, TAG, generate, sub_groups
-from tests.processes import started
+from harness import started
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
-from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.conversion import Conversion, perform
-from zerotools.ops.inspect import inspect
-from zerotools.ops.tiles import Budget
+from zerotools.ops.conversions.consolidate import Options, prepare
+from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.execution.workers import Budget
+from zerotools.ops.inspection.inspect import inspect
 
 from ..golden_files import digests
 

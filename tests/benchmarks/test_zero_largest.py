@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.zero_cases import Case
-from benchmarks.zero_largest import CASES, predicted, table, tree_of
-from benchmarks.zero_setting import GIB, Setting
-from benchmarks.zero_sizes import LADDER, Size, largest
-from benchmarks.zero_states import jobs
-from benchmarks.zero_steps import CASES as TIMED
-from benchmarks.zero_steps import tree_of as timed_tree
-from benchmarks.zero_steps import workload
-from zerotools.jobs.parse import job_from_dict
+from benchmarks.zero_training.cases import Case
+from benchmarks.zero_training.largest import CASES, predicted, table, tree_of
+from benchmarks.zero_training.setting import GIB, Setting
+from benchmarks.zero_training.sizes import LADDER, Size, largest
+from benchmarks.zero_training.states import jobs
+from benchmarks.zero_training.steps import CASES as TIMED
+from benchmarks.zero_training.steps import tree_of as timed_tree
+from benchmarks.zero_training.steps import workload
+from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.estimate import DEVICE, DISK, HOST
 
 AMPLE = {DEVICE: 8 * GIB, HOST: 10_000 * GIB, DISK: 10_000 * GIB}
@@ -91,8 +91,8 @@ def test_every_job_is_one_that_the_trainer_takes(tmp_path: Path, device: str) ->
 def test_sizes_are_transformers_models() -> None:
     from transformers import AutoConfig
 
-    from zerotoolsd.trainer.model.blueprint import draw
-    from zerotoolsd.trainer.prediction import parameters_of
+    from zerotoolsd.trainer.model.memory_estimate import parameters_of
+    from zerotoolsd.trainer.model.meta_model import draw
 
     size = Size(256, 4)
     blueprint = draw(AutoConfig.for_model(**size.config(512)))

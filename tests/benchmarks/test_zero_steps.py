@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.zero_cases import Case
-from benchmarks.zero_setting import GIB, Setting
-from benchmarks.zero_steps import compared, row, workload
+from benchmarks.zero_training.cases import Case
+from benchmarks.zero_training.setting import GIB, Setting
+from benchmarks.zero_training.steps import compared, row, workload
 
 
 def test_the_timed_model_is_as_large_as_the_gpu_has_room_for(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.serving import serving
 from zerotools.cli.main import build, run
-from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.client.daemon_client import DaemonClient
 
 
 class Done(NamedTuple):

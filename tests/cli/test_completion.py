@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.started import run
+from harness.started import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "shell-completion.md"
 

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.test_submit import JOB
+from harness.started import Started
+from tests.cli.commands.test_submit import JOB
 from tests.daemon.api.fakes import FakeService
-from tests.processes.started import Started
-from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.client.daemon_client import DaemonClient
 
 
 def read_until(descriptor: int, wanted: bytes) -> bytes:

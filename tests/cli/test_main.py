@@ -10,10 +10,10 @@ from collections.abc import Callable
 import click
 import pytest
 
-from tests.processes.started import Started
+from harness.started import Started
 from zerotools import __version__
-from zerotools.cli import synonyms
-from zerotools.cli.commands import COMMANDS
+from zerotools.cli import command_synonyms
+from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.main import build, run
 from zerotools.core import errors
 
@@ -104,8 +104,8 @@ def test_what_other_tools_call_a_command_is_answered_with_ours(
 
 
 def test_every_synonym_is_of_a_command() -> None:
-    assert set(synonyms.COMMANDS.values()) <= set(COMMANDS)
-    assert not set(synonyms.COMMANDS) & set(COMMANDS)
+    assert set(command_synonyms.COMMANDS.values()) <= set(COMMANDS)
+    assert not set(command_synonyms.COMMANDS) & set(COMMANDS)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

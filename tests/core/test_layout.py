@@ -21,7 +21,7 @@ from zerotools.core.layout import (
     placements,
     whole_shape,
 )
-from zerotools.io.arrays import Array
+from zerotools.io.numeric.numpy_dtypes import Array
 
 
 def values(*shape: int) -> Array:

@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from harness.started import Started
 from tests.daemon.waiting import wait_for
-from tests.processes.started import Started
 from zerotools.core.errors import DaemonUnreachable
-from zerotools.jobs.client import DaemonClient
-from zerotools.jobs.parse import job_from_dict
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.procfs import processes
 

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission.interpreter import Needs
 from zerotoolsd.app import main
-from zerotoolsd.interpreter import Needs
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
 

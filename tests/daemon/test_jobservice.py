@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import make_job
-from tests.daemon.engines import Running, running
+from tests.daemon.dispatchers import Running, running
 from tests.daemon.waiting import wait_async
-from tests.formats.dcp.test_jobcheckpoint import make
+from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.service import Conflict, Forbidden, JobView, NotFound

@@ -14,10 +14,10 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.daemon.attempts import is_alive, progress_of, wait_for_file
+from harness.started import run
 from tests.daemon.daemons import FAKE_DAEMON, ROOT, Daemon, make_job
+from tests.daemon.made_attempts import is_alive, progress_of, wait_for_file
 from tests.daemon.waiting import wait_for
-from tests.processes.started import run
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotoolsd import crashpoints
 from zerotoolsd.supervisor.durable import read_json, write_json

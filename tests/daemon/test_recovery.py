@@ -7,11 +7,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.daemon.attempts import make_attempt, progress_of, supervise
 from tests.daemon.daemons import make_job
-from tests.daemon.engines import leave_attempt, running
+from tests.daemon.dispatchers import leave_attempt, running
+from tests.daemon.made_attempts import make_attempt, progress_of, supervise
 from tests.daemon.waiting import wait_async, wait_for
-from zerotoolsd.store.rows import LAUNCHING
+from zerotoolsd.queue.rows import LAUNCHING
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import EXIT_USED
 

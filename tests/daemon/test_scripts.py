@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.attempts import is_alive, progress_of, wait_for_file
 from tests.daemon.daemons import Daemon
+from tests.daemon.made_attempts import is_alive, progress_of, wait_for_file
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.parse import job_from_dict
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.spec import JobSpec
 
 PROGRAM = Path(__file__).with_name("own_program.py")
 

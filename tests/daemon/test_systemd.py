@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.started import run
+from harness.started import run
 from zerotoolsd import systemd
 
 UNITS = Path(__file__).parents[2] / "systemd"

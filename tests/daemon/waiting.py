@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tests.processes.patience import Deadline
+from harness.patience import Deadline
 
 T = TypeVar("T")
 PAUSE_SECONDS = 0.005

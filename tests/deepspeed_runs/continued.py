@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.golden_files import digests
 from zerotools.formats import read
-from zerotools.formats.deepspeed.settings import AS_IS, Settings
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, Settings
 
 from .judging import Move, reshard
 from .launch import launch

@@ -11,9 +11,9 @@ from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED, digests
 from zerotools.formats import read, training_of
-from zerotools.formats.dcp.lay_out_training import lay_out_training
-from zerotools.formats.deepspeed.lay_out_fresh import lay_out_fresh
-from zerotools.formats.deepspeed.settings import Settings
+from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
+from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_fresh
 
 from .launch import launch
 

@@ -5,8 +5,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from harness.started import run
+
 from ..golden_files import DEEPSPEED
-from ..processes.started import run
 from .case import Case
 from .cases import CASES
 from .launch import DEADLINE_SECONDS, environment, launch

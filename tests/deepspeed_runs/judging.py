@@ -19,8 +19,8 @@ from tests.golden_files import DEEPSPEED, digests
 from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read
-from zerotools.formats.deepspeed.lay_out import lay_out
-from zerotools.formats.deepspeed.settings import AS_IS, Settings
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, Settings
+from zerotools.formats.deepspeed.writing.lay_out import lay_out
 
 from .launch import launch
 

@@ -2,7 +2,7 @@
 
 No launcher takes part, so none writes to the checkpoint. Every process runs inside the directory of
 its case and names files relative to it, so no path of this machine gets into a file. It is forked
-from a process that has imported DeepSpeed: `tests.processes.forked`.
+from a process that has imported DeepSpeed: `harness.forked`.
 """
 
 import os
@@ -12,9 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.processes import builds, forked
-from tests.processes.forked import Forked
-from tests.processes.patience import Deadline
+from harness import forked
+from harness.forked import Forked
+from harness.patience import Deadline
+from tests.processes import builds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 400

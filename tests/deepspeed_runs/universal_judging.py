@@ -16,9 +16,9 @@ from tests.formats.copying import write
 from tests.golden_files import DEEPSPEED, digests
 from zerotools import __version__
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.lay_out_universal import lay_out_universal
-from zerotools.formats.deepspeed.universal_contents import MOMENTS, contents_of
-from zerotools.formats.deepspeed.universal_notes import most_ranks
+from zerotools.formats.deepspeed.universal.contents import MOMENTS, contents_of
+from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
+from zerotools.formats.deepspeed.universal.notes import most_ranks
 
 from .launch import launch
 

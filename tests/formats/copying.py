@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Target
-from zerotools.ops.conversion import drawn
-from zerotools.ops.execute import execute
-from zerotools.ops.plan import plan
+from zerotools.ops.conversions.conversion import drawn
+from zerotools.ops.execution.execute import execute
+from zerotools.ops.execution.plan import plan
 
 
 def write(source: Checkpoint, target: Target) -> Path:

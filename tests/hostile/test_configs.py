@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.imports.accelerate_keys import KNOWN
-from zerotools.jobs.imports.deepspeed_keys import KEYS, SECTIONS
-from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
-from zerotools.jobs.imports.jobkeys import job_keys, put
-from zerotools.jobs.imports.json_text import parse_json
-from zerotools.jobs.imports.report import render
-from zerotools.jobs.imports.toml import to_toml
-from zerotools.jobs.parse import parse_job
+from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
+from zerotools.jobs.imports.reading.job_keys import job_keys, put
+from zerotools.jobs.imports.reading.report import render
+from zerotools.jobs.jobfile.parse import parse_job
+from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
+from zerotools.jobs.text.json_text import parse_json
+from zerotools.jobs.text.toml_text import to_toml
 
 SAID = ("auto", "none", "cpu", "nvme", "2", "5e8", "true", "NO", "DEEPSPEED", "FSDP", "AdamW")
 TYPES = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "bf16", "fp16", "linear", "\x1b[2J", "")

@@ -21,15 +21,15 @@ from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.formats import dcp
-from zerotools.formats.dcp.metadata import Item
-from zerotools.formats.dcp.rank_files import (
+from zerotools.formats.dcp.writing.rank_files import (
     Entry,
     Known,
     Plain,
     archive_of,
     lay_out_directory,
 )
-from zerotools.formats.dcp.write_metadata import Written, metadata_bytes
+from zerotools.io.distcp.metadata import Item
+from zerotools.io.distcp.metadata_writer import Written, metadata_bytes
 
 
 class Command:

@@ -16,14 +16,14 @@ import pytest
 from tests.golden_files import DEEPSPEED, TORCH
 from zerotools import formats
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.formats.dcp.jobrecord import read_record
-from zerotools.formats.deepspeed.rules import read_layout
-from zerotools.io.manifest import read_manifest
-from zerotools.io.regular import open_regular, read_regular
-from zerotools.jobs.objectstream import read_objects
-from zerotools.jobs.tokenfiles import read_token_header
-from zerotools.ops.hyperparameters import read_order
-from zerotools.ops.inspect import inspect
+from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
+from zerotools.io.files.regular import open_regular, read_regular
+from zerotools.jobs.datafiles.json_objects import read_objects
+from zerotools.jobs.datafiles.token_files import read_token_header
+from zerotools.ops.conversions.optimizer_options import read_order
+from zerotools.ops.inspection.inspect import inspect
+from zerotools.runs.manifest import read_manifest
+from zerotools.runs.record import read_record
 
 
 def bound_socket(path: Path) -> None:

@@ -16,8 +16,8 @@ from tests.golden_files import TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import ZerotoolsError
-from zerotools.io.torchzip.values import Size
-from zerotools.ops.inspect import inspect
+from zerotools.io.torchzip.pickle_values import Size
+from zerotools.ops.inspection.inspect import inspect
 
 FILES = (
     TORCH / "fsdp2-verl-w3" / "checkpoint" / "model_world_size_3_rank_1.pt",

@@ -12,7 +12,12 @@ from tests.io.torchzip.archives import archive_bytes, opened, zip_bytes
 from zerotools import formats
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.io.torchzip.archive import Archive
-from zerotools.io.torchzip.directory import check_record, payload_of, read_directory, read_record
+from zerotools.io.torchzip.zip_directory import (
+    check_record,
+    payload_of,
+    read_directory,
+    read_record,
+)
 
 GOLDEN = TORCH / "training-file" / "checkpoint" / "checkpoint.pt"
 ARCHIVE = archive_bytes({"weight": [1, 2], "bias": 3}, [b"payload"])

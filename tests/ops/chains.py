@@ -16,11 +16,11 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.training import Group, TrainingState
-from zerotools.io.arrays import Array, numpy_dtype
-from zerotools.ops.conversion import Conversion, perform
-from zerotools.ops.tiles import Budget
-from zerotools.ops.training import plain
-from zerotools.ops.translate import prepare
+from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
+from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.execution.workers import Budget
+from zerotools.ops.inspection.run_summary import plain
 
 WEIGHTS = ("param", "buffer")
 LOOSE = "state"  # tensors of the client's own

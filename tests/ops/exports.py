@@ -11,10 +11,10 @@ from safetensors.numpy import load_file, save_file
 from tests.layouts import load
 from zerotools import formats
 from zerotools.core import dtypes
-from zerotools.io.arrays import Array, numpy_dtype
-from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.conversion import perform
-from zerotools.ops.tiles import Budget
+from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
+from zerotools.ops.conversions.consolidate import Options, prepare
+from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.execution.workers import Budget
 
 
 def export(source: Path, destination: Path, **options: object) -> dict[str, Array]:

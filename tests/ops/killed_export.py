@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from zerotools.io.journal import NAME
-from zerotools.io.staging import partial_of
-from zerotools.ops.consolidate import Options, prepare
-from zerotools.ops.conversion import perform
-from zerotools.ops.tiles import Budget
+from zerotools.io.output.journal import NAME
+from zerotools.io.output.staging import partial_of
+from zerotools.ops.conversions.consolidate import Options, prepare
+from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.execution.workers import Budget
 
 SHARD_BYTES = 2**18
 SMALLEST = Budget(max_memory=3 * 2**16, workers=1)

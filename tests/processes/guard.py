@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.processes import forked, leftovers
-from tests.processes.patience import patient
+from harness import forked, leftovers
+from harness.patience import patient
 
 RUNNING = pytest.StashKey[list[leftovers.Running]]()
 FAILED = pytest.StashKey[bool]()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.attempts import is_alive, wait_for_file
+from harness import forked, started
+from harness.started import Started
+from tests.daemon.made_attempts import is_alive, wait_for_file
 from tests.daemon.waiting import wait_for
-from tests.processes import forked, started
-from tests.processes.started import Started
 
 ROOT = Path(__file__).resolve().parents[2]
 PARENT = """
@@ -85,7 +85,7 @@ def test_a_forked_process_is_ended_with_its_children_too(tmp_path: Path) -> None
 SUITE = """
 import sys
 import pytest
-from tests.processes.started import Started
+from harness.started import Started
 
 @pytest.fixture(scope="module")
 def dear():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.processes.patience import VARIABLE, Deadline, factor, patient
+from harness.patience import VARIABLE, Deadline, factor, patient
 
 
 def test_a_deadline_grows_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

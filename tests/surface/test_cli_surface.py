@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.processes.started import run
-from zerotools.cli.commands import COMMANDS, SECTIONS
+from harness.started import run
+from zerotools.cli.command_table import COMMANDS, SECTIONS
 from zerotools.cli.main import build
 from zerotools.formats import FORMATS
 
@@ -96,7 +96,7 @@ HEAVY = {"torch", "transformers", "aiohttp", "asyncio", "zerotoolsd"}
 def test_help_imports_no_command() -> None:
     loaded = modules_after("--help")
     assert not loaded & {entry.module for entry in COMMANDS.values()}
-    assert not loaded & (HEAVY | {"zerotools.jobs.client", "psutil", "numpy"})
+    assert not loaded & (HEAVY | {"zerotools.jobs.client.daemon_client", "psutil", "numpy"})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

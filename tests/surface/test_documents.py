@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import zerotools
-from zerotools.cli.commands import COMMANDS
-from zerotools.jobs.parse import parse_job
+from zerotools.cli.command_table import COMMANDS
+from zerotools.jobs.jobfile.parse import parse_job
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

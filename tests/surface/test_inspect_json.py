@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden_files import GOLDEN, JOB
 from zerotools import formats
-from zerotools.ops.inspect import SCHEMA, inspect, to_json
+from zerotools.ops.inspection.inspect import SCHEMA, inspect, to_json
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/inspect-json.md"
 CHECKPOINTS = [

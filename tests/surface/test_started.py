@@ -16,4 +16,4 @@ def test_processes_are_started_by_the_class_that_ends_them() -> None:
         for path in TESTS.rglob("*.py")
         if plain in path.read_text("utf-8")
     }
-    assert found - PROGRAMS == set(), "use tests.processes.started.Started"
+    assert found - PROGRAMS == set(), "use harness.started.Started"

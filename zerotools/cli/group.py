@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import click
 from click.shell_completion import CompletionItem
 
-from zerotools.cli.commands import SECTIONS, Entry
-from zerotools.cli.examples import epilog
-from zerotools.cli.synonyms import meant
+from zerotools.cli.command_examples import epilog
+from zerotools.cli.command_synonyms import meant
+from zerotools.cli.command_table import SECTIONS, Entry
 
 
 def debug_option() -> click.Option:

@@ -19,9 +19,9 @@ from typing import NoReturn
 import click
 
 from zerotools import __version__
-from zerotools.cli.commands import COMMANDS
+from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
-from zerotools.cli.messages import say_error
+from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 
 _MANY_FILES = 65536

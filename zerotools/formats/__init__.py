@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.formats.detect import Detected, detect
-from zerotools.io.sources import recording
+from zerotools.io.files.sources import recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def look(
     if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
         path = path.resolve()
     if path.name in ("best", "latest") and path.is_file():  # hints beside a job's checkpoints
-        path = import_module("zerotools.formats.dcp.jobcheckpoint").meant(path)
+        path = import_module("zerotools.runs.checkpoint_dirs").meant(path)
     found = detect(path)
     form = FORMATS[found.format]
     given = {"tag": tag, "layout": layout, "section": section}

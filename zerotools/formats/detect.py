@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.layouts import (
+from zerotools.formats.signatures import (
     DCP,
     DCP_METADATA,
     MANIFEST,
@@ -29,7 +29,7 @@ from zerotools.formats.layouts import (
     is_deepspeed_file,
     names_in,
 )
-from zerotools.io.regular import check_regular, read_regular
+from zerotools.io.files.regular import check_regular, read_regular
 
 # A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.parse import job_from_dict
+from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import STATES
 from zerotoolsd.api import inputs
 from zerotoolsd.api.answers import answer

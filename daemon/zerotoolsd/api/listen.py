@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.jobs.location import Address, connect
+from zerotools.jobs.client.location import Address, connect
 
 BACKLOG = 1024
 ANSWER_SECONDS = 1.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.formats.layouts import TORCH_FILE, UNFINISHED, WEIGHTS, holds, names_in
+from zerotools.formats.signatures import TORCH_FILE, UNFINISHED, WEIGHTS, holds, names_in
 
 MOST_FILES = 100_000
 _TEMPORARY = re.compile(r"\..*|tmp[-_.].*|.*[-_.](tmp|temp|incomplete|partial)")

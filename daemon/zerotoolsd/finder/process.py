@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.ops.whole import Look, look
+from zerotools.ops.inspection.completeness import Look, look
 from zerotoolsd.finder.candidates import Candidate, candidate_of, candidates_in
 from zerotoolsd.supervisor.durable import read_json, write_json
 

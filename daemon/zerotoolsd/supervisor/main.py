@@ -19,7 +19,7 @@ from typing import Any
 from zerotoolsd.supervisor import procfs
 from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.finding import Finder, NoAnswer
+from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
 from zerotoolsd.supervisor.procfs import Process

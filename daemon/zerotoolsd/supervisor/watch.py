@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor.durable import read_json, write_text
-from zerotoolsd.supervisor.finding import Finder
+from zerotoolsd.supervisor.finder_process import Finder
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import descendants, processes

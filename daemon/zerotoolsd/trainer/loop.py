@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from zerotools.formats.dcp.jobrecord import JobRecord
-from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.checkpoints.checkpointing import Checkpointing
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.record import JobRecord
+from zerotoolsd.trainer.checkpointing import Checkpointing
 from zerotoolsd.trainer.data.batches import Batches
-from zerotoolsd.trainer.enginetype import Engine, Outcome
-from zerotoolsd.trainer.evaluating import Evaluation
-from zerotoolsd.trainer.failures import EXIT_DONE, EXIT_STOPPED
-from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.phases import Phases
-from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.stopping import Stop
+from zerotoolsd.trainer.engine.protocol import Engine, Outcome
+from zerotoolsd.trainer.evaluation.evaluating import Evaluation
+from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED
+from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.start_timing import Phases
+from zerotoolsd.trainer.rank.stop_request import Stop
+from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 @dataclass

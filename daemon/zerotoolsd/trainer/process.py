@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.trainer.failures import exit_code, kind, sentence
-from zerotoolsd.trainer.notify import Notifier
-from zerotoolsd.trainer.settings import Rank, rank_from
+from zerotoolsd.trainer.rank.failures import exit_code, kind, sentence
+from zerotoolsd.trainer.rank.notify import Notifier
+from zerotoolsd.trainer.rank.settings import Rank, rank_from
 
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zerotools.jobs.spec import JobSpec
+    from zerotools.jobs.tables.spec import JobSpec
 
 BYTE_VALUES = 256
 
@@ -26,8 +26,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     Raises:
         ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
     """
-    from zerotools.jobs.rules_data import fixed_length
-    from zerotoolsd.trainer.model.blueprint import check_fit, draw, read_config
+    from zerotools.jobs.tables.data_rules import fixed_length
+    from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)
@@ -39,7 +39,7 @@ def rehearse(spec: JobSpec) -> list[str]:
 
 def _vocabulary(spec: JobSpec) -> int | None:
     """How many token ids the data takes; None for token files, whose ids are not looked at."""
-    from zerotools.jobs.rules_data import BYTES, tokenizer_of
+    from zerotools.jobs.tables.data_rules import BYTES, tokenizer_of
     from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 
     named = tokenizer_of(spec)
@@ -67,8 +67,8 @@ def main(path: Path) -> None:
     entry.loader.exec_module(module)
     module.make_importable()
     from zerotools.core.errors import ZerotoolsError
-    from zerotools.jobs.parse import job_from_dict
-    from zerotoolsd.trainer.failures import sentence
+    from zerotools.jobs.jobfile.parse import job_from_dict
+    from zerotoolsd.trainer.rank.failures import sentence
 
     spec = job_from_dict(json.loads(path.read_text("utf-8")), source="job")
     problem, notes = None, []

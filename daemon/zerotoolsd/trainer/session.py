@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from zerotools.io.metrics import Metrics
-from zerotools.jobs.rules_data import BYTES, fixed_length, tokenizer_of
-from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer.checkpoints.checkpointing import make_checkpointing
+from zerotools.io.telemetry.metrics import Metrics
+from zerotools.jobs.tables.data_rules import BYTES, fixed_length, tokenizer_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
 from zerotoolsd.trainer.checkpoints.resuming import choose_start
@@ -18,21 +18,21 @@ from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.packing import check_packing
 from zerotoolsd.trainer.data.reading import open_data
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
+from zerotoolsd.trainer.engine_choice import make_engine
 from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
-from zerotoolsd.trainer.engines import make_engine
-from zerotoolsd.trainer.evaluating import make_evaluation
-from zerotoolsd.trainer.group import Group, joined
+from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
 from zerotoolsd.trainer.loop import Run
-from zerotoolsd.trainer.model.blueprint import Blueprint, check_fit, draw, read_config
-from zerotoolsd.trainer.notify import Notifier
-from zerotoolsd.trainer.outofmemory import explained
-from zerotoolsd.trainer.phases import Phases
-from zerotoolsd.trainer.prediction import predict
-from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.settings import Rank, read_spec
+from zerotoolsd.trainer.model.memory_estimate import predict
+from zerotoolsd.trainer.model.meta_model import Blueprint, check_fit, draw, read_config
+from zerotoolsd.trainer.rank.group import Group, joined
+from zerotoolsd.trainer.rank.notify import Notifier
+from zerotoolsd.trainer.rank.settings import Rank, read_spec
+from zerotoolsd.trainer.rank.start_timing import Phases
+from zerotoolsd.trainer.rank.stop_request import Stop
+from zerotoolsd.trainer.reporting.out_of_memory import explained
+from zerotoolsd.trainer.reporting.reporter import Reporter
+from zerotoolsd.trainer.reporting.utilization import measure_by
 from zerotoolsd.trainer.starting import begin, describe_run, warn_of_changes
-from zerotoolsd.trainer.stopping import Stop
-from zerotoolsd.trainer.utilization import measure_by
 
 BeforeCommit = Callable[[Path], None]
 

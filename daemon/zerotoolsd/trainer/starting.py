@@ -6,8 +6,10 @@ import torch
 
 import zerotools
 from zerotools.core.errors import BadFile
-from zerotools.formats.dcp import jobcheckpoint as layout
-from zerotools.formats.dcp.jobrecord import (
+from zerotools.jobs.tables.data_rules import kind_of, longest_sequence
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs.record import (
     RNG_PER_RANK,
     DataRecord,
     JobRecord,
@@ -15,17 +17,15 @@ from zerotools.formats.dcp.jobrecord import (
     ModelRecord,
     OptimizerRecord,
 )
-from zerotools.jobs.rules_data import kind_of, longest_sequence
-from zerotools.jobs.spec import JobSpec
-from zerotoolsd.trainer import rng
 from zerotoolsd.trainer.checkpoints.resuming import Start
-from zerotoolsd.trainer.enginetype import Engine
-from zerotoolsd.trainer.failures import BadCheckpoint
-from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.model.blueprint import Blueprint
+from zerotoolsd.trainer.engine.protocol import Engine
+from zerotoolsd.trainer.engine.schedule import decay_steps
+from zerotoolsd.trainer.model import rng
 from zerotoolsd.trainer.model.lora import fan_in_fan_out
-from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.schedule import decay_steps
+from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.rank.failures import BadCheckpoint
+from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 def begin(

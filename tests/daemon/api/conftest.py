@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.serving import serving
-from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.client.daemon_client import DaemonClient
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.parse import job_from_dict, job_to_dict
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.source import SnapshotSource

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from zerotoolsd.api.app import make_app
 from zerotoolsd.api.listen import open_socket
+from zerotoolsd.api.routes import make_app
 from zerotoolsd.service import JobService
 
 

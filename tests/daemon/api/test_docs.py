@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.daemon.api.fakes import FakeService, a_job, a_view, an_attempt
 from zerotoolsd.api import problems
-from zerotoolsd.api.app import make_app
+from zerotoolsd.api.routes import make_app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "http-api.md").read_text("utf-8")
 

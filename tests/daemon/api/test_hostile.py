@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.daemon.api.fakes import JOB, FakeService
-from zerotools.jobs.client import DaemonClient
-from zerotools.jobs.location import connect
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.location import connect
 
 
 def ask(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.api.fakes import JOB, FakeService, a_job, an_attempt
 from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported
-from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.service import Unavailable
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.daemon.api.fakes import FakeService
 from tests.daemon.api.serving import serving
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.api.listen import open_socket
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.daemon.api.fakes import FakeService
-from zerotools.jobs.client import DaemonClient
+from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.service import Event
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.api.fakes import STEP, FakeService, an_attempt
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.client import DaemonClient, LogPart
+from zerotools.jobs.client.daemon_client import DaemonClient, LogPart
 from zerotoolsd.api.outputs import LARGEST_PART, parse_records
 
 

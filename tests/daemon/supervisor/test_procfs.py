@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.attempts import make_attempt
+from tests.daemon.made_attempts import make_attempt
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.procfs import read_process

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from zerotoolsd.attempts.last_report import so_far
 from zerotoolsd.supervisor.progress import Progress, pause_between
-from zerotoolsd.told import so_far
 
 Send = Callable[[bytes], None]
 

@@ -7,8 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.daemon.attempts import wait_for_file
-from tests.processes.started import Started
+from harness.started import Started
+from tests.daemon.made_attempts import wait_for_file
 from zerotoolsd.supervisor.stopping import terminate
 
 SAVES = """

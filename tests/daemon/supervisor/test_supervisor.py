@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.attempts import (
+from tests.daemon.made_attempts import (
     finish,
     is_alive,
     make_attempt,

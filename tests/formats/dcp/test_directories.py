@@ -14,8 +14,8 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
 from zerotools.formats import dcp
-from zerotools.io.outputs import MARKER
-from zerotools.ops.inspect import inspect
+from zerotools.io.output.marker import MARKER
+from zerotools.ops.inspection.inspect import inspect
 
 PAIRS = ("fsdp1-dcp-w2", "fsdp1-dcp-w3-flat", "fsdp2-dcp-w3")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.formats.copying import tensor_bytes, write
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import dcp
-from zerotools.formats.dcp.metadata import read_metadata
+from zerotools.io.distcp.metadata import read_metadata
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TORCH = GOLDEN / "torch-2.13.0-fsdp2"

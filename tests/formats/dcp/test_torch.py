@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from harness import forked
 from tests.formats.copying import write
-from tests.processes import forked
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
 from zerotools.formats import dcp
-from zerotools.formats.dcp.metadata import read_metadata
-from zerotools.io.arrays import numpy_dtype
+from zerotools.io.distcp.metadata import read_metadata
+from zerotools.io.numeric.numpy_dtypes import numpy_dtype
 
 pytestmark = [
     pytest.mark.torch,

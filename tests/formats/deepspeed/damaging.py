@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import read
-from zerotools.ops import consolidate, reshard, translate
-from zerotools.ops.conversion import Conversion, prove
-from zerotools.ops.inspect import inspect
+from zerotools.ops.conversions import consolidate, convert, reshard
+from zerotools.ops.conversions.conversion import Conversion, prove
+from zerotools.ops.inspection.inspect import inspect
 
 
 def copied(case: str, tmp_path: Path) -> Path:
@@ -34,7 +34,7 @@ def refusals(tag: Path, out: Path, ranks: int = 4) -> dict[str, str]:
     commands = {
         "consolidate": lambda: consolidate.prepare(tag, out, consolidate.Options()),
         "reshard": lambda: reshard.prepare(tag, out, world_size=ranks),
-        "convert": lambda: translate.prepare(tag, out, "dcp", {"world_size": 1}),
+        "convert": lambda: convert.prepare(tag, out, "dcp", {"world_size": 1}),
     }
     for name, prepare in commands.items():
         try:

@@ -14,9 +14,9 @@ from zerotools import formats
 from zerotools.cli.main import build
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.ops import consolidate, reshard, translate
-from zerotools.ops.conversion import Conversion
-from zerotools.ops.inspect import inspect, to_json
+from zerotools.ops.conversions import consolidate, convert, reshard
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.inspection.inspect import inspect, to_json
 
 pytestmark = pytest.mark.torch
 DIST, RANKS = "dist/iter_0000100", "legacy/iter_0000100"
@@ -66,8 +66,8 @@ def test_it_is_recognised_and_refused_by_what_it_is(
         lambda: consolidate.prepare(path, out, consolidate.Options()),
         lambda: consolidate.prepare(path, out, consolidate.Options(weights_from="weights")),
         lambda: reshard.prepare(path, out, world_size=1),
-        lambda: translate.prepare(path, out, "dcp", {}),
-        lambda: translate.prepare(path, out, "safetensors", {}),
+        lambda: convert.prepare(path, out, "dcp", {}),
+        lambda: convert.prepare(path, out, "safetensors", {}),
         lambda: zerotools.load_state_dict(path, framework="numpy"),
     ]
     for attempt in attempts:
@@ -159,6 +159,6 @@ def test_attributes_that_a_dcp_has_beside_torchs_own_are_listed(made: Path, tmp_
     assert isinstance(resharded, Conversion)
     assert [dropped.what for dropped in resharded.target.dropped] == ["my_data"]
     for to in ("safetensors", "torch"):
-        converted = translate.prepare(plain, tmp_path / "out", to, {})
+        converted = convert.prepare(plain, tmp_path / "out", to, {})
         assert isinstance(converted, Conversion)
         assert "my_data" in [dropped.what for dropped in converted.target.dropped]

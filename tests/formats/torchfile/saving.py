@@ -12,7 +12,7 @@ from tests.io.torchzip.archives import archive_bytes
 from zerotools.core import dtypes
 from zerotools.core.boxes import row_major_strides
 from zerotools.core.checkpoint import Opaque
-from zerotools.io.torchzip.values import Global, Size, Storage, StoredTensor
+from zerotools.io.torchzip.pickle_values import Global, Size, Storage, StoredTensor
 
 _API = "torch.distributed._shard.sharded_tensor"
 

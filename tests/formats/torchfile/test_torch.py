@@ -12,7 +12,7 @@ from tests.formats.elements import elements
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import Unsupported
-from zerotools.ops.inspect import inspect
+from zerotools.ops.inspection.inspect import inspect
 
 pytestmark = pytest.mark.torch
 

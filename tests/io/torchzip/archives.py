@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from zerotools.io.torchzip.lay_out import lay_out
+from zerotools.io.torchzip.archive_layout import lay_out
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.window import Window
 

@@ -8,8 +8,8 @@ from tests.io.torchzip.archives import archive_bytes, opened, zip_bytes
 from zerotools.core import dtypes
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.torchzip.archive import Archive
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps
-from zerotools.io.torchzip.values import Storage, StoredTensor
 
 TENSOR = StoredTensor(Storage("0", dtypes.INT16, 3), dtypes.INT16, 1, (2,), (1,))
 

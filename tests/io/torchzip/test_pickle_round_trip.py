@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import Unsupported
+from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.unpickle import loads
-from zerotools.io.torchzip.values import Global, Ordered, Size, Storage, StoredTensor
 
 KEYS = st.one_of(
     st.text(max_size=8), st.integers(-(2**40), 2**40), st.booleans(), st.binary(max_size=4),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from zerotools.core.dtypes import FLOAT32
-from zerotools.io.torchzip.lay_out import lay_out
+from zerotools.io.torchzip.archive_layout import lay_out
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps_renumbered
 from zerotools.io.torchzip.unpickle import loads
-from zerotools.io.torchzip.values import Storage, StoredTensor
 
 
 def view(key: str, offset: int) -> StoredTensor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.imports.document import Document
-from zerotools.jobs.imports.importing import Imported, JobFile, import_configs
-from zerotools.jobs.imports.json_text import parse_json
-from zerotools.jobs.imports.yaml_text import parse_yaml
-from zerotools.jobs.parse import read_tree
+from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
+from zerotools.jobs.jobfile.parse import read_tree
+from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.json_text import parse_json
+from zerotools.jobs.text.yaml_text import parse_yaml
 
 CONFIGS = Path(__file__).parent / "configs"
 BASE = Path("/base")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.jobs.imports.jobs import JOB, a_job, ds
-from zerotools.jobs.imports.deepspeed_keys import KEYS, SECTIONS
-from zerotools.jobs.imports.reading import TRAINER
-from zerotools.jobs.imports.releases import NEWEST, clipping
+from zerotools.jobs.imports.reading.reader import TRAINER
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
+from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, clipping
 
 pytestmark = pytest.mark.deepspeed
 

@@ -16,9 +16,9 @@ training       what the files say of the run, in words that all formats share
 jobcheckpoint  the directory that a zerotools job keeps its DCP in
 """
 
-from zerotools.formats.dcp.lay_out import lay_out
-from zerotools.formats.dcp.lay_out_training import lay_out_training
-from zerotools.formats.dcp.read import read
-from zerotools.formats.dcp.training import training_of
+from zerotools.formats.dcp.reading.read import read
+from zerotools.formats.dcp.reading.training_state import training_of
+from zerotools.formats.dcp.writing.lay_out import lay_out
+from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
 
 __all__ = ["lay_out", "lay_out_training", "read", "training_of"]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, FilePlan, Problem, Target, Tensor
-from zerotools.formats.dcp.jobcheckpoint import DCP, RECORD
-from zerotools.formats.layouts import fsdp_models, names_in
+from zerotools.formats.signatures import fsdp_models, names_in
+from zerotools.runs.checkpoint_dirs import DCP, RECORD
 
 METADATA = ".metadata"
 # In `Origin.details`: the flat keys of each directory, and those that name another's bytes; what

@@ -35,9 +35,9 @@ from __future__ import annotations
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.read import read
-from zerotools.formats.deepspeed.training import training_of as training_of_native
-from zerotools.formats.deepspeed.universal_training import universal_training
+from zerotools.formats.deepspeed.reading.read import read
+from zerotools.formats.deepspeed.reading.training_state import training_of as training_of_native
+from zerotools.formats.deepspeed.universal.training_state import universal_training
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:

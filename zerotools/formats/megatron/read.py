@@ -7,9 +7,9 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
-from zerotools.formats.layouts import MEGATRON_FILES, MEGATRON_RANK, names_in
-from zerotools.formats.megatron.legacy import read_ranks
+from zerotools.formats.megatron.rank_files import read_ranks
 from zerotools.formats.megatron.torch_dist import read_directory
+from zerotools.formats.signatures import MEGATRON_FILES, MEGATRON_RANK, names_in
 
 
 def read(path: Path) -> Checkpoint:

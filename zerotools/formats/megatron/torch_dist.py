@@ -10,9 +10,9 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import dcp
-from zerotools.formats.megatron.facts import Facts, disagreement, facts_of, origin_of
-from zerotools.io.regular import read_regular
-from zerotools.io.torchzip.torchfile import TorchFile
+from zerotools.formats.megatron.origin import Facts, disagreement, facts_of, origin_of
+from zerotools.io.files.regular import read_regular
+from zerotools.io.torchzip.pt_file import TorchFile
 
 COMMON, METADATA, CONFIG = "common.pt", ".metadata", "metadata.json"
 _LARGEST_CONFIG = 2**20

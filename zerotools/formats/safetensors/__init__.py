@@ -10,6 +10,6 @@ lay_out   Checkpoint -> Target, which `from_pretrained` loads
 
 from zerotools.formats.safetensors.lay_out import lay_out
 from zerotools.formats.safetensors.read import read
-from zerotools.formats.safetensors.training import training_of
+from zerotools.formats.safetensors.training_state import training_of
 
 __all__ = ["lay_out", "read", "training_of"]

@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.regular import open_regular
+from zerotools.io.files.regular import open_regular
 
 LARGEST_HEADER = 100_000_000
 METADATA = "__metadata__"

@@ -14,7 +14,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, FilePlan, Literal, Target, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.safetensors.header import LARGEST_HEADER, METADATA
-from zerotools.io.modelfiles import Style, lay_out_model
+from zerotools.io.huggingface.model_directory import Style, lay_out_model
 
 INDEX = "model.safetensors.index.json"
 

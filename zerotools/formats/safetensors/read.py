@@ -12,7 +12,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.safetensors.choose import choose
 from zerotools.formats.safetensors.header import Header, read_header
-from zerotools.formats.safetensors.sharded import (
+from zerotools.formats.safetensors.rank_files import (
     HF_METADATA,
     NOTE,
     known_better,
@@ -20,7 +20,7 @@ from zerotools.formats.safetensors.sharded import (
     sharded_tensors,
     shards,
 )
-from zerotools.io.companions import companions
+from zerotools.io.huggingface.model_sidecars import companions
 
 
 def read(path: Path) -> Checkpoint:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.torchzip.directory import Record, payload_of, read_directory, read_record
+from zerotools.io.torchzip.pickle_values import Storage
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads
-from zerotools.io.torchzip.values import Storage
 from zerotools.io.torchzip.window import Window
+from zerotools.io.torchzip.zip_directory import Record, payload_of, read_directory, read_record
 
 
 @dataclass(frozen=True, slots=True)

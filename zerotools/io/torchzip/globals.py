@@ -14,8 +14,8 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.torchzip.keys import check_key
-from zerotools.io.torchzip.values import Global, Ordered, Size, Storage, StoredTensor
+from zerotools.io.torchzip.hashable import check_key
+from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, Storage, StoredTensor
 
 _TORCH_DTYPES = {dtype.name: dtype for dtype in dtypes.DTYPES}
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")

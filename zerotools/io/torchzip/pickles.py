@@ -14,11 +14,11 @@ from typing import Any
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import Unsupported
-from zerotools.io.torchzip.values import Global, Ordered, Size, Storage, StoredTensor
+from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, Storage, StoredTensor
 
 
 def dumps(tree: Any) -> bytes:
-    """The pickle of a tree of plain values and those of `zerotools.io.torchzip.values`.
+    """The pickle of a tree of plain values and those of `zerotools.io.torchzip.pickle_values`.
 
     Tensors are written by reference to their storage, which the archive holds beside the pickle.
 

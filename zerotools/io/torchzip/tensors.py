@@ -6,7 +6,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.io.torchzip.globals import call
-from zerotools.io.torchzip.values import Global, StoredTensor
+from zerotools.io.torchzip.pickle_values import Global, StoredTensor
 
 WITH_STATE = ("torch._tensor", "_rebuild_from_type_v2")
 PARAMETERS = (

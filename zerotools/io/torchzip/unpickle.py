@@ -19,9 +19,17 @@ from typing import Any
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.io.torchzip.globals import call, make, resolve, storage
-from zerotools.io.torchzip.keys import check_key
-from zerotools.io.torchzip.machine import ENTRY, HANDLERS, OBJECT, CutShort, Machine, on, text
-from zerotools.io.torchzip.values import Global, Ordered
+from zerotools.io.torchzip.hashable import check_key
+from zerotools.io.torchzip.pickle_machine import (
+    ENTRY,
+    HANDLERS,
+    OBJECT,
+    CutShort,
+    Machine,
+    on,
+    text,
+)
+from zerotools.io.torchzip.pickle_values import Global, Ordered
 
 LARGEST_PICKLE = 2**30
 SMALL = 32 * 2**20

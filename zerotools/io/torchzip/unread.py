@@ -14,8 +14,8 @@ from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.io.torchzip.globals import LAZY_BITS, call
+from zerotools.io.torchzip.pickle_values import Global, Storage
 from zerotools.io.torchzip.tensors import PARAMETERS, WITH_STATE, is_plain
-from zerotools.io.torchzip.values import Global, Storage
 
 _REBUILT = {
     "_rebuild_sparse_tensor": "a sparse tensor; save it dense, with to_dense()",

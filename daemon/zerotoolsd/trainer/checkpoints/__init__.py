@@ -1,8 +1,10 @@
 """Checkpoints: whole or not at all, and which of them stay.
 
-checkpointing, saves          when to save, at a standstill or beside training (also background)
+save_sequence, background     one save after another, at a standstill or beside training
 saving, committing            from all ranks' files to one directory under its name
 keeping, measured             which stay, and by what they are compared
-replicas, hostcopy            who writes which tensor, and the copy that is written beside training
-resuming, output              where a run goes on, and whose the directory is
+replicas, hostcopy, finite    who writes which tensor, its copy, and that it has finite values only
+resuming, output              where a run resumes, and who owns the directory
+
+It may import `model`, `memory` and `rank`.
 """

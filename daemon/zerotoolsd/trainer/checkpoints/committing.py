@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.formats.dcp import jobcheckpoint as layout
-from zerotools.formats.dcp.jobrecord import JobRecord
-from zerotools.io.manifest import write_manifest
+from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs.manifest import write_manifest
+from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.keeping import Keeping
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from zerotoolsd.trainer.checkpoints.replicas import Tree
-from zerotoolsd.trainer.pagelock import lock
+from zerotoolsd.trainer.memory.page_lock import lock
 
 LOCKED_BYTES = 1 << 20
 """A smaller buffer shares its pages with others: it stays pageable, and its copy is short."""

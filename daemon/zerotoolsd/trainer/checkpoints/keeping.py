@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.formats.dcp import jobcheckpoint as layout
+from zerotools.runs import checkpoint_dirs as layout
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.distributed.tensor import DTensor
 
-from zerotoolsd.trainer.settings import Rank
+from zerotoolsd.trainer.rank.settings import Rank
 
 Tree = dict[str, dict[str, torch.Tensor]]
 

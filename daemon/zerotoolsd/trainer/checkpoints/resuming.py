@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.formats.dcp import jobcheckpoint as layout
-from zerotools.formats.dcp.jobrecord import JobRecord
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
-from zerotoolsd.trainer.failures import BadCheckpoint
-from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.rank.failures import BadCheckpoint
+from zerotoolsd.trainer.rank.group import Group
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
-from zerotools.formats.dcp import jobcheckpoint as layout
-from zerotools.formats.dcp.jobrecord import JobRecord
+from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import Committed, Committer, sync_file
-from zerotoolsd.trainer.failures import Diverged
-from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.rank.failures import Diverged
+from zerotoolsd.trainer.rank.group import Group
 
 Value = TypeVar("Value")
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.dataspec import DataSpec
-from zerotools.jobs.examplefiles import Record
+from zerotools.jobs.datafiles.example_files import Record
+from zerotools.jobs.tables.data import DataSpec
 
 AT_ONCE = 256
 LETTERS_AT_ONCE = 1 << 20

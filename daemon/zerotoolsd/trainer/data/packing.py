@@ -18,7 +18,7 @@ from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.data.examplestore import PLACE_TYPE, mapped
 from zerotoolsd.trainer.data.sequences import Example, Pool
 from zerotoolsd.trainer.data.shuffle import Shuffle
-from zerotoolsd.trainer.enginetype import Engine
+from zerotoolsd.trainer.engine.protocol import Engine
 
 EXPERTS_TOLERANCE = 1e-3
 """Where experts take the tokens that are theirs, rounding depends on how many these are."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.dataspec import DataSpec
-from zerotools.jobs.examplefiles import Record, read_examples
+from zerotools.jobs.datafiles.example_files import Record, read_examples
+from zerotools.jobs.tables.data import DataSpec
 from zerotoolsd.trainer.data.encoding import Encoded, Encoder, make_encoder
 from zerotoolsd.trainer.data.examplestore import Pair, write_examples
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.jobrecord import DataRecord
-from zerotools.jobs.rules_data import BYTES, kind_of, patterns_of, tokenizer_of
-from zerotools.jobs.spec import JobSpec
-from zerotools.jobs.tokenfiles import TokenArray, read_token_header
+from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
+from zerotools.jobs.tables.data_rules import BYTES, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens, find_files, measure
 from zerotoolsd.trainer.data.examplestore import Examples, index_of
@@ -20,7 +20,7 @@ from zerotoolsd.trainer.data.preparing import Reader, Survey, prepare_examples
 from zerotoolsd.trainer.data.sequences import Pool, Windows, hold_out
 from zerotoolsd.trainer.data.tokenizing import TokenFile, load_tokenizer, tokenize
 from zerotoolsd.trainer.data.tokenstream import TokenStream, largest_id
-from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.rank.group import Group
 
 TOKEN_FILE = "tokens.u32"
 EVAL_FILE = "eval.u32"

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.tokenfiles import ITEM_BYTES, TokenArray
+from zerotools.jobs.datafiles.token_files import ITEM_BYTES, TokenArray
 
 _TYPECODES: dict[str, Literal["H", "I", "i", "q"]] = {
     "uint16": "H",

@@ -11,13 +11,18 @@ from typing import Any
 
 import torch
 
-from zerotools.formats.dcp.jobrecord import JobRecord
-from zerotools.jobs.deepspeedconfig import at, completed, on_nvme, optimizer_of, stage_of
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.tables.deepspeed_config import at, completed, on_nvme, optimizer_of, stage_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.resuming import Start
 from zerotoolsd.trainer.data.sequences import Example, Share
+from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.engine.generating import generate
+from zerotoolsd.trainer.engine.objective import summed_loss, token_loss
+from zerotoolsd.trainer.engine.protocol import Outcome, Summed
+from zerotoolsd.trainer.engine.schedule import learning_rate
+from zerotoolsd.trainer.engine_deepspeed.build_model import make_model, weight_groups
 from zerotoolsd.trainer.engine_deepspeed.files import Files
-from zerotoolsd.trainer.engine_deepspeed.model import make_model, weight_groups
 from zerotoolsd.trainer.engine_deepspeed.nvme import make_nvme_ready
 from zerotoolsd.trainer.engine_deepspeed.place import (
     import_deepspeed,
@@ -26,15 +31,10 @@ from zerotoolsd.trainer.engine_deepspeed.place import (
 )
 from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
 from zerotoolsd.trainer.engine_torch.step import check_finite
-from zerotoolsd.trainer.enginetype import Outcome, Summed
-from zerotoolsd.trainer.failures import Diverged
-from zerotoolsd.trainer.generation.decoding import Decoding
-from zerotoolsd.trainer.generation.generating import generate
-from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.model.blueprint import Blueprint, checkpoint_activations
-from zerotoolsd.trainer.model.objective import summed_loss, token_loss
-from zerotoolsd.trainer.reporting import Reporter
-from zerotoolsd.trainer.schedule import learning_rate
+from zerotoolsd.trainer.model.meta_model import Blueprint, checkpoint_activations
+from zerotoolsd.trainer.rank.failures import Diverged
+from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.reporting.reporter import Reporter
 
 MOST_IN_A_ROW = 20
 """Skipped steps in a row that a fixed loss scale may cause."""

@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 
 from zerotools.core.errors import ZerotoolsError
 from zerotoolsd.trainer.checkpoints.saving import SaveFailed
-from zerotoolsd.trainer.engine_deepspeed.model import whole_parameters
-from zerotoolsd.trainer.failures import BadCheckpoint
-from zerotoolsd.trainer.group import Group
+from zerotoolsd.trainer.engine_deepspeed.build_model import whole_parameters
 from zerotoolsd.trainer.model.weights import SINGLE
+from zerotoolsd.trainer.rank.failures import BadCheckpoint
+from zerotoolsd.trainer.rank.group import Group
 
 LATEST = "latest"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs import nvme
-from zerotools.jobs.deepspeedconfig import device_of
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.preflight import async_io
+from zerotools.jobs.tables.deepspeed_config import device_of
+from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.engine_deepspeed.builds import BUILDS
 
 
@@ -30,8 +30,8 @@ def make_nvme_ready(
     Raises:
         BadRequest: async_io cannot be compiled here, or a directory cannot be made.
     """
-    if (why := nvme.lacking()) is not None:
-        raise BadRequest(nvme.refusal(why))
+    if (why := async_io.lacking()) is not None:
+        raise BadRequest(async_io.refusal(why))
     builds = os.environ.get(BUILDS)
     if builds and not (Path(builds) / "async_io" / "async_io.so").exists():
         say(f"async_io is compiled into {builds}, once: this takes minutes")

@@ -19,9 +19,9 @@ import torch
 from torch.utils import file_baton
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.jobs.deepspeedconfig import ADAMS, at, device_of
-from zerotools.jobs.rules import FP16_ON_CPU
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.tables.deepspeed_config import ADAMS, at, device_of
+from zerotools.jobs.tables.job_rules import FP16_ON_CPU
+from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.engine_deepspeed.builds import BUILDS, Teller, build_in_own, take_turns
 
 

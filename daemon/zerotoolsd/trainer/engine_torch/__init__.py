@@ -1,10 +1,11 @@
 """Engine `torch`: FSDP2 over the ranks, torch's optimizers, checkpoints by DCP.
 
+building                      the model and optimizer, with their memory and first values
 engine, step                  what the loop drives, and one optimizer step
-layout, memory, spill         what is kept, and where: device, host, disk
-sharding                      the model, sharded
+disk_check                    room on disk, before anything is built
 optimizer, adafactor          what updates the weights
-gradients, partition          the way there and back, at stage 1 by rows
-masters, courier              fp32 masters apart from the weights: offload, and stage 1
-state, loading, writing       the tensors of a checkpoint (also checkedreader, finite)
+gradients, partition          from gradients to the optimizer and back, at stage 1 by rows
+masters, copy_stream          fp32 masters apart from the weights: offload, and stage 1
+state                         the tensors of a checkpoint
+write_shards, load_shards     those tensors to and from disk (also checked_reader)
 """

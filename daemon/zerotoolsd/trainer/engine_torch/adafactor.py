@@ -19,8 +19,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, local
-from zerotoolsd.trainer.engine_torch.memory import MOMENTS, Place
-from zerotoolsd.trainer.engine_torch.sharding import wrap
+from zerotoolsd.trainer.memory.places import MOMENTS, Place
+from zerotoolsd.trainer.model.sharding import wrap
 
 BETA2_DECAY = -0.8
 LEAST_SCALE = 1e-3

@@ -11,23 +11,23 @@ from typing import Any
 
 from torch.distributed.fsdp import FSDPModule
 
-from zerotools.formats.dcp import jobcheckpoint as layout
-from zerotools.formats.dcp.jobrecord import JobRecord, LossScaleRecord
-from zerotools.jobs.spec import JobSpec
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs.record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.checkpoints.hostcopy import HostCopy
 from zerotoolsd.trainer.checkpoints.replicas import own_part
 from zerotoolsd.trainer.data.sequences import Example, Share
-from zerotoolsd.trainer.engine_torch.loading import load_shards
+from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.engine.generating import generate
+from zerotoolsd.trainer.engine.loss_scale import after, initial, resumed
+from zerotoolsd.trainer.engine.objective import summed_loss
+from zerotoolsd.trainer.engine.protocol import Outcome, Summed
+from zerotoolsd.trainer.engine_torch.load_shards import load_shards
 from zerotoolsd.trainer.engine_torch.state import Live
 from zerotoolsd.trainer.engine_torch.step import train_step
-from zerotoolsd.trainer.engine_torch.writing import write_tensors
-from zerotoolsd.trainer.enginetype import Outcome, Summed
-from zerotoolsd.trainer.failures import Diverged
-from zerotoolsd.trainer.generation.decoding import Decoding
-from zerotoolsd.trainer.generation.generating import generate
-from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.lossscale import after, initial, resumed
-from zerotoolsd.trainer.model.objective import summed_loss
+from zerotoolsd.trainer.engine_torch.write_shards import write_tensors
+from zerotoolsd.trainer.rank.failures import Diverged
+from zerotoolsd.trainer.rank.group import Group
 
 MOST_IN_A_ROW = 20
 """Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down

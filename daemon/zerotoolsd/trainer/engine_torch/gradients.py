@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotoolsd.trainer.engine_torch.partition import Partition
-from zerotoolsd.trainer.engine_torch.sharding import cutting_groups
+from zerotoolsd.trainer.model.sharding import cutting_groups
 
 ROUNDING = 1e-6
 """What torch's clip_grad_norm_ adds to the norm."""

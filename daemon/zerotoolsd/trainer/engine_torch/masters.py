@@ -19,11 +19,11 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from zerotoolsd.trainer.engine_torch.courier import Courier, Direct, make_courier
+from zerotoolsd.trainer.engine_torch.copy_stream import Courier, Direct, make_courier
 from zerotoolsd.trainer.engine_torch.gradients import joined_norm, local, local_norm, reduction_of
-from zerotoolsd.trainer.engine_torch.memory import GRADIENTS, MASTERS, SCRATCH, Memory
 from zerotoolsd.trainer.engine_torch.partition import Partition
-from zerotoolsd.trainer.engine_torch.sharding import REPLICATE, wrap
+from zerotoolsd.trainer.memory.places import GRADIENTS, MASTERS, SCRATCH, Memory
+from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
 
 WINDOW_BYTES = 64 << 20
 """fp32 bytes of masters that are updated at a time, over all ranks that share them."""

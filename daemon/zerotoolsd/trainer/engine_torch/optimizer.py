@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.formats.dcp.jobrecord import OptimizerGroup, OptimizerRecord
-from zerotools.jobs.spec import TrainSpec
+from zerotools.jobs.tables.spec import TrainSpec
+from zerotools.runs.record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, Way, clipping, local
-from zerotoolsd.trainer.engine_torch.memory import MOMENTS, Place
-from zerotoolsd.trainer.engine_torch.sharding import wrap
+from zerotoolsd.trainer.memory.places import MOMENTS, Place
+from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from zerotoolsd.trainer.engine_torch.masters import Masters
-from zerotoolsd.trainer.engine_torch.memory import Memory
 from zerotoolsd.trainer.engine_torch.optimizer import Optimizer
-from zerotoolsd.trainer.engine_torch.sharding import is_whole
+from zerotoolsd.trainer.memory.places import Memory
+from zerotoolsd.trainer.model.sharding import is_whole
 from zerotoolsd.trainer.model.weights import persistent_buffers
 
 

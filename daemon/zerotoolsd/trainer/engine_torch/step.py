@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import torch
 
-from zerotools.jobs.spec import TrainSpec
+from zerotools.jobs.tables.spec import TrainSpec
 from zerotoolsd.trainer.data.sequences import Share
+from zerotoolsd.trainer.engine.objective import token_loss
+from zerotoolsd.trainer.engine.protocol import Outcome
+from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine_torch.state import Live
-from zerotoolsd.trainer.enginetype import Outcome
-from zerotoolsd.trainer.failures import Diverged
-from zerotoolsd.trainer.group import Group
-from zerotoolsd.trainer.model.objective import token_loss
-from zerotoolsd.trainer.schedule import learning_rate
+from zerotoolsd.trainer.rank.failures import Diverged
+from zerotoolsd.trainer.rank.group import Group
 
 
 def train_step(

@@ -1,7 +1,10 @@
-"""The model: its shape, what its parameters begin with, and its loss.
+"""The model: its shape, how it is cut among ranks, and what its parameters begin with.
 
-blueprint                     on the meta device: shapes, no bytes
-building, initial, weights    what the shards begin with: the seed, or safetensors
-lora                          adapters by peft
-objective                     the loss
+meta_model, lora      on the meta device: shapes, no bytes; adapters by peft
+sharding              the model, sharded by FSDP2
+initial, weights      first values: from the seed, or from safetensors
+rng                   a rank's random number generators
+memory_estimate       what the state of a rank will take
+
+It may import `memory` and `rank`.
 """

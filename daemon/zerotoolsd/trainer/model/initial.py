@@ -21,10 +21,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import Unsupported
-from zerotoolsd.trainer.engine_torch.memory import START, Place
-from zerotoolsd.trainer.engine_torch.sharding import local_part
-from zerotoolsd.trainer.model.blueprint import Blueprint
+from zerotoolsd.trainer.memory.places import START, Place
 from zerotoolsd.trainer.model.lora import base_module, is_adapter, start_adapter
+from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.model.sharding import local_part
 
 
 def seed_from(*parts: object) -> int:

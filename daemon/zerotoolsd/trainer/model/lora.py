@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.loraspec import LoraSpec
+from zerotools.jobs.tables.lora import LoraSpec
 
 BASE = ".base_layer."
 _A, _B = ".lora_A.", ".lora_B."

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotoolsd.trainer.engine_torch.sharding import local_part
 from zerotoolsd.trainer.model.lora import base_name, is_adapter
+from zerotoolsd.trainer.model.sharding import local_part
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

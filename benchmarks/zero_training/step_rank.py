@@ -1,0 +1,68 @@
+"""A rank that times our loop and the bare one in turns; run by `benchmarks.zero_training.steps`.
+
+`plan.json` in the output directory has the job, the number of turns, whether there is a bare loop,
+and DeepSpeed's JSON where the engine is that. Rank 0 prints one JSON object: seconds of each step
+by loop, the tokens of a step over all ranks, and what makes an MFU of them, where it is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+clock = runpy.run_path(str(Path(__file__).with_name("clock.py")))
+bare = runpy.run_path(str(Path(__file__).with_name("bare.py")))
+
+import torch.distributed as dist  # noqa: E402
+
+from zerotoolsd.trainer.rank.group import join  # noqa: E402
+from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
+
+FIRST = 2
+"""Steps at the beginning that are not counted: they allocate, and build what is built once."""
+
+
+def main() -> None:
+    """Both loops, turn by turn."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", type=Path, required=True)
+    spec = read_spec(parser.parse_args().run_dir)
+    home = Path(spec.output_dir or "")
+    plan = json.loads((home / "plan.json").read_text())
+    group = join(rank_from(), spec.device)
+    seconds: dict[str, list[float]] = {"ours": [], "bare": []}
+    for turn in range(plan["turns"]):
+        directory = home / str(turn)
+        if group.rank.leads:
+            directory.mkdir()
+            tree = {**plan["job"], "output_dir": str(directory / "out")}
+            (directory / "spec.json").write_text(json.dumps(tree))
+        dist.barrier()
+        ours = clock["timed"](directory, group)
+        seconds["ours"] += ours.seconds()[FIRST - 1 :]
+        if plan["bare"]:
+            seconds["bare"] += _bare(plan, spec)[FIRST:]
+            clock["let_go"]()
+    if group.rank.leads:
+        known = ours.utilization
+        found = {**seconds, "tokens": ours.tokens, "peak": known and asdict(known)}
+        print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+def _bare(plan: dict[str, Any], spec: Any) -> list[float]:
+    steps = plan["job"]["train"]["steps"]
+    found: list[float]
+    if plan["deepspeed"] is not None:
+        found = bare["deepspeed_seconds"](spec, plan["deepspeed"], steps)
+    else:
+        found = bare["fsdp2_seconds"](spec, steps)
+    return found
+
+
+if __name__ == "__main__":
+    main()

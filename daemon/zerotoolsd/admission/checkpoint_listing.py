@@ -1,0 +1,35 @@
+"""Finding the checkpoints in a directory, by their names and manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs.manifest import MANIFEST
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint directory with a manifest."""
+
+    step: int
+    path: Path
+
+
+def committed(output_dir: Path) -> Iterator[Found]:
+    """The checkpoints in `output_dir` that were finished, the newest first."""
+    try:
+        listed = layout.listing(output_dir)
+    except OSError:
+        return
+    for path in listed:
+        step = layout.step_of(path.name)
+        if step is not None and (path / MANIFEST).is_file():
+            yield Found(step, path)
+
+
+def newest(output_dir: Path) -> Found | None:
+    """The newest finished checkpoint."""
+    return next(committed(output_dir), None)

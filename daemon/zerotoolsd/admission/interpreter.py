@@ -1,0 +1,181 @@
+"""Whether a job's interpreter has what training needs, without importing any of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from tempfile import NamedTemporaryFile
+from typing import IO, Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.preflight import async_io, deepspeed_accepts
+from zerotools.jobs.tables.deepspeed_config import completed, on_nvme
+from zerotools.jobs.tables.spec import JobSpec
+
+DEADLINE_SECONDS = 20.0
+DEEPSPEED_SECONDS = 30.0
+"""To import DeepSpeed takes seconds, many on a machine that is at work."""
+LONGEST_ANSWER = 1 << 16
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an interpreter must have: packages, as pip would be asked for them, its version,
+    DeepSpeed's `async_io`, or what that is compiled with, and a DeepSpeed that takes the
+    `configuration` on so many ranks."""
+
+    packages: Mapping[str, str]
+    version: tuple[int, int]
+    async_io: bool = False
+    configuration: Mapping[str, Any] | None = None
+    world_size: int = 1
+
+
+TRAINER = Needs({"torch": "torch>=2.6", "transformers": "transformers>=5.0"}, (3, 11))
+DEEPSPEED = Needs({**TRAINER.packages, "deepspeed": "deepspeed>=0.16"}, TRAINER.version)
+SCORES = {"rouge_score": "rouge-score>=0.1.2", "sacrebleu": "sacrebleu>=2.4"}
+LAUNCHERS = {
+    "torchrun": Needs({"torch": "torch"}, (3, 9)),
+    "accelerate": Needs({"accelerate": "accelerate"}, (3, 9)),
+    "deepspeed": Needs({"deepspeed": "deepspeed"}, (3, 9)),
+}
+_PROGRAM = (
+    "import sys, json, importlib.util as u;"
+    "print(json.dumps([sys.version_info[:2], [n for n in sys.argv[1:] if not u.find_spec(n)]]))"
+)
+
+
+def needs_of(spec: JobSpec) -> Needs | None:
+    """What the job's interpreter must have; None: nobody asks, as a program may be of any kind."""
+    if spec.engine == "script":
+        return LAUNCHERS.get(spec.script.launcher)
+    needs = TRAINER
+    if spec.engine == "deepspeed":
+        needs = replace(
+            DEEPSPEED,
+            async_io=on_nvme(spec.deepspeed.tree),
+            configuration=completed(spec),
+            world_size=spec.world_size,
+        )
+    packages = dict(needs.packages)
+    if spec.lora.rank is not None:
+        packages["peft"] = "peft>=0.18"
+    if spec.eval.predict_with_generate:
+        packages |= SCORES
+    return replace(needs, packages=packages)
+
+
+async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = TRAINER) -> None:
+    """Ask `python`, in a child that has `env`, what it lacks of `needs`. Raises BadRequest."""
+    output = await ask(python, env, "-c", _PROGRAM, *needs.packages)
+    try:
+        version, missing = json.loads(output)
+        old = tuple(version) < needs.version
+    except (ValueError, TypeError):
+        raise BadRequest(f"python = {python}: is not a Python interpreter") from None
+    if old:
+        least = ".".join(map(str, needs.version))
+        raise BadRequest(
+            f"python = {python}: is Python {version[0]}.{version[1]}; a job needs {least} or newer"
+        )
+    if missing:
+        wanted = " ".join(f'"{needs.packages[name]}"' for name in missing)
+        raise BadRequest(
+            f"python = {python}: has no {' and no '.join(missing)}; type: "
+            f"{python} -m pip install {wanted}"
+        )
+    if needs.async_io and (why := await _without_async_io(python, env)):
+        raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
+    if needs.configuration is not None and (why := await _refused(python, env, needs)):
+        raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not take it: {why}")
+
+
+async def _refused(python: str, env: Mapping[str, str], needs: Needs) -> str | None:
+    """What DeepSpeed says against the configuration. Where it says nothing in time, or cannot be
+    imported beside the daemon, the ranks ask it again."""
+    with NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as asked:
+        json.dump({"config": needs.configuration, "world_size": needs.world_size}, asked)
+        asked.flush()
+        try:
+            output = await ask(
+                *(python, env, "-P", deepspeed_accepts.__file__, asked.name),
+                deadline_seconds=DEEPSPEED_SECONDS,
+            )
+            why = json.loads(output.decode("utf-8", "replace").rstrip().rsplit("\n", 1)[-1])
+        except (BadRequest, ValueError):
+            return None
+    return why if isinstance(why, str) else None
+
+
+async def _without_async_io(python: str, env: Mapping[str, str]) -> str | None:
+    output = await ask(python, env, "-P", async_io.__file__)
+    try:
+        return None if (why := json.loads(output)) is None else str(why)
+    except ValueError:  # such as where there is no room to try in; the ranks ask again
+        return None
+
+
+async def ask(
+    python: str,
+    env: Mapping[str, str],
+    *arguments: str,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> bytes:
+    """What `python` prints, given `arguments` and `env`.
+
+    Raises BadRequest: it cannot be started, or does not end in time.
+    """
+    # A pipe of our own: asyncio's cannot be let go of while somebody still writes into it.
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as answer:
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *(python, *arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd="/",
+                env=dict(env),
+            )
+        except OSError as error:
+            raise BadRequest(f"python = {python}: cannot be started: {error.strerror}") from None
+        finally:
+            os.close(writing)
+        try:
+            return await asyncio.wait_for(_answer(child, answer), deadline_seconds)
+        except TimeoutError:
+            raise BadRequest(
+                f"python = {python}: did not answer within {deadline_seconds:g} s"
+            ) from None
+        finally:
+            # To kill one that has just ended would take its status from the event loop.
+            if child.returncode is None:
+                with suppress(ProcessLookupError):
+                    child.kill()
+                await child.wait()
+
+
+async def _answer(child: asyncio.subprocess.Process, pipe: IO[bytes]) -> bytes:
+    output = await _beginning(pipe)
+    if len(output) < LONGEST_ANSWER:
+        await child.wait()
+    return output
+
+
+async def _beginning(pipe: IO[bytes]) -> bytes:
+    """What comes through the pipe, up to LONGEST_ANSWER: whatever says more is no Python."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        output = b""
+        while len(output) < LONGEST_ANSWER and (part := await reader.read(LONGEST_ANSWER)):
+            output += part
+        return output
+    finally:
+        transport.close()

@@ -1,0 +1,41 @@
+"""What a job asks of this machine beside GPUs and files to read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from zerotools.jobs.tables.spec import JobSpec
+
+COMPILERS = {"cpu": ("c++", "g++", "clang++"), "cuda": ("cc", "gcc", "clang")}
+"""What torch.compile calls, for generated C++ on CPUs and for Triton's launchers on GPUs."""
+CHOICE = {"cpu": "CXX", "cuda": "CC"}
+
+
+def lacking(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """What this machine does not have, sentence by sentence."""
+    if spec.train.compile:
+        yield from _compiler(spec, {**environment, **spec.env})
+    if spec.offload.path is not None:
+        yield from _directory(Path(spec.offload.path))
+
+
+def _compiler(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
+    chosen = environment.get(CHOICE[spec.device])
+    names = (chosen,) if chosen else COMPILERS[spec.device]
+    if not any(shutil.which(name, path=environment.get("PATH")) for name in names):
+        yield (
+            f"train.compile = true: needs a compiler and PATH has none of {', '.join(names)}; "
+            "install one, or leave it out"
+        )
+
+
+def _directory(path: Path) -> Iterator[str]:
+    if path.exists() and not path.is_dir():
+        yield f"offload.path = {path}: is not a directory"
+        return
+    parent = next(p for p in (path, *path.parents) if p.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        yield f"offload.path = {path}: {parent} cannot be written"

@@ -1,0 +1,131 @@
+"""What is looked at before a job is accepted: a mistake shows at submit, not an hour later."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.preflight.resumable import not_resumable
+from zerotools.jobs.tables.checkpoint import EXPORT
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs as layout
+from zerotoolsd.admission import checkpoint_listing, preflight_data, preflight_model
+from zerotoolsd.admission.needs import lacking
+
+
+def check_files(spec: JobSpec) -> None:
+    """Every file that the job reads is there, and what is seen at a glance is in order.
+
+    Raises BadRequest naming each that is not.
+    """
+    problems = [*_missing(spec), *lacking(spec)]
+    if problems:
+        raise BadRequest("; ".join(problems))
+
+
+def _missing(spec: JobSpec) -> Iterator[str]:
+    if spec.engine == "script":
+        yield from _missing_of_script(spec)
+        return
+    yield from preflight_model.check_model(spec)
+    yield from preflight_model.check_tokenizer(spec)
+    if isinstance(spec.deepspeed.config, str):
+        yield (
+            f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "
+            'itself, in which zerotools submit has resolved what is "auto"'
+        )
+    if spec.resume_from is not None and not layout.meant(Path(spec.resume_from)).is_dir():
+        yield f"resume_from = {spec.resume_from}: there is no such directory"
+    elif spec.resume_from is not None:
+        yield from _unusable(spec, Path(spec.resume_from))
+    yield from preflight_data.check_data(spec)
+
+
+def _missing_of_script(spec: JobSpec) -> Iterator[str]:
+    script, first = spec.script, spec.script.command[0]
+    directory = Path(script.directory)
+    if not directory.is_dir():
+        yield f"script.directory = {directory}: there is no such directory"
+    elif first.endswith(".py") or "/" in first:
+        if not (directory / first).is_file():
+            yield f"script.command: there is no file {directory / first}"
+    elif first != "-m" and shutil.which(first, path=spec.env.get("PATH")) is None:
+        yield f"script.command: there is no program {first} in PATH"
+    if spec.resume_from is not None and not Path(spec.resume_from).exists():
+        yield f"resume_from = {spec.resume_from}: there is no such file or directory"
+
+
+def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
+    """Sizes are compared here; the ranks compare digests."""
+    try:
+        choice = layout.resolve(resume_from, digests=False)
+        if choice.record is not None and choice.path is not None:
+            yield from not_resumable(spec, choice.record, choice.path)
+            yield from _nothing_left(spec, choice.record.step, choice.path)
+    except BadRequest as error:
+        yield str(error)
+    except BadFile as error:
+        yield f"resume_from = {resume_from}: {error}; name another checkpoint"
+
+
+def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
+    """A run that goes on in its own directory may have its export left to do."""
+    steps, own = spec.train.steps, Path(spec.output_dir or "")
+    if steps is None or step < steps or (spec.output_dir and _is_within(str(checkpoint), own)):
+        return
+    yield (
+        f"train.steps = {steps}: counts from the beginning of the run, and resume_from = "
+        f"{checkpoint} is of step {step}; set a number above {step}"
+    )
+
+
+def check_output(spec: JobSpec) -> None:
+    """`output_dir` can be written, and holds no other run's checkpoints. Raises BadRequest."""
+    if spec.output_dir is None:
+        return
+    output = Path(spec.output_dir)
+    if output.exists() and not output.is_dir():
+        raise BadRequest(f"output_dir = {output}: is not a directory")
+    parent = next(p for p in (output, *output.parents) if p.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
+    found = checkpoint_listing.newest(output) if spec.engine != "script" else None
+    if found is None:
+        _check_export(spec, output / EXPORT)
+        return
+    if spec.resume_from is not None and _is_within(spec.resume_from, output):
+        _check_is_newest(Path(spec.resume_from), output)
+        return
+    raise BadRequest(
+        f"output_dir = {output}: already holds checkpoints, the newest of step {found.step}; "
+        f'name another directory, or go on from it with resume_from = "{output}"'
+    )
+
+
+def _check_export(spec: JobSpec, path: Path) -> None:
+    """A run that goes on replaces its own export, and one that begins nobody's."""
+    if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
+        raise BadRequest(
+            f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} is "
+            "there already and would be replaced; move it away, or name another output_dir"
+        )
+
+
+def _is_within(path: str, directory: Path) -> bool:
+    return Path(path).resolve().is_relative_to(directory.resolve())
+
+
+def _check_is_newest(resume_from: Path, output: Path) -> None:
+    """Ranks go on from the newest of their own: of an older one the job would see nothing."""
+    given = layout.resolve(resume_from, digests=False).record
+    newest = layout.choose(output, digests=False).record
+    if given is not None and newest is not None and newest.step > given.step:
+        raise BadRequest(
+            f"resume_from = {resume_from}: is of step {given.step} and output_dir = {output} holds "
+            f"step {newest.step}, from which the job would go on; name another output_dir to go on "
+            f'from step {given.step}, or resume_from = "{output}" to go on from step {newest.step}'
+        )

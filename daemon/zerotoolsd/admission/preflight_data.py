@@ -1,0 +1,118 @@
+"""What is looked at of a job's data before the job is accepted.
+
+Only the first lines of the first files, and only regular files: the ranks read the rest, and say
+what is wrong with it in the same words.
+"""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+from zerotools.jobs.datafiles.example_files import read_examples
+from zerotools.jobs.datafiles.token_files import read_token_header
+from zerotools.jobs.tables.data_rules import kind_of, patterns_of
+from zerotools.jobs.tables.spec import JobSpec
+
+MOST_FILES = 8
+MOST_EXAMPLES = 100
+MOST_BYTES = 1 << 20
+
+
+def check_data(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with the files of `[data]` and `[eval]`."""
+    kind = kind_of(spec.data)
+    named = ((f"data.{kind}", patterns_of(spec.data)), ("eval.files", spec.eval.files))
+    for key, patterns in named:
+        missing = [(pattern, why) for pattern in patterns if (why := _why_none(pattern))]
+        yield from (f"{key} = {pattern}: {why}" for pattern, why in missing)
+        if patterns and not missing:
+            yield from _look_inside(spec, kind, _first_files(patterns))
+
+
+def _why_none(pattern: str) -> str | None:
+    """Why there is no regular file behind `pattern`; None where there may be one."""
+    path = Path(pattern)
+    # A pattern with ** may walk a whole disk: the trainer finds out.
+    if "**" in pattern or path.is_file():
+        return None
+    if path.is_dir():
+        return f"is a directory; name the files in it, such as {pattern.rstrip('/')}/*"
+    if path.exists():
+        return "is a pipe or a device, and no file"
+    if path.is_symlink():
+        return f"is a link to {path.readlink()}, which is not there"
+    # Path.glob takes no absolute pattern.
+    if any(Path(name).is_file() for name in glob.iglob(pattern, recursive=True)):  # noqa: PTH207
+        return None
+    return "no file matches"
+
+
+def _first_files(patterns: Sequence[str]) -> list[Path]:
+    named = itertools.chain.from_iterable(
+        [pattern] if Path(pattern).is_file() else glob.iglob(pattern)  # noqa: PTH207
+        for pattern in patterns
+        if "**" not in pattern
+    )
+    return [path for path in map(Path, itertools.islice(named, MOST_FILES)) if path.is_file()]
+
+
+def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[str]:
+    usable = not paths
+    for path in paths:
+        try:
+            if kind == "text":
+                _check_text(path)
+                usable = True
+            elif kind == "tokens":
+                read_token_header(path, spec.data.token_type)
+                usable = True
+            else:
+                usable |= _has_examples(spec, path)
+        except BadFile as error:
+            usable = True
+            yield str(error)
+    if len(paths) >= MOST_FILES:
+        return
+    if paths and all(map(_is_empty, paths)):
+        yield f"{', '.join(map(str, paths))}: there is nothing in it"
+    elif not usable:
+        yield (
+            f"{', '.join(map(str, paths))}: there is no example in it whose "
+            f'"{spec.data.prompt_column}" and "{spec.data.response_column}" hold text'
+        )
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
+
+
+def _check_text(path: Path) -> None:
+    """Raise BadFile where it cannot be read, or its beginning is not UTF-8."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES)
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        raise BadFile(
+            f"{path}, line {line}: is not UTF-8: byte {error.start} of the file is "
+            f"0x{data[error.start]:02x} ({error.reason}); convert it, or leave it out"
+        ) from None
+
+
+def _has_examples(spec: JobSpec, path: Path) -> bool:
+    """Whether one of the first examples can be trained on, or there are more than are looked at."""
+    records = itertools.islice(read_examples(path, spec.data, MOST_BYTES), MOST_EXAMPLES)
+    full = [not record.is_empty for record in records]
+    return any(full) or len(full) == MOST_EXAMPLES or path.stat().st_size > MOST_BYTES

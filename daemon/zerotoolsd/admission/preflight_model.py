@@ -1,0 +1,153 @@
+"""What is looked at of a job's model directory and tokenizer before the job is accepted.
+
+Configs, and the headers of the weights: their digests and values are the ranks' affair.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.safetensors.header import Header, read_header
+from zerotools.io.huggingface.model_directory import read_index
+from zerotools.jobs.tables.data_rules import BYTES, tokenizer_of
+from zerotools.jobs.tables.spec import JobSpec
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "spiece.model",
+    "vocab.json",
+    "vocab.txt",
+)
+INDEX = "model.safetensors.index.json"
+WEIGHTS = ("model.safetensors", INDEX)
+_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
+_FETCH = (
+    "; models are not downloaded: fetch it first, as with hf download NAME --local-dir DIRECTORY"
+)
+CONFIG = "config.json"
+_TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
+
+
+def check_tokenizer(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with the tokenizer's directory."""
+    named = tokenizer_of(spec)
+    if named is None or named == BYTES:
+        return
+    directory = Path(named)
+    key = "data.tokenizer" if spec.data.tokenizer is not None else "model.path"
+    if not directory.exists():
+        if key == "data.tokenizer":
+            yield f"{key} = {named}: there is no such file or directory"
+    elif not directory.is_dir():
+        yield f"{key} = {named}: a tokenizer is a directory with a tokenizer.json, this is a file"
+    elif any((directory / name).is_file() for name in TOKENIZER_FILES):
+        yield from _check_template(spec, directory)
+    else:
+        yield (
+            f"{key} = {named}: there is no tokenizer in it (no tokenizer.json, and none of the "
+            "older files); name one with data.tokenizer"
+        )
+
+
+def _check_template(spec: JobSpec, directory: Path) -> Iterator[str]:
+    if spec.data.chat_template != "on" or (directory / "chat_template.jinja").is_file():
+        return
+    if (directory / "chat_templates").is_dir():
+        return
+    with_one = ("tokenizer_config.json", "chat_template.json", "processor_config.json")
+    if not any("chat_template" in _tree(directory / name) for name in with_one):
+        yield (
+            f'data.chat_template = "on": the tokenizer in {directory} has none; put its '
+            "chat_template.jinja there, or leave the key out"
+        )
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where it is not there, or is something else."""
+    try:
+        tree = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def check_model(spec: JobSpec) -> Iterator[str]:
+    """What is wrong with the model's config or directory."""
+    model = spec.model
+    if isinstance(model.config, str) and not Path(model.config).is_file():
+        yield f"model.config = {model.config}: there is no such file"
+    elif isinstance(model.config, str):
+        yield from _check_config(Path(model.config))
+    if model.path is None:
+        return
+    directory = Path(model.path)
+    if not directory.is_dir():
+        yield f"model.path = {directory}: there is no such directory{_FETCH}"
+    elif not (directory / CONFIG).is_file():
+        yield f"model.path = {directory}: there is no config.json in it"
+    else:
+        yield from _check_config(directory / CONFIG)
+        if spec.resume_from is None:
+            yield from _check_weights(directory)
+
+
+def _check_config(path: Path) -> Iterator[str]:
+    if not isinstance(_tree(path).get("model_type"), str):
+        yield f'{path}: is not a JSON object with a model_type, such as "llama"'
+
+
+def _check_weights(directory: Path) -> Iterator[str]:
+    if any((directory / name).is_file() for name in WEIGHTS):
+        yield from _damage(directory)
+    elif any(next(directory.glob(pattern), None) for pattern in _OTHER_WEIGHTS):
+        other = directory.with_name(f"{directory.name}-safetensors")
+        yield (
+            f"model.path = {directory}: its weights are not safetensors: convert them with "
+            f"zerotools convert {directory} {other} --to safetensors"
+        )
+    else:
+        yield (
+            f"model.path = {directory}: there are no weights in it: to start from random ones, set "
+            f'model.config = "{directory / CONFIG}" in its place'
+        )
+
+
+def _damage(directory: Path) -> Iterator[str]:
+    """What the headers of the weights tell: files that are missing, cut short, or quantised."""
+    index = directory / INDEX
+    try:
+        held = read_index(index) if index.is_file() else {}
+        headers = {
+            name: _header(directory / name) for name in sorted(set(held.values())) or WEIGHTS[:1]
+        }
+    except (BadFile, Unsupported) as error:
+        yield f"model.path: {error}"
+        return
+    lost = [name for name, file in held.items() if name not in headers[file].entries]
+    if lost:
+        where = directory / held[lost[0]]
+        yield f"model.path: {where} lacks {lost[0]}, which {INDEX} says it holds"
+    for file, header in headers.items():
+        for name, entry in header.entries.items():
+            if name.endswith(".weight") and entry.dtype not in _TRAINABLE:
+                yield (
+                    f"model.path: {directory / file}: {name} is {entry.dtype}: quantised weights "
+                    "cannot be trained; take the model in 16 or 32 bits"
+                )
+                return
+
+
+def _header(path: Path) -> Header:
+    try:
+        return read_header(path)
+    except FileNotFoundError:
+        raise BadFile(f"{path} is missing, and {INDEX} names it; fetch it") from None
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None

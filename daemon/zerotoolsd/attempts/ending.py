@@ -1,0 +1,61 @@
+"""What an attempt's record says of its end, for the lifecycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zerotoolsd.queue import lifecycle, time_limit
+from zerotoolsd.queue.lifecycle import Ended
+from zerotoolsd.queue.rows import JobRow, UnreadableSpec
+from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
+
+
+def ended(job: JobRow, record: Mapping[str, Any], *, asked: bool) -> Ended:
+    """The event; `asked`: this daemon has asked the attempt to stop at its time limit."""
+    outcome, spec, unreadable = record.get("outcome"), job.reading.spec, None
+    try:
+        _ = job.spec
+    except UnreadableSpec as error:
+        unreadable = str(error)
+    return Ended(
+        outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
+        cause=str(record.get("cause") or "its record does not say how it ended"),
+        saved_step=_saved_step(record),
+        max_restarts=spec.max_restarts if spec else 0,
+        time_limit=time_limit.that_ended(spec, record, asked=asked),
+        note=_what_failed_after(record),
+        unreadable=unreadable,
+    )
+
+
+def by_force(strays: Iterable[Process], why: str) -> dict[str, Any]:
+    """The record of an attempt that was cancelled and whose own record cannot be used."""
+    boot = boot_id()
+    left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
+    cause = f"{len(left)} of its processes were killed, since it could not be followed: {why}"
+    return {"outcome": lifecycle.KILLED, "cause": cause, "unkillable": left}
+
+
+def held_by(record: Mapping[str, Any]) -> str | None:
+    """Who may still hold on to the attempt's GPUs."""
+    return ", ".join(f"pid {process['pid']}" for process in record.get("unkillable", ())) or None
+
+
+def still_there(process: Mapping[str, Any]) -> bool:
+    """Whether a process that outlived its attempt lives."""
+    if process.get("boot_id", boot_id()) != boot_id():
+        return False
+    now = read_process(int(process["pid"]))
+    return now is not None and now.start_ticks == process["start_ticks"]
+
+
+def _what_failed_after(record: Mapping[str, Any]) -> str | None:
+    closing = record.get("closing")
+    why = closing.get("why") if isinstance(closing, Mapping) else None
+    return None if why is None else f"all its steps are done and saved; the export failed: {why}"
+
+
+def _saved_step(record: Mapping[str, Any]) -> int:
+    checkpoint = record.get("checkpoint")
+    return int(checkpoint["step"]) if isinstance(checkpoint, Mapping) else 0

@@ -1,0 +1,151 @@
+"""What is known of an attempt: by its result, or by the end of its `progress.jsonl`.
+
+The directories of users are never looked at: theirs may be on a file system that hangs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.runs import checkpoint_dirs as layout
+from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.supervisor.durable import open_regular
+from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
+
+_TAIL_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes.
+
+    `doing` is what is done before the first step, until that is over, and `doing_since` when that
+    began, in seconds since the epoch.
+    """
+
+    step: Mapping[str, Any] | None = None
+    doing: str | None = None
+    doing_since: float | None = None
+    checkpoint_step: int | None = None
+    checkpoint_path: str | None = None
+    peak_host_bytes: int | None = None
+    peak_gpu_bytes: int | None = None
+
+
+def of(attempt: AttemptRow) -> Told:
+    """What is known of the attempt now."""
+    if attempt.state != ENDED:
+        return so_far(Path(attempt.run_dir))
+    result = attempt.result or {}
+    step, checkpoint = result.get("progress"), result.get("checkpoint")
+    return Told(
+        step=step if isinstance(step, dict) else None,
+        checkpoint_step=_count(checkpoint, "step"),
+        checkpoint_path=_path(checkpoint, "path"),
+        peak_host_bytes=_count(result, "peak_host_bytes"),
+        peak_gpu_bytes=_count(result, "peak_gpu_bytes"),
+    )
+
+
+def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
+    """Step and path of the newest checkpoint that the job's ranks told of."""
+    for told in map(of, reversed(attempts)):
+        if told.checkpoint_step is not None:
+            own = Path(job.output_dir) / layout.directory_name(told.checkpoint_step)
+            return told.checkpoint_step, Path(told.checkpoint_path or own)
+    return None
+
+
+def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
+    """The newest checkpoint of each attempt, the newest first."""
+    paths = (of(attempt).checkpoint_path for attempt in reversed(attempts))
+    return list(dict.fromkeys(path for path in paths if path is not None))
+
+
+def last_sign_of_life(run_dir: Path) -> float | None:
+    """When anything of the attempt was last written, in seconds since the epoch."""
+    dates = []
+    for name in (PROGRESS, RUN, "rank-0.log"):
+        with suppress(OSError):
+            dates.append((run_dir / name).lstat().st_mtime)
+    return max(dates, default=None)
+
+
+def so_far(run_dir: Path) -> Told:
+    """What the ranks of an attempt told its supervisor, and what that measured."""
+    messages = list(_newest_first(run_dir / PROGRESS))
+    step = next((m for m in messages if m.get("event") == "step"), None)
+    newest = next(_checkpoints(messages), None)
+    summary = next((m for m in messages if m.get("event") == SUMMARY), None)
+    doing, since = _doing(messages)
+    return Told(
+        step=step,
+        doing=doing,
+        doing_since=since,
+        checkpoint_step=newest[0] if newest else None,
+        checkpoint_path=newest[1] if newest else None,
+        peak_host_bytes=_count(summary, "peak_host_bytes"),
+        peak_gpu_bytes=_count(step, "gpu_peak_bytes"),
+    )
+
+
+def _doing(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, float | None]:
+    newest = next((m for m in messages if m.get("event") in ("step", "phase")), {})
+    doing, since = newest.get("doing"), newest.get("time")
+    if not isinstance(doing, str):
+        return None, None
+    return doing, since if isinstance(since, float) and 0 < since < 1e11 else None
+
+
+def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str | None]]:
+    keys = {"checkpoint": "", SUMMARY: "checkpoint_"}
+    for message in messages:
+        event = message.get("event")
+        if event not in ("checkpoint", SUMMARY):
+            continue
+        step = _count(message, f"{keys[event]}step")
+        if step is not None:
+            yield step, _path(message, f"{keys[event]}path")
+
+
+def _path(tree: object, key: str) -> str | None:
+    value = tree.get(key) if isinstance(tree, Mapping) else None
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        return None
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:  # no file can have this name
+        return None
+    return value
+
+
+def _count(tree: object, key: str) -> int | None:
+    """Ranks can write into the run directory too: only what the queue can store is believed."""
+    value = tree.get(key) if isinstance(tree, Mapping) else None
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def _newest_first(path: Path) -> Iterator[dict[str, Any]]:
+    for line in reversed(_last_lines(path)):
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(message, dict):
+            yield message
+
+
+def _last_lines(path: Path) -> list[bytes]:
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).splitlines()
+    except (OSError, ValueError):  # not there yet, or the job has put something else there
+        return []

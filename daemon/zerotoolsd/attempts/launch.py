@@ -1,0 +1,174 @@
+"""From an admitted job to its supervisor: the run directory, its files, the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import zerotools
+from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
+from zerotoolsd.config import Config
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.supervisor import entry
+from zerotoolsd.supervisor.durable import sync_directory, write_json
+from zerotoolsd.supervisor.plan import ATTEMPT, FINDER, NOTIFY, Plan
+
+SPEC = "spec.json"
+SCRIPT = "script"
+BEFORE = "checkpoints-before.json"
+"""In a job's directory: what lay in its `script.checkpoint_dir` before its first attempt."""
+SUPERVISOR_LOG = "supervisor.log"
+EXPORTING = Path(__file__).parents[1] / "exporting.py"
+TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
+
+RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
+"""(job, run directory) -> the command of one rank."""
+
+_RANK_VARIABLES = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE")
+"""What a daemon that was itself started by a launcher has of its own."""
+_NOT_INHERITED = ("LISTEN_", "NOTIFY_SOCKET", "PYTHON", "WATCHDOG_", "ZEROTOOLS")
+
+
+def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
+    """The built-in trainer under the job's interpreter."""
+    python = spec.python or sys.executable
+    return (python, "-P", str(TRAINER_ENTRY), "--run-dir", str(run_dir))
+
+
+def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
+    """What follows a finished run, in the daemon's own interpreter; nothing if the job wants
+    nothing."""
+    dtype = spec.checkpoint.export_on_finish
+    # Not by a PYTHONPATH of the job's, which is for its own interpreter.
+    command = (sys.executable, "-E", "-P", str(EXPORTING), output_dir)
+    return () if dtype is None else (*command, dtype)
+
+
+def base_environment(spec: JobSpec) -> dict[str, str]:
+    """What a job's processes inherit from the daemon, and the job's own variables."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
+    return {**inherited, **spec.env}
+
+
+def rank_environment(spec: JobSpec, attempt: AttemptRow) -> dict[str, str]:
+    """All variables of the ranks but those that differ between them."""
+    run_dir = Path(attempt.run_dir)
+    threads = max(1, len(os.sched_getaffinity(0)) // spec.world_size)
+    defaults = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    if spec.engine != SCRIPT:
+        defaults |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if spec.device == "cpu":
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+    return {
+        **defaults,
+        **base_environment(spec),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(attempt.gpu_uuids),
+        "ZEROTOOLS_NOTIFY": str(run_dir / NOTIFY),
+        "ZEROTOOLS_RUN_DIR": str(run_dir),
+        "ZEROTOOLS_TOKEN": attempt.token,
+    }
+
+
+def prepare(
+    job: JobRow,
+    attempt: AttemptRow,
+    config: Config,
+    command: RankCommand,
+    umask: int,
+    told_before: Sequence[str] = (),
+) -> None:
+    """Make the run directory and write what its processes read. May be repeated. Raises OSError.
+
+    `told_before`: the checkpoints that earlier attempts told of, the newest first.
+    """
+    run_dir = Path(attempt.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    sync_directory(run_dir.parent)
+    # Not attempt.resumed_from: the ranks compare digests, and pass over what fails.
+    spec = replace(job.spec, output_dir=job.output_dir)
+    plan = _plan(spec, job, attempt, config, command, umask)
+    if spec.engine == SCRIPT:
+        plan = _for_program(plan, spec, job, told_before)
+    write_json(run_dir / SPEC, job_to_dict(spec))
+    write_json(run_dir / ATTEMPT, plan.to_json())
+
+
+def _plan(
+    spec: JobSpec,
+    job: JobRow,
+    attempt: AttemptRow,
+    config: Config,
+    command: RankCommand,
+    umask: int,
+) -> Plan:
+    run_dir = Path(attempt.run_dir)
+    own = spec.engine == SCRIPT
+    return Plan(
+        job_id=job.id,
+        attempt=attempt.number,
+        token=attempt.token,
+        argv=command_of(spec, attempt.gpu_uuids) if own else command(spec, run_dir),
+        env=rank_environment(spec, attempt),
+        cwd=spec.script.directory if own else str(run_dir),
+        umask=umask,
+        world_size=spec.world_size,
+        gpu_uuids=attempt.gpu_uuids,
+        grace_seconds=config.stop.grace_seconds,
+        straggler_seconds=config.stop.straggler_seconds,
+        log_limit_bytes=config.limits.log_bytes,
+        closing=closing_command(spec, job.output_dir),
+    )
+
+
+def _for_program(plan: Plan, spec: JobSpec, job: JobRow, told_before: Sequence[str]) -> Plan:
+    """`plan` for a program of the user's, with the files that it needs. Raises OSError."""
+    run_dir = Path(plan.env["ZEROTOOLS_RUN_DIR"])
+    package = Path(str(zerotools.__file__)).parent
+    paths = (plan.env.get("PYTHONPATH"), str(make_importable(run_dir, package)))
+    env = {name: value for name, value in plan.env.items() if name not in _RANK_VARIABLES}
+    env["PYTHONPATH"] = ":".join(path for path in paths if path)
+    env["ZEROTOOLS_OUTPUT_DIR"] = job.output_dir
+    finder: tuple[str, ...] = ()
+    if spec.script.checkpoint_dir or told_before or spec.resume_from:
+        settings = {
+            "checkpoint_dir": spec.script.checkpoint_dir,
+            "before": str(run_dir.parent / BEFORE),
+            "told": list(told_before),
+            "given": spec.resume_from,
+        }
+        write_json(run_dir / FINDER, settings)
+        finder = finder_command(run_dir / FINDER)
+    launcher = spec.script.launcher != "plain"
+    return replace(plan, env=env, own_program=True, launcher=launcher, finder=finder)
+
+
+def spawn_supervisor(run_dir: Path) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a prepared run directory. Raises OSError."""
+    flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
+    with os.fdopen(os.open(run_dir / SUPERVISOR_LOG, flags, 0o600), "wb") as log:
+        return _spawn(run_dir, log)
+
+
+def _spawn(run_dir: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        (sys.executable, "-I", "-S", str(entry.__file__), str(run_dir)),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        env=_supervisor_environment(os.environ),
+        start_new_session=True,
+    )
+
+
+def _supervisor_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    kept = ("HOME", "LANG", "LC_ALL", "PATH", "TZ")
+    return {name: environment[name] for name in kept if name in environment}

@@ -1,0 +1,65 @@
+"""What an attempt that runs is at, since when, and whether it still moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.attempts.last_report import Told
+from zerotoolsd.supervisor.durable import open_regular
+from zerotoolsd.supervisor.plan import PROGRESS
+
+_TAIL_BYTES = 4096
+_LONGEST_LINE = 500
+
+
+def phase_of(run_dir: Path, told: Told, *, quiet_seconds: float, now: float) -> dict[str, Any]:
+    """`JobView.phase` of the attempt in `run_dir`.
+
+    It moves where a rank writes to its log, or reports anything, a heartbeat too, or where its
+    memory grows. `quiet_seconds`: after so long without that it is quiet; 0: never.
+    """
+    logs = sorted(_times(run_dir), key=lambda found: found[0])
+    reported = _modified(run_dir / PROGRESS)
+    times = [when for when in (reported, *(when for when, _ in logs)) if when is not None]
+    moved = min(max(times), now) if times else None
+    quiet = bool(quiet_seconds) and moved is not None and now - moved >= quiet_seconds
+    return {
+        "doing": told.doing,
+        "since": None if told.doing_since is None else min(told.doing_since, now),
+        "last_progress": moved,
+        "quiet": quiet,
+        "last_line": _last_line(logs[-1][1]) if logs else None,
+    }
+
+
+def _times(run_dir: Path) -> Iterator[tuple[float, Path]]:
+    try:
+        paths = list(run_dir.glob("rank-*.log"))
+    except OSError:  # it was removed meanwhile
+        return
+    for path in paths:
+        if (when := _modified(path)) is not None:
+            yield when, path
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return None
+
+
+def _last_line(path: Path) -> str | None:
+    """A bar that redraws its line ends it with a carriage return."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):  # the job has put something else there
+        return None
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    return next((line[:_LONGEST_LINE] for line in reversed(lines) if line), None)

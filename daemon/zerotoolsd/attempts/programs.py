@@ -1,0 +1,80 @@
+"""The command of a program of the user's own, under the launcher that its job names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.supervisor.plan import PORT
+
+FINDER_ENTRY = Path(__file__).parents[1] / "finder" / "entry.py"
+IMPORTABLE = "importable"
+"""The directory of a run directory in which a program finds zerotools, and nothing else."""
+
+
+def command_of(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
+    """The process that the supervisor starts: a rank, or the launcher of all."""
+    script, python = spec.script, spec.python or sys.executable
+    if script.launcher == "plain":
+        own = _is_python(script.command[0])
+        return (python, *script.command) if own else script.command
+    start = _LAUNCHERS[script.launcher](spec, gpu_uuids)
+    return (python, *start, *script.launcher_options, *_program(spec))
+
+
+def _is_python(word: str) -> bool:
+    return word.endswith(".py") or word == "-m"
+
+
+def _program(spec: JobSpec) -> Iterator[str]:
+    first, *arguments = spec.script.command
+    if first == "-m":
+        yield "-m" if spec.script.launcher == "torchrun" else "--module"
+    else:
+        if not _is_python(first):
+            yield "--no-python" if spec.script.launcher == "torchrun" else "--no_python"
+        yield first
+    yield from arguments
+
+
+def _torchrun(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
+    ranks = ("--nproc-per-node", str(spec.world_size))
+    return ("-m", "torch.distributed.run", "--standalone", *ranks)
+
+
+def _accelerate(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
+    ranks = ("--num_machines", "1", "--num_processes", str(spec.world_size))
+    cpu = ("--cpu",) if spec.device == "cpu" else ()
+    port = ("--main_process_port", PORT)  # its own is the same for every job
+    return ("-m", "accelerate.commands.launch", *cpu, *ranks, *port)
+
+
+def _deepspeed(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
+    """What `deepspeed` itself starts on one machine. That would drop CUDA_VISIBLE_DEVICES, and
+    cannot read the names of GPUs in it."""
+    slots: Sequence[str | int] = gpu_uuids or range(spec.world_size)
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": list(slots)}).encode()).decode()
+    address = ("--master_addr", "127.0.0.1", "--master_port", PORT)
+    return ("-u", "-m", "deepspeed.launcher.launch", f"--world_info={world}", *address)
+
+
+_LAUNCHERS = {"torchrun": _torchrun, "accelerate": _accelerate, "deepspeed": _deepspeed}
+
+
+def finder_command(settings: Path) -> tuple[str, ...]:
+    """The process that looks for checkpoints as the file `settings` says."""
+    return (sys.executable, "-P", str(FINDER_ENTRY), str(settings))
+
+
+def make_importable(run_dir: Path, package: Path) -> Path:
+    """A directory for PYTHONPATH in which the package zerotools lies alone. Raises OSError."""
+    directory = run_dir / IMPORTABLE
+    directory.mkdir(exist_ok=True, mode=0o700)
+    link = directory / package.name
+    if not link.is_symlink():
+        link.symlink_to(package)
+    return directory

@@ -1,0 +1,195 @@
+"""What has become of an attempt, by its run directory: the truth after a restart of the daemon."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.queue.clocks import Moment, began_of
+from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
+from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, LOCK, RUN
+from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
+
+MOST_LOOKS = 20
+LARGEST_RECORD = 4 << 20
+"""Bytes of an `exit.json`: it is kept in the queue, and read for every listing."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """It ended, and its supervisor wrote down how."""
+
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Its supervisor runs, since `began` if it says so; the holder of `pidfd` closes it."""
+
+    pidfd: int
+    began: Moment | None = None
+
+
+@dataclass(frozen=True)
+class Starting:
+    """Its supervisor holds the lock and has not said yet who it is."""
+
+
+@dataclass(frozen=True)
+class NeverStarted:
+    """No supervisor came as far as `run.json`, and none is about to."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Its supervisor vanished without a word; `cause` says what is known."""
+
+    cause: str
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Its run directory cannot be read now, so nothing may be concluded; `cause` says why."""
+
+    cause: str
+
+
+Finding = Over | Alive | Starting | NeverStarted | Gone | Unreadable
+
+
+def look_at(attempt: AttemptRow) -> Finding:
+    """What has become of an attempt that an earlier daemon left."""
+    run_dir = Path(attempt.run_dir)
+    found = look(run_dir, attempt.token)
+    if not isinstance(found, NeverStarted) or attempt.state == LAUNCHING:
+        return found
+    try:
+        prepared = (run_dir / ATTEMPT).exists()
+    except OSError as error:
+        return Unreadable(f"{error.filename}: {error.strerror}")
+    # It was written before the attempt was started: if it is gone, someone has removed it since.
+    return found if prepared else Gone("its run directory was removed")
+
+
+def look(run_dir: Path, token: str) -> Finding:
+    """What has become of the attempt that was given `token`."""
+    try:
+        return _look(run_dir, token)
+    except ValueError as error:
+        return Gone(f"its record cannot be read ({error})")
+    except OSError as error:
+        return Unreadable(f"{error.filename or run_dir}: {error.strerror}")
+
+
+def _look(run_dir: Path, token: str) -> Finding:
+    if (over := _over(run_dir, token)) is not None:
+        return over
+    run = read_json(run_dir / RUN)
+    if run is None:
+        if _lock_is_held(run_dir / LOCK):
+            return Starting()
+        # It may have come and gone since the first look.
+        run = read_json(run_dir / RUN)
+        if run is None:
+            return NeverStarted()
+    if run.get("token") != token:
+        return Gone("its run directory belongs to another attempt")
+    if run.get("boot_id") != boot_id():
+        return _over(run_dir, token) or Gone("the machine was restarted")
+    pidfd = open_process(*_identity(run, RUN))
+    if pidfd is not None:
+        return Alive(pidfd, began_of(run))
+    return _over(run_dir, token) or Gone("its supervisor was killed")
+
+
+def _over(run_dir: Path, token: str) -> Over | None:
+    record = read_json(run_dir / EXIT, LARGEST_RECORD)
+    if record is None or record.get("token") != token:
+        return None
+    _check_record(record)
+    return Over(record)
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    """Ranks can write into the run directory too. Raises ValueError."""
+    checkpoint, stuck = record.get("checkpoint"), record.get("unkillable", [])
+    if checkpoint is not None:
+        step = checkpoint.get("step") if isinstance(checkpoint, dict) else None
+        if type(step) is not int or not 0 <= step < 2**63:
+            raise ValueError(f"{EXIT}: its checkpoint has no step")
+    if not isinstance(stuck, list):
+        raise ValueError(f"{EXIT}: unkillable is not a list")
+    for process in stuck:
+        _identity(process, EXIT)
+
+
+def _identity(process: object, source: str) -> tuple[int, int]:
+    """(pid, start ticks). Raises ValueError."""
+    found = process if isinstance(process, dict) else {}
+    pid, ticks = found.get("pid"), found.get("start_ticks")
+    if type(pid) is not int or type(ticks) is not int or not 0 < pid < 2**31:
+        raise ValueError(f"{source} names a process without a pid and start_ticks")
+    return pid, ticks
+
+
+def _lock_is_held(path: Path) -> bool:
+    """Looks by taking it for an instant; a supervisor tries for two seconds."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
+    """End an attempt that never started, so that a supervisor still on its way will not start it.
+
+    False: it has started meanwhile. Raises OSError.
+    """
+    if not run_dir.exists():
+        return True
+    fd = os.open(run_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (run_dir / RUN).exists():
+            return False
+        write_json(run_dir / EXIT, record)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def kill_strays(token: str) -> list[Process]:
+    """SIGKILL every process whose environment has `token`: those of a vanished supervisor.
+
+    Looks again until there is none that it has not seen, since they may fork meanwhile.
+    """
+    needle = f"ZEROTOOLS_TOKEN={token}".encode()
+    killed: dict[tuple[int, int], Process] = {}
+    for _ in range(MOST_LOOKS):
+        new = {(p.pid, p.start_ticks): p for p in processes().values()}
+        strays = {k: p for k, p in new.items() if k not in killed and needle in _environment(p.pid)}
+        killed |= {key: process for key, process in strays.items() if kill_process(process)}
+        if not strays:
+            break
+    return list(killed.values())
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

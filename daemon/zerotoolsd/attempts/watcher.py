@@ -1,0 +1,221 @@
+"""Live attempts: their supervisors' pidfds in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.attempts import last_report, reattach
+from zerotoolsd.attempts.launch import spawn_supervisor
+from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.plan import REQUEST, RUN
+
+STARTING_SECONDS = 0.1
+UNREADABLE_SECONDS = 1.0
+"""How often a run directory that cannot be read or written is tried again."""
+KILL_SECONDS = 30.0
+
+SETTLING = "looking what has become of it"
+GIVING_UP = "giving up its start"
+
+log = logging.getLogger(__name__)
+
+OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
+"""(attempt, what its supervisor wrote or what we know instead)."""
+Guard = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
+"""(job, what is done) -> what sees to it that a fault inside concerns that job alone."""
+
+
+@dataclass
+class _Live:
+    attempt: AttemptRow
+    pidfd: int
+    child: subprocess.Popen[bytes] | None
+
+
+class Watcher:
+    """Knows when an attempt is over. Everything happens in the event loop's thread."""
+
+    def __init__(self, on_over: OnOver, guard: Guard) -> None:
+        self._on_over = on_over
+        self._guard = guard
+        self._live: dict[str, _Live] = {}
+        self._later: dict[str, asyncio.TimerHandle] = {}
+        self._unasked: dict[str, str] = {}
+        """Reasons of stops that could not be written down, by token."""
+        self.held: dict[int, str] = {}
+        """Why nothing can be said of an attempt now, by job."""
+
+    def start(self, attempt: AttemptRow) -> None:
+        """Start the supervisor of a prepared attempt. Raises OSError: nothing of it runs."""
+        child = spawn_supervisor(Path(attempt.run_dir))
+        try:
+            # A child that was not waited for keeps its pid.
+            self._track(_Live(attempt, os.pidfd_open(child.pid), child))
+        except OSError:
+            # Unwatched it would run beside the next attempt. Its ranks die with it.
+            child.kill()
+            child.wait(KILL_SECONDS)
+            reattach.kill_strays(attempt.token)
+            raise
+
+    def watches(self, attempt: AttemptRow) -> bool:
+        """Whether the attempt's end will be noticed."""
+        return attempt.token in self._live or attempt.token in self._later
+
+    def settle(self, attempt: AttemptRow) -> None:
+        """Find out what has become of the attempt: watch it if it lives, else report its end."""
+        self._later.pop(attempt.token, None)
+        with self._guard(attempt.job_id, SETTLING) as reach:
+            reach()
+            self.adopt(attempt, reattach.look(Path(attempt.run_dir), attempt.token))
+
+    def adopt(self, attempt: AttemptRow, found: reattach.Finding) -> None:
+        """Go on from what was found."""
+        self.held.pop(attempt.job_id, None)
+        match found:
+            case reattach.Over(record):
+                self._on_over(attempt, record)
+            case reattach.Alive(pidfd):
+                self._track(_Live(attempt, pidfd, None))
+                if (reason := self._unasked.pop(attempt.token, None)) is not None:
+                    self.request_stop(attempt, reason)
+            case reattach.Starting():
+                self._look_again(attempt)
+            case reattach.NeverStarted():
+                self._never_started(attempt)
+            case reattach.Gone(cause):
+                self._lost(attempt, cause)
+            case reattach.Unreadable(cause):
+                self._hold(attempt, cause)
+
+    def _hold(self, attempt: AttemptRow, why: str) -> None:
+        self.held[attempt.job_id] = f"its state is not known now: {why}"
+        self._later_call(UNREADABLE_SECONDS, self.settle, attempt)
+
+    def _look_again(self, attempt: AttemptRow) -> None:
+        self._later_call(STARTING_SECONDS, self.settle, attempt)
+
+    def _later_call(
+        self, seconds: float, call: Callable[..., None], attempt: AttemptRow, *more: object
+    ) -> None:
+        handle = asyncio.get_running_loop().call_later(seconds, call, attempt, *more)
+        self._later[attempt.token] = handle
+
+    def _never_started(self, attempt: AttemptRow) -> None:
+        cause = "its supervisor ended before it had started anything"
+        self.give_up(attempt, {"outcome": lifecycle.LOST, "cause": cause})
+
+    def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Report `record` as the end of an attempt that has not started, once it cannot any more.
+
+        One that a supervisor on its way has started meanwhile goes on.
+        """
+        self._later.pop(attempt.token, None)
+        with self._guard(attempt.job_id, GIVING_UP) as reach:
+            reach()
+            self._give_up(attempt, record)
+
+    def _give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        fenced = {"token": attempt.token, **record}
+        try:
+            ended = reattach.fence(Path(attempt.run_dir), fenced)
+        except OSError as error:
+            log.error("%s: %s", attempt.run_dir, error.strerror)
+            self.held[attempt.job_id] = f"{record['cause']}; {attempt.run_dir}: {error.strerror}"
+            self._later_call(UNREADABLE_SECONDS, self.give_up, attempt, record)
+            return
+        self.held.pop(attempt.job_id, None)
+        if ended:
+            self._on_over(attempt, fenced)
+        else:
+            self._look_again(attempt)
+
+    def _lost(self, attempt: AttemptRow, cause: str) -> None:
+        strays = reattach.kill_strays(attempt.token)
+        ended = f"; {len(strays)} of its processes were ended" if strays else ""
+        known = last_report.so_far(Path(attempt.run_dir))
+        step, path = known.checkpoint_step, known.checkpoint_path
+        record = {
+            **_last_seen(attempt),
+            "outcome": lifecycle.LOST,
+            "cause": f"lost: {cause}{ended}",
+            "steps_done": (known.step or {}).get("step"),
+            "progress": known.step,
+            "checkpoint": None if step is None else {"step": step, "path": path},
+            "peak_gpu_bytes": known.peak_gpu_bytes,
+            "peak_host_bytes": known.peak_host_bytes,
+        }
+        self._on_over(attempt, record)
+
+    def _track(self, live: _Live) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_reader(live.pidfd, self._supervisor_ended, live.attempt.token)
+        except OSError:
+            os.close(live.pidfd)
+            raise
+        self._live[live.attempt.token] = live
+
+    def _supervisor_ended(self, token: str) -> None:
+        live = self._live.pop(token)
+        self._forget(live)
+        if live.child is not None:
+            live.child.wait()
+        self.settle(live.attempt)
+
+    def _forget(self, live: _Live) -> None:
+        asyncio.get_running_loop().remove_reader(live.pidfd)
+        os.close(live.pidfd)
+
+    def request_stop(self, attempt: AttemptRow, reason: str) -> None:
+        """Ask the attempt to save and stop; its supervisor sees to its end."""
+        run_dir = Path(attempt.run_dir)
+        try:
+            write_json(run_dir / REQUEST, {"reason": reason})
+        except OSError as error:
+            log.error("%s: %s", run_dir / REQUEST, error.strerror)
+            self._unasked[attempt.token] = reason
+        live = self._live.get(attempt.token)
+        # Before run.json a SIGTERM would end the supervisor itself; it finds the request later.
+        if live is not None and ((run_dir / RUN).exists() or not run_dir.exists()):
+            try:
+                signal.pidfd_send_signal(live.pidfd, signal.SIGTERM)
+            except ProcessLookupError:
+                log.info("%s: has ended already", run_dir)
+
+    def close(self) -> None:
+        """Stop watching; the attempts go on."""
+        for live in self._live.values():
+            self._forget(live)
+            if live.child is not None:
+                # Not ours to wait for any more.
+                live.child.returncode = 0
+        for handle in self._later.values():
+            handle.cancel()
+        self._live.clear()
+        self._later.clear()
+
+
+def _last_seen(attempt: AttemptRow) -> dict[str, float]:
+    """How long an attempt ran at least whose supervisor cannot say it any more."""
+    run_dir = Path(attempt.run_dir)
+    sign, began = last_report.last_sign_of_life(run_dir), attempt.began
+    if began is None:
+        with suppress(OSError, ValueError):
+            began = clocks.began_of(read_json(run_dir / RUN) or {})
+    if sign is None or began is None:
+        return {}
+    # By the calendar, which may have been set meanwhile; the clock since its start bounds it.
+    ran = min(max(0.0, sign - began.time), clocks.now().seconds_since(began))
+    return {"ended": sign, "ran_seconds": ran}

@@ -1,0 +1,266 @@
+"""Removing jobs that are over, one after another, while the daemon goes on with the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from zerotools.jobs import states
+from zerotools.jobs.binding.durations import seconds_of
+from zerotoolsd import crashpoints
+from zerotoolsd.cleaning import removal
+from zerotoolsd.cleaning.removal import Files, Mention, Stays
+from zerotoolsd.config import Retention
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.store import Changed, Store
+from zerotoolsd.service import Cleaned, CleanedJob, CleanRequest, Conflict, KeptJob, Unavailable
+from zerotoolsd.timeouts import within
+
+LOOK_SECONDS = 60.0
+"""How long a look at the files that jobs name may take."""
+REMOVE_SECONDS = 24 * 3600.0
+RETENTION_SECONDS = 3600.0
+"""How often what is older than the retention settings is looked for."""
+
+_UNFINISHED = [state for state in states.STATES if state not in states.TERMINAL]
+
+log = logging.getLogger(__name__)
+
+
+class Cleaner:
+    """One removal at a time. The store is used in the event loop's thread, files in others."""
+
+    def __init__(self, state_dir: Path, store: Store, announce: Callable[[], None]) -> None:
+        self._state_dir = state_dir
+        self._store = store
+        self._announce = announce
+        self._turn = asyncio.Lock()
+        self._left = removal.intents(state_dir)
+        self._going = set(self._left)
+        self._named: dict[int, list[Mention]] = {}
+
+    @property
+    def _jobs_dir(self) -> Path:
+        return self._state_dir / "jobs"
+
+    def refuse_going(self, named: Sequence[Mention]) -> None:
+        """Raises Conflict: a path lies in the directory of a job that is being removed."""
+        for job_id in self._going:
+            for mention in named:
+                if mention.is_in(str(self._jobs_dir / str(job_id))):
+                    raise Conflict(
+                        f"{mention.key} = {mention.text}: job {job_id}, to which that belongs, is "
+                        "being removed; name something else"
+                    )
+
+    async def clean(self, request: CleanRequest, who: str, owner: int | None = None) -> Cleaned:
+        """Remove what `request` means of the jobs of the uid `owner` (None: of all).
+
+        Raises Unavailable: paths that jobs name do not answer.
+        """
+        async with self._turn:
+            self._named.clear()
+            meant = removal.selected(self._store.jobs(states.TERMINAL), request, time.time())
+            gone: list[CleanedJob] = []
+            kept = self._left_out(request, {job.id for job in meant})
+            for job in meant:
+                try:
+                    gone += await self._clean_one(job, request, who, owner)
+                except Stays as why:
+                    kept.append(KeptJob(id=job.id, name=job.name, why=str(why)))
+            return Cleaned(jobs=tuple(gone), kept=tuple(kept))
+
+    def _left_out(self, request: CleanRequest, meant: set[int]) -> list[KeptJob]:
+        """Those that were named and that the other wishes leave out."""
+        found = []
+        for job_id in request.jobs or ():
+            if job_id in meant:
+                continue
+            try:
+                job = self._store.job(job_id)
+            except (KeyError, OverflowError):
+                why = f"there is no job {job_id}"
+                found.append(KeptJob(id=job_id, name="", why=why, gone=True))
+                continue
+            why = f"it is {job.state}, and only a job that is over goes"
+            if job.state in states.TERMINAL:
+                why = "its state, its age or the number to keep leaves it out"
+            found.append(KeptJob(id=job.id, name=job.name, why=why))
+        return found
+
+    async def _clean_one(
+        self, job: JobRow, request: CleanRequest, who: str, owner: int | None
+    ) -> list[CleanedJob]:
+        if owner is not None and job.uid != owner:
+            raise Stays(f"it belongs to uid {job.uid}")
+        attempts = self._store.attempts(job.id)
+        files = await self._look(job, attempts, request)
+        outputs = files.outputs if request.outputs else ()
+        if request.logs_only and not files.logs:
+            return []
+        view = CleanedJob(
+            id=job.id,
+            name=job.name,
+            state=job.state,
+            ended=job.ended,
+            size_bytes=files.size_bytes - (0 if outputs else files.outputs_bytes),
+            outputs=tuple(map(str, outputs)),
+        )
+        if not request.dry_run:
+            await self._go(job, request, files, who)
+        return [view]
+
+    async def _look(
+        self, job: JobRow, attempts: Sequence[AttemptRow], request: CleanRequest
+    ) -> Files:
+        """What goes. Looks again where a job was queued meanwhile. Raises Stays."""
+        while True:
+            newest = self._newest()
+            files = await self._files(job, attempts)
+            if files.outputs and not (request.outputs or request.logs_only):
+                raise Stays(
+                    f"what it wrote lies in the state directory ({files.outputs[0]}); to remove "
+                    f"that too, type: zerotools clean --outputs {job.id}"
+                )
+            await self._refuse_used(job, files, request)
+            if self._newest() == newest:
+                return files
+
+    def _newest(self) -> int:
+        jobs = self._store.jobs(limit=1)
+        return jobs[0].id if jobs else 0
+
+    async def _files(self, job: JobRow, attempts: Sequence[AttemptRow]) -> Files:
+        held = [lease for lease in self._store.leases() if lease.job_id == job.id]
+        if held:
+            raise Stays(f"{held[0].held_by or 'one of its processes'} still holds a GPU")
+        try:
+            return await within(LOOK_SECONDS, removal.files_of, self._jobs_dir, job, attempts)
+        except TimeoutError:
+            raise Stays(f"{self._jobs_dir / str(job.id)} does not answer") from None
+        except OSError as error:
+            raise Stays(f"{error.filename}: {error.strerror}") from None
+
+    async def _refuse_used(self, job: JobRow, files: Files, request: CleanRequest) -> None:
+        for other in self._store.jobs(_UNFINISHED):
+            for mention in await self._mentions(other):
+                if mention.is_in(str(files.own)) or mention.is_in(job.output_dir):
+                    raise Stays(
+                        f"job {other.id}, which is {other.state}, names it in {mention.key} = "
+                        f"{mention.text}"
+                    )
+        if not request.outputs:
+            return
+        for other in self._store.jobs(states.TERMINAL):
+            if other.id == job.id or other.id in (request.jobs or ()):
+                continue
+            for mention in await self._mentions(other):
+                if mention.key == "output_dir" and any(
+                    mention.is_in(str(path)) for path in files.outputs
+                ):
+                    raise Stays(
+                        f"job {other.id} wrote there too; to remove both, type: zerotools clean "
+                        f"--outputs {job.id} {other.id}"
+                    )
+
+    async def _mentions(self, job: JobRow) -> list[Mention]:
+        if job.id not in self._named:
+            self._named[job.id] = await self._mentions_now(job)
+        return self._named[job.id]
+
+    async def _mentions_now(self, job: JobRow) -> list[Mention]:
+        try:
+            return await within(LOOK_SECONDS, removal.mentions, job.spec_text, job.output_dir)
+        except TimeoutError:
+            raise Unavailable(
+                f"nothing can be removed now: the paths that job {job.id} names do not answer"
+            ) from None
+
+    async def _go(self, job: JobRow, request: CleanRequest, files: Files, who: str) -> None:
+        """What was begun and fails is refused to other jobs until it is finished."""
+        self._going.add(job.id)
+        outputs = request.outputs
+        again = "" if request.logs_only else "; it goes when the daemon starts again, or is cleaned"
+        try:
+            if not request.logs_only:
+                removal.note_intent(self._state_dir, job.id, outputs=outputs)
+                crashpoints.reach(crashpoints.CLEAN_NOTED)
+            await within(REMOVE_SECONDS, removal.remove, files, outputs=outputs)
+            crashpoints.reach(crashpoints.FILES_REMOVED)
+            if not request.logs_only:
+                self._forget(job, who)
+        except OSError as error:
+            raise Stays(f"{error.filename}: {error.strerror}{again}") from None
+        except (sqlite3.OperationalError, Changed) as error:
+            raise Stays(f"its files are gone, its record is not yet: {error}{again}") from None
+        finally:
+            if not removal.is_noted(self._state_dir, job.id):
+                self._going.discard(job.id)
+
+    def _forget(self, job: JobRow, who: str) -> None:
+        self._store.remove(job, time.time(), f"removed by {who}")
+        crashpoints.reach(crashpoints.RECORD_REMOVED)
+        removal.forget_intent(self._state_dir, job.id)
+        log.info("job %d (%s): removed by %s", job.id, job.name, who)
+        self._announce()
+
+    async def finish(self) -> None:
+        """Go on with what an earlier daemon was removing when it ended."""
+        async with self._turn:
+            for job_id, outputs in self._left.items():
+                try:
+                    await self._finish_one(job_id, outputs)
+                except (OSError, Stays, sqlite3.OperationalError) as error:
+                    log.error("job %d cannot be removed yet: %s", job_id, error)
+
+    async def _finish_one(self, job_id: int, outputs: bool) -> None:
+        try:
+            job = self._store.job(job_id)
+        except (KeyError, OverflowError):
+            self._call_off(job_id)
+            return
+        if job.state not in states.TERMINAL:
+            log.error("job %d is %s and is not removed", job_id, job.state)
+            self._call_off(job_id)
+            return
+        files = await self._files(job, self._store.attempts(job_id))
+        request = CleanRequest(jobs=(job_id,), outputs=outputs)
+        await self._go(job, request, files, "a clean that was interrupted")
+
+    def _call_off(self, job_id: int) -> None:
+        removal.forget_intent(self._state_dir, job_id)
+        self._going.discard(job_id)
+
+    async def keep_up(self, retention: Retention) -> None:
+        """Finish what was interrupted; then remove what is older than the settings, for ever."""
+        try:
+            await self.finish()
+        except Exception:  # as below
+            log.exception("a defect in zerotoolsd: an interrupted clean cannot be finished")
+        while True:
+            await self._guarded(retention)
+            await asyncio.sleep(RETENTION_SECONDS)
+
+    async def _guarded(self, retention: Retention) -> None:
+        try:
+            await self.retain(retention)
+        except (OSError, sqlite3.OperationalError, Unavailable) as error:
+            log.error("what is older than the retention settings stays for now: %s", error)
+        except Exception:  # nothing else waits for this, and the jobs must go on
+            log.exception("a defect in zerotoolsd: the retention settings cannot be kept now")
+
+    async def retain(self, retention: Retention) -> None:
+        """Remove what is older than the settings."""
+        if retention.logs is not None:
+            age = seconds_of(retention.logs)
+            await self.clean(CleanRequest(older_than_seconds=age, logs_only=True), "retention.logs")
+        if retention.records is not None:
+            age = seconds_of(retention.records)
+            await self.clean(CleanRequest(older_than_seconds=age), "retention.records")
+        if retention.events is not None:
+            count = self._store.remove_events(time.time() - seconds_of(retention.events))
+            log.info("%d events were removed", count)

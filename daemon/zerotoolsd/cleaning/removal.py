@@ -1,0 +1,235 @@
+"""What can be removed of jobs that are over, and its removal: files first, then the record.
+
+An intent, a small file in `cleaning/` of the state directory, is durable before the first file
+goes, and goes last: a daemon that was killed in between finishes at its next start. Checkpoints and
+exports are not files of ours: where they lie in the state directory they go only if that was asked
+for. No link is followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.jobs import states
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.launch import BEFORE
+from zerotoolsd.queue.parking import HELD_LOG
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.service import CleanRequest
+from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
+
+CLEANING = "cleaning"
+_ATTEMPT = re.compile(r"attempt-[0-9]+")
+_OURS = re.compile(
+    r"(attempt|spec|run|exit|request|finder)\.json|progress\.jsonl|lock|stop|notify\.sock"
+    r"|(rank-[0-9]+|supervisor|closing)\.log|importable|\..*\.new"
+    r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
+)
+"""What daemon, supervisor and trainer write into the directory of an attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """What of one job lies in the state directory. `size_bytes` has `outputs_bytes` in it."""
+
+    own: Path
+    logs: tuple[Path, ...]
+    outputs: tuple[Path, ...]
+    size_bytes: int
+    outputs_bytes: int
+
+
+class Stays(Exception):
+    """The job cannot go; the message says why."""
+
+
+def selected(jobs: Sequence[JobRow], wanted: CleanRequest, now: float) -> list[JobRow]:
+    """Those of `jobs` that are meant, the oldest first; the `keep` that ended last stay."""
+    over = [job for job in jobs if job.state in states.TERMINAL and job.state in wanted.states]
+    over.sort(key=lambda job: (job.ended or 0.0, job.id))
+    kept = over[-wanted.keep :] if wanted.keep else []
+    meant = [job for job in over if job not in kept]
+    if wanted.jobs is not None:
+        meant = [job for job in meant if job.id in wanted.jobs]
+    if wanted.older_than_seconds is not None:
+        meant = [job for job in meant if now - (job.ended or now) > wanted.older_than_seconds]
+    return meant
+
+
+def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Files:
+    """What lies in the directory of a job. Raises Stays: it is not a directory of ours. OSError."""
+    own = jobs_dir / str(job.id)
+    if own.is_symlink():
+        raise Stays(f"{own} is a link, and what it points to may be somebody's; remove it yourself")
+    logs, outputs, told_of = [], [], _told_within(own, attempts)
+    for entry in _entries(own):
+        mine = entry.name in (BEFORE, HELD_LOG) or bool(_ATTEMPT.fullmatch(entry.name))
+        if mine and not _holds_outputs(entry, told_of):
+            logs.append(entry)
+        elif not _is_empty(entry):
+            outputs.append(entry)
+        else:
+            logs.append(entry)
+    outputs += _among_others(jobs_dir, own, Path(job.output_dir))
+    written = sum(map(_size, outputs))
+    return Files(
+        own=own,
+        logs=tuple(logs),
+        outputs=tuple(outputs),
+        size_bytes=written + sum(map(_size, logs)),
+        outputs_bytes=written,
+    )
+
+
+def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
+    """The output of a job that went on in the directory of another one."""
+    if output.is_relative_to(own) or not output.is_relative_to(jobs_dir.parent):
+        return []
+    parts = output.relative_to(jobs_dir).parts if output.is_relative_to(jobs_dir) else ()
+    if len(parts) < 2 or ".." in parts or not parts[0].isdecimal() or _ATTEMPT.fullmatch(parts[1]):
+        raise Stays(f"it wrote to {output}, among the daemon's own files; remove that yourself")
+    return [output] if os.path.lexists(output) else []
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _told_within(own: Path, attempts: Sequence[AttemptRow]) -> list[Path]:
+    """Checkpoints that the job's own program told of and that lie in the state directory."""
+    paths = (last_report.of(attempt).checkpoint_path for attempt in attempts)
+    return [Path(path) for path in paths if path and Path(path).is_relative_to(own)]
+
+
+def _holds_outputs(entry: Path, told_of: Sequence[Path]) -> bool:
+    """Whether a program has kept something of its own in the directory of an attempt."""
+    if entry.is_symlink() or any(path.is_relative_to(entry) for path in told_of):
+        return True
+    if not entry.is_dir():
+        return False
+    return any(not _OURS.fullmatch(each.name) for each in entry.iterdir())
+
+
+def _is_empty(entry: Path) -> bool:
+    """Whether it is a directory in which nothing but the lock of a run lies."""
+    if entry.is_symlink() or not entry.is_dir():
+        return False
+    return all(each.name == ".lock" for each in entry.iterdir())
+
+
+def _size(path: Path) -> int:
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    total = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118  # speed
+            except FileNotFoundError:
+                continue
+    return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mention:
+    """A path, or a text with one in it, that a job names under `key`; `real`: links followed."""
+
+    key: str
+    text: str
+    real: str
+
+    def is_in(self, place: str) -> bool:
+        """Whether it is `place`, or lies in it."""
+        return any(_within(text, place) for text in (self.text, self.real))
+
+
+def _within(text: str, place: str) -> bool:
+    """Also as a part of a longer text, such as a word of a command."""
+    at = text.find(place)
+    while at >= 0:
+        following = text[at + len(place) : at + len(place) + 1]
+        if not following or not (following.isalnum() or following in "-_."):
+            return True
+        at = text.find(place, at + 1)
+    return False
+
+
+def mentions(spec_text: str, output_dir: str) -> list[Mention]:
+    """Every path that a job names. May wait for a file system that hangs."""
+    try:
+        named = [*_texts(json.loads(spec_text)), ("output_dir", output_dir)]
+    except (ValueError, RecursionError):  # whatever it is, what it names is protected
+        named = [("its job file", spec_text), ("output_dir", output_dir)]
+    return [Mention(key=key, text=text, real=_real(text)) for key, text in named]
+
+
+def _texts(tree: object, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from _texts(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _texts(value, key)
+    elif isinstance(tree, str) and "/" in tree:
+        yield key, tree
+
+
+def _real(text: str) -> str:
+    return os.path.realpath(text) if text.startswith("/") and "\0" not in text else text
+
+
+def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
+    """Say durably that the job is going. Raises OSError."""
+    directory = state_dir / CLEANING
+    directory.mkdir(exist_ok=True, mode=0o700)
+    sync_directory(state_dir)
+    write_json(directory / str(job_id), {"outputs": outputs})
+
+
+def intents(state_dir: Path) -> dict[int, bool]:
+    """Jobs whose removal was begun, and whether their outputs go too."""
+    found = {}
+    for path in _entries(state_dir / CLEANING):
+        if not (path.name.isascii() and path.name.isdecimal()):
+            continue
+        try:
+            found[int(path.name)] = (read_json(path) or {}).get("outputs") is True
+        except ValueError:
+            found[int(path.name)] = False
+    return found
+
+
+def is_noted(state_dir: Path, job_id: int) -> bool:
+    """Whether the removal of the job was begun and is not finished."""
+    return (state_dir / CLEANING / str(job_id)).exists()
+
+
+def forget_intent(state_dir: Path, job_id: int) -> None:
+    """The job is gone. Raises OSError."""
+    (state_dir / CLEANING / str(job_id)).unlink(missing_ok=True)
+
+
+def remove(files: Files, *, outputs: bool) -> None:
+    """Remove the files, and the job's directory where that is empty then. Raises OSError."""
+    for path in (*files.logs, *(files.outputs if outputs else ())):
+        _remove(path)
+    parents = {files.own, *(path.parent for path in files.outputs)}
+    for directory in parents - {files.own.parent}:
+        if directory.is_dir() and not directory.is_symlink() and not any(directory.iterdir()):
+            directory.rmdir()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

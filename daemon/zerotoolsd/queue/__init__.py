@@ -1,0 +1,9 @@
+"""The durable queue: the states of a job, SQLite, and who starts next.
+
+lifecycle, clocks             which state follows which event; moments in time
+schema, values, rows, store   one SQLite database; every change is a transaction with an event
+scheduler, placement          which jobs start on which GPUs
+parking, time_limit           a job with unexpected data is held alone; how long a job may run
+
+It may import `config`, `service` and the supervisor's file formats. It starts no process.
+"""

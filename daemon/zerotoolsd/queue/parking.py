@@ -1,0 +1,108 @@
+"""One job never takes the queue down: what is unexpected in one holds that job, and it alone.
+
+Whatever looks at a job's data does so inside `Parking.guard`. A job that is held keeps its reason,
+and `held.log` in its directory the traceback; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from zerotoolsd.queue.rows import UnreadableSpec
+
+TAKING_UP = "taking it up again"
+RETRYING = "queueing it again"
+TIMING = "looking at its time limit"
+COUNTING = "counting its ranks"
+NEEDING = "working out what it needs"
+PLACING = "finding its place in the queue"
+STARTING = "starting it"
+STOPPING = "asking it to stop"
+ENDING = "recording its end"
+RELEASING = "freeing its GPUs"
+
+HELD_LOG = "held.log"
+_MOST_LOG_BYTES = 1 << 20
+_LONGEST_MESSAGE = 300
+
+log = logging.getLogger(__name__)
+
+Hold = Callable[[int, str], None]
+"""(job, why): hold it. May raise sqlite3.OperationalError: not now."""
+Touch = Callable[[int, str], None]
+"""(job, what is done): called where a job's data is about to be looked at; a test lets it fail."""
+
+
+class Parking:
+    """The jobs that are to be held, until the queue's disk takes that."""
+
+    def __init__(self, jobs_dir: Path, hold: Hold, touch: Touch) -> None:
+        self._jobs_dir = jobs_dir
+        self._hold = hold
+        self.touch = touch
+        self._waiting: dict[int, str] = {}
+        self._said: set[tuple[int, str]] = set()
+
+    @contextmanager
+    def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
+        """Hold the job where anything but a full disk is in the way inside; never raise it.
+
+        What it gives is to be called first: there a test lets the fault begin.
+        """
+        try:
+            yield lambda: self.touch(job_id, doing)
+        except sqlite3.OperationalError:
+            raise
+        except UnreadableSpec as error:
+            log.warning("%s", error)
+            self._park(job_id, str(error))
+        except Exception as error:  # whatever it is, the other jobs have nothing to do with it
+            self._park(job_id, self._reason(job_id, doing, error))
+
+    def _reason(self, job_id: int, doing: str, error: Exception) -> str:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_MESSAGE]
+        why = f"{doing} failed ({what})"
+        path = self._jobs_dir / str(job_id) / HELD_LOG
+        if (job_id, why) not in self._said:
+            self._said.add((job_id, why))
+            log.error("job %d: %s", job_id, why, exc_info=error)
+            _append(path, why, error)
+        return f"{why}: a defect in zerotoolsd, or a damaged record; {path} has the details"
+
+    def _park(self, job_id: int, why: str) -> None:
+        self._waiting[job_id] = why
+        self.settle()
+
+    def settle(self) -> bool:
+        """Hold those that could not be held yet; whether there are none left."""
+        for job_id, why in list(self._waiting.items()):
+            try:
+                self._hold(job_id, why)
+            except sqlite3.OperationalError as error:
+                log.error("job %d cannot be held yet: %s", job_id, error)
+            else:
+                del self._waiting[job_id]
+        return not self._waiting
+
+
+def _append(path: Path, why: str, error: Exception) -> None:
+    moment = time.strftime("%Y-%m-%d %H:%M:%S")
+    text = f"{moment} {why}\n{''.join(traceback.format_exception(error))}\n"
+    flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, flags, 0o600)
+        try:
+            if os.fstat(fd).st_size < _MOST_LOG_BYTES:
+                os.write(fd, text.encode(errors="backslashreplace")[:_MOST_LOG_BYTES])
+        finally:
+            os.close(fd)
+    except OSError as problem:
+        log.error("%s cannot be written: %s", path, problem.strerror)

@@ -1,0 +1,80 @@
+"""What the queue asks the scheduler, job by job, so that one that confuses it is held alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.config import Limits
+from zerotoolsd.queue import parking
+from zerotoolsd.queue.parking import Parking
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.scheduler import Decisions, Request, tick
+from zerotoolsd.queue.store import Store
+
+
+def request_of(job_id: int, spec: JobSpec) -> Request:
+    """What the scheduler has to find for a job."""
+    gpus = None if spec.device == "cpu" else (spec.gpus if spec.gpus is not None else 1)
+    return Request(job_id=job_id, world_size=spec.world_size, gpus=gpus)
+
+
+class Placement:
+    """The requests of the queued jobs, and the scheduler's decisions over them."""
+
+    def __init__(self, store: Store, parking: Parking, limits: Limits) -> None:
+        self._store = store
+        self._parking = parking
+        self._limits = limits
+        self._requests: dict[int, Request] = {}
+
+    def requests_of(self, queued: Sequence[JobRow]) -> list[Request]:
+        """What each job needs, worked out once; those that cannot be read are held."""
+        known, self._requests = self._requests, {}
+        for job in queued:
+            with self._parking.guard(job.id, parking.NEEDING) as reach:
+                reach()
+                self._requests[job.id] = known.get(job.id) or request_of(job.id, job.spec)
+        return list(self._requests.values())
+
+    def decide(self, requests: Sequence[Request], snapshot: Snapshot | None) -> Decisions:
+        """The scheduler's decisions; over the rest, where a request confuses it."""
+        try:
+            return self._tick(requests, snapshot)
+        except Exception:  # whose it is shows one by one
+            fit = []
+            for request in requests:
+                with self._parking.guard(request.job_id, parking.PLACING) as reach:
+                    reach()
+                    self._tick([request], snapshot)
+                    fit.append(request)
+            if len(fit) == len(requests):
+                raise
+            return self._tick(fit, snapshot)
+
+    def _tick(self, requests: Sequence[Request], snapshot: Snapshot | None) -> Decisions:
+        for request in requests:
+            self._parking.touch(request.job_id, parking.PLACING)
+        return tick(
+            requests,
+            now=time.time(),
+            snapshot=snapshot,
+            leases=self._store.leases(),
+            cpu_ranks_used=self._cpu_ranks_used(),
+            limits=self._limits,
+        )
+
+    def _cpu_ranks_used(self) -> int:
+        used = 0
+        for job in self._store.jobs((*states.ACTIVE, states.HELD)):
+            with self._parking.guard(job.id, parking.COUNTING) as reach:
+                reach()
+                spec = job.reading.spec
+                if spec is None or spec.device != "cpu":
+                    continue
+                if job.state in states.ACTIVE or self._store.open_tokens(job.id):
+                    used += spec.world_size
+        return used

@@ -1,0 +1,158 @@
+"""The rows of the database as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import zerotools
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.jobfile.stored import Reading, read_stored
+from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.lifecycle import Standing
+
+LAUNCHING = "launching"
+RUNNING = "running"
+ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRow:
+    """One job. Times are seconds since the epoch.
+
+    `spec_text` has every key of the job as it was resolved when it was accepted, by zerotools of
+    `spec_version`; `given_text` those that were set, None for jobs of schema 1.
+    """
+
+    id: int
+    uid: int
+    name: str
+    spec_text: str
+    given_text: str | None
+    spec_version: str
+    output_dir: str
+    standing: Standing
+    created: float
+    started: float | None
+    ended: float | None
+
+    @property
+    def state(self) -> str:
+        """The job's state, one of `zerotools.jobs.states`."""
+        return self.standing.state
+
+    @cached_property
+    def reading(self) -> Reading:
+        """What this version reads of the job."""
+        try:
+            given = None if self.given_text is None else json.loads(self.given_text)
+            return read_stored(json.loads(self.spec_text), given)
+        except (ValueError, RecursionError) as error:
+            return Reading(None, (f"its stored text is not JSON: {error}",))
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job as it was accepted. Raises UnreadableSpec."""
+        reading = self.reading
+        if reading.spec is None or reading.problems:
+            raise UnreadableSpec(self, reading)
+        return reading.spec
+
+
+class UnreadableSpec(Unsupported):
+    """This version cannot read the job, which another one accepted."""
+
+    def __init__(self, job: JobRow, reading: Reading) -> None:
+        mine, its = zerotools.__version__, job.spec_version
+        who = f"job {job.id} cannot be read"
+        do = "cancel it and submit it again"
+        if mine != its:
+            who = f"job {job.id} was queued by zerotools {its}, and this is {mine}"
+            do = f"start zerotoolsd {its}, or cancel the job"
+        if job.state in TERMINAL:
+            do = "submit it again" if mine == its else f"start zerotoolsd {its}"
+        super().__init__(f"{who}: {'; '.join(reading.problems)}; {do}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRow:
+    """One start of a job. `result` is what its supervisor wrote at the end, or what we know.
+
+    `started_clock` and `boot_id` are those of `began`; None: an older version has started it.
+    """
+
+    job_id: int
+    number: int
+    token: str
+    state: str
+    run_dir: str
+    gpu_uuids: tuple[str, ...]
+    resumed_from: str | None
+    started: float | None
+    ended: float | None
+    result: Mapping[str, Any] | None
+    started_clock: float | None = None
+    boot_id: str | None = None
+
+    @property
+    def began(self) -> Moment | None:
+        """When it began; None: it has not, as far as is known."""
+        if self.started is None:
+            return None
+        return Moment(self.started, self.started_clock, self.boot_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """A GPU that an attempt holds. `held_by` names the process that outlived it, if one did."""
+
+    gpu_uuid: str
+    job_id: int
+    attempt: int
+    held_by: str | None = None
+
+
+def job_row(row: Mapping[str, Any]) -> JobRow:
+    """A row of table `job`."""
+    return JobRow(
+        id=row["id"],
+        uid=row["uid"],
+        name=row["name"],
+        spec_text=row["spec"],
+        given_text=row["spec_given"],
+        spec_version=row["spec_version"],
+        output_dir=row["output_dir"],
+        standing=Standing(
+            state=row["state"],
+            reason=row["reason"],
+            restarts_used=row["restarts_used"],
+            best_step=row["best_step"],
+            eligible_at=row["eligible_at"],
+        ),
+        created=row["created"],
+        started=row["started"],
+        ended=row["ended"],
+    )
+
+
+def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
+    """A row of table `attempt`."""
+    return AttemptRow(
+        job_id=row["job_id"],
+        number=row["number"],
+        token=row["token"],
+        state=row["state"],
+        run_dir=row["run_dir"],
+        gpu_uuids=tuple(json.loads(row["gpu_uuids"])),
+        resumed_from=row["resumed_from"],
+        started=row["started"],
+        ended=row["ended"],
+        result=None if row["result"] is None else json.loads(row["result"]),
+        started_clock=row["started_clock"],
+        boot_id=row["boot_id"],
+    )

@@ -1,0 +1,247 @@
+"""Which waiting jobs start now, on which GPUs, and why the others wait. Pure.
+
+First come, first served, per kind: what a waiting job could use is kept for it, so that no later
+job overtakes it, but a later job that needs something else does not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotoolsd.config import Limits
+from zerotoolsd.queue.rows import Lease
+
+GIB = 2**30
+_MOST_LISTED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a queued job needs: `gpus` (a number, or a list of indices and UUIDs), or CPU ranks."""
+
+    job_id: int
+    world_size: int
+    gpus: int | tuple[int | str, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Start this job, on these GPUs."""
+
+    job_id: int
+    gpu_uuids: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Decisions:
+    """What one tick decided; `waits` has one sentence for every job that does not start."""
+
+    starts: list[Start] = field(default_factory=list)
+    waits: dict[int, str] = field(default_factory=dict)
+
+
+def tick(
+    requests: Sequence[Request],
+    *,
+    now: float,
+    snapshot: Snapshot | None,
+    leases: Sequence[Lease],
+    cpu_ranks_used: int,
+    limits: Limits,
+) -> Decisions:
+    """Decide over `requests`, the oldest first. Times are seconds since the epoch."""
+    decisions = Decisions()
+    _give_cpus([r for r in requests if r.gpus is None], cpu_ranks_used, limits, decisions)
+    wants_gpus = [r for r in requests if r.gpus is not None]
+    if not wants_gpus:
+        return decisions
+    blind = _blindness(snapshot, now, limits)
+    if blind is not None or snapshot is None:
+        decisions.waits |= {r.job_id: f"waits for the GPUs to be seen: {blind}" for r in wants_gpus}
+        return decisions
+    _give_gpus(wants_gpus, snapshot.gpus, _occupied(snapshot.gpus, leases, limits), decisions)
+    return decisions
+
+
+def _give_cpus(
+    requests: Sequence[Request], used: int, limits: Limits, decisions: Decisions
+) -> None:
+    waiting_before: int | None = None
+    for request in requests:
+        need = request.world_size
+        if waiting_before is not None:
+            decisions.waits[request.job_id] = (
+                f"needs {_count(need, 'CPU rank')}: waits behind job {waiting_before}"
+            )
+        elif used + need <= limits.cpu_ranks or (used == 0 < limits.cpu_ranks):
+            # More than the limit was taken while that was higher: it runs alone.
+            used += need
+            decisions.starts.append(Start(job_id=request.job_id))
+        else:
+            waiting_before = request.job_id
+            decisions.waits[request.job_id] = (
+                f"needs {_count(need, 'CPU rank')}: {used} of limits.cpu_ranks = "
+                f"{limits.cpu_ranks} are in use"
+            )
+
+
+def _blindness(snapshot: Snapshot | None, now: float, limits: Limits) -> str | None:
+    """Why the GPUs cannot be relied on."""
+    if snapshot is None:
+        return "no snapshot was taken yet"
+    if snapshot.gpus_error is not None:
+        return snapshot.gpus_error
+    age = now - snapshot.taken_at + (snapshot.gpus_age_seconds or 0.0)
+    if age > limits.snapshot_age_seconds:
+        return f"they were last seen {age:.0f} s ago"
+    return None
+
+
+def _occupied(gpus: Sequence[Gpu], leases: Sequence[Lease], limits: Limits) -> dict[int, str]:
+    """Why a GPU cannot be given away, by index; the others are free."""
+    by_uuid = {lease.gpu_uuid: lease for lease in leases}
+    found: dict[int, str] = {}
+    for gpu in gpus:
+        lease = by_uuid.get(gpu.uuid or "")
+        if gpu.mig_instances is not None or _is_shut(gpu, limits):
+            found[gpu.index] = f"GPU {gpu.index}: {_never(gpu, limits)}"
+        elif gpu.error is not None or gpu.uuid is None or _is_unreadable(gpu):
+            found[gpu.index] = f"GPU {gpu.index} cannot be relied on ({gpu.error or 'unreadable'})"
+        elif lease is not None and lease.held_by is not None:
+            found[gpu.index] = (
+                f"GPU {gpu.index} is held by {lease.held_by}, which outlived job {lease.job_id}"
+            )
+        elif lease is not None:
+            found[gpu.index] = f"GPU {gpu.index} is held by job {lease.job_id}"
+        elif (gpu.memory_used_bytes or 0) > limits.foreign_memory_bytes:
+            found[gpu.index] = _foreign(gpu, gpu.memory_used_bytes or 0)
+    return found
+
+
+def _is_shut(gpu: Gpu, limits: Limits) -> bool:
+    return gpu.unmeasured is not None and not limits.use_unmeasured_gpus
+
+
+def _is_unreadable(gpu: Gpu) -> bool:
+    return gpu.memory_used_bytes is None and gpu.unmeasured is None
+
+
+def _never(gpu: Gpu, limits: Limits) -> str | None:
+    """Why no job will ever start on the GPU as things are; None: one may."""
+    if gpu.mig_instances is not None:
+        return gpu.error or "it is divided into MIG instances, on which zerotools does not train"
+    if _is_shut(gpu, limits):
+        return (
+            f"{gpu.unmeasured}, so nothing shows whether others use it; to use it all the same, "
+            "set limits.use_unmeasured_gpus = true in the daemon's configuration"
+        )
+    return None
+
+
+def _foreign(gpu: Gpu, used: int) -> str:
+    total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
+    pids = ", ".join(str(process.pid) for process in gpu.processes[:_MOST_LISTED])
+    whom = f"by pid {pids}, not ours" if pids else "by processes that are not ours"
+    return f"GPU {gpu.index} has {used / GIB:.1f}{total} GiB in use {whom}"
+
+
+def _give_gpus(
+    requests: Sequence[Request],
+    gpus: Sequence[Gpu],
+    occupied: dict[int, str],
+    decisions: Decisions,
+) -> None:
+    for request in requests:
+        wanted, missing = _wanted(request, gpus)
+        free = [gpu for gpu in wanted if gpu.index not in occupied]
+        need = request.world_size
+        if missing is None and len(free) >= need:
+            given, why = free[:need], f"is held by job {request.job_id}"
+            uuids = tuple(gpu.uuid for gpu in given if gpu.uuid is not None)
+            decisions.starts.append(Start(job_id=request.job_id, gpu_uuids=uuids))
+        else:
+            given, why = free, f"is kept for job {request.job_id}"
+            decisions.waits[request.job_id] = missing or _shortage(need, wanted, free, occupied)
+        occupied |= {gpu.index: f"GPU {gpu.index} {why}" for gpu in given}
+
+
+def _wanted(request: Request, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
+    """The GPUs that would do, in the job's order; and which of those it names is not there."""
+    if not isinstance(request.gpus, tuple):
+        return list(gpus), None
+    chosen = []
+    for name in request.gpus:
+        found = [gpu for gpu in gpus if name in (gpu.index, gpu.uuid)]
+        if not found and (whole := _divided(name, gpus)) is not None:
+            return [], (
+                f"needs GPU {name}: that is a MIG instance of GPU {whole.index}, and zerotools "
+                "trains on whole GPUs alone"
+            )
+        if not found:
+            return [], f"needs GPU {name}: there is none; {_inventory(gpus)}"
+        chosen += found
+    if len({gpu.index for gpu in chosen}) < len(chosen):
+        return [], "names one GPU by its index and by its UUID; leave one out"
+    return chosen, None
+
+
+def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """The GPU of which `name` is a MIG instance."""
+    for gpu in gpus:
+        for instance in gpu.mig_instances or ():
+            if str(name).startswith("MIG-") and instance.startswith(str(name)):
+                return gpu
+    return None
+
+
+def _inventory(gpus: Sequence[Gpu]) -> str:
+    names = ", ".join(str(gpu.index) for gpu in gpus)
+    return f"this machine has GPUs {names}" if gpus else "this machine has no GPU"
+
+
+def _shortage(
+    need: int, wanted: Sequence[Gpu], free: Sequence[Gpu], occupied: Mapping[int, str]
+) -> str:
+    taken = [occupied[gpu.index] for gpu in wanted if gpu.index in occupied]
+    more = f"; and {len(taken) - _MOST_LISTED} more" if len(taken) > _MOST_LISTED else ""
+    listed = "; ".join(taken[:_MOST_LISTED]) + more
+    head = f"needs {_count(need, 'GPU')}: {len(free)} of {len(wanted)} free"
+    return f"{head}: {listed}" if listed else head
+
+
+def impossible(request: Request, snapshot: Snapshot | None, limits: Limits) -> str | None:
+    """Why the request can never be met on this machine; None if it may be."""
+    need = request.world_size
+    if request.gpus is None:
+        if need <= limits.cpu_ranks:
+            return None
+        return (
+            f"ranks = {need}: limits.cpu_ranks of this daemon is {limits.cpu_ranks} (its cores, "
+            "unless its configuration says otherwise); ask for fewer, or set that and restart it"
+        )
+    if snapshot is None:
+        return None
+    if snapshot.gpus_error is not None and not snapshot.gpus:
+        return (
+            f"gpus: the job needs {_count(need, 'GPU')} and this machine shows none: "
+            f'{snapshot.gpus_error}; with device = "cpu" it runs on the CPU'
+        )
+    wanted, missing = _wanted(request, snapshot.gpus)
+    if missing is not None:
+        return f"gpus: the job {missing}"
+    if need > len(snapshot.gpus):
+        return f"gpus = {need}: {_inventory(snapshot.gpus)}"
+    never = {gpu.index: why for gpu in wanted if (why := _never(gpu, limits)) is not None}
+    if need <= len(wanted) - len(never):
+        return None
+    named = "; ".join(f"GPU {index}: {why}" for index, why in list(never.items())[:_MOST_LISTED])
+    usable = len(wanted) - len(never)
+    return (
+        f"gpus: the job needs {_count(need, 'GPU')} and can use {usable} of {len(wanted)}: {named}"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,288 @@
+"""Reads and changes of the queue. A change that returned is on the disk."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import zerotools
+from zerotools.jobs import states
+from zerotools.jobs.jobfile.parse import given_of, job_to_dict
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.rows import ENDED, RUNNING, AttemptRow, JobRow, Lease, attempt_row, job_row
+from zerotoolsd.queue.schema import open_database
+from zerotoolsd.queue.values import loaded_row, short, stored
+from zerotoolsd.service import Conflict, Event
+
+Run = Callable[..., sqlite3.Cursor]
+"""(statement, values) -> cursor."""
+
+
+class Changed(RuntimeError):
+    """The row was no longer in the state that the change started from; nothing was written."""
+
+
+def _json(tree: Mapping[str, Any]) -> str:
+    return json.dumps(tree, sort_keys=True)
+
+
+class Change:
+    """The other rows of one transaction; made by `Store.change`."""
+
+    def __init__(self, run: Run, job_id: int) -> None:
+        self._sql = run
+        self._job_id = job_id
+
+    def add_attempt(self, attempt: AttemptRow) -> None:
+        """A new attempt, and the leases of its GPUs. Raises Changed: a GPU is leased."""
+        row = attempt
+        self._sql(
+            "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids, resumed_from)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(row.job_id, row.number, row.token, row.state, row.run_dir),
+                *(json.dumps(row.gpu_uuids), row.resumed_from),
+            ),
+        )
+        for uuid in row.gpu_uuids:
+            try:
+                self._sql(
+                    "INSERT INTO lease (gpu_uuid, job_id, attempt) VALUES (?, ?, ?)",
+                    (uuid, row.job_id, row.number),
+                )
+            except sqlite3.IntegrityError:
+                raise Changed(f"{uuid} is leased already") from None
+
+    def attempt_started(self, number: int, began: Moment) -> None:
+        """The supervisor of attempt `number` runs, since `began`."""
+        self._sql(
+            "UPDATE attempt SET state = ?, started = ?, started_clock = ?, boot_id = ?"
+            " WHERE job_id = ? AND number = ?",
+            (RUNNING, began.time, began.clock, began.boot_id, self._job_id, number),
+        )
+        self._sql(
+            "UPDATE job SET started = coalesce(started, ?) WHERE id = ?", (began.time, self._job_id)
+        )
+
+    def attempt_ended(
+        self, number: int, ended: float, result: Mapping[str, Any], held_by: str | None
+    ) -> None:
+        """Attempt `number` is over. Its GPUs are free again, unless a process holds on to them."""
+        self._sql(
+            "UPDATE attempt SET state = ?, ended = ?, result = ? WHERE job_id = ? AND number = ?",
+            (ENDED, ended, json.dumps(result), self._job_id, number),
+        )
+        key = (self._job_id, number)
+        if held_by is None:
+            self._sql("DELETE FROM lease WHERE job_id = ? AND attempt = ?", key)
+        else:
+            self._sql(
+                "UPDATE lease SET held_by = ? WHERE job_id = ? AND attempt = ?", (held_by, *key)
+            )
+
+    def open_attempts_ended(
+        self, ended: float, result: Mapping[str, Any], held_by: str | None
+    ) -> None:
+        """As `attempt_ended`, of every attempt of the job that is not over, unread."""
+        rows = self._sql(
+            "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
+        )
+        for row in rows.fetchall():
+            self.attempt_ended(row["number"], ended, result, held_by)
+
+
+class Store:
+    """The queue of one state directory. One process, one thread."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Raises BadFile, Unsupported: see `open_database`."""
+        self._connection = open_database(state_dir)
+        self._connection.row_factory = loaded_row
+        self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+
+    def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """The one place where values enter the database. Raises Unstorable."""
+        return self._connection.execute(statement, [stored(value) for value in values])
+
+    def close(self) -> None:
+        """Nothing may be called afterwards."""
+        self._connection.close()
+
+    @property
+    def schema(self) -> int:
+        """Version of the database's layout."""
+        return int(self._sql("PRAGMA user_version").fetchone()["user_version"])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._sql("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._sql("COMMIT")
+        except BaseException:  # undone, and raised again
+            if self._connection.in_transaction:
+                self._sql("ROLLBACK")
+            raise
+
+    def submit(
+        self,
+        *,
+        uid: int,
+        name: str | None,
+        spec: JobSpec,
+        output_dir: str | None,
+        default_output: Path,
+        idempotency_key: str | None,
+        now: float,
+    ) -> tuple[JobRow, bool]:
+        """A new queued job; or, False, the one that this uid submitted under the same key.
+
+        Without `output_dir` it is `default_output / <id> / "output"`; without `name`, `job-<id>`.
+        Raises Conflict: the key was used for another spec.
+        """
+        tree = job_to_dict(spec)
+        with self._transaction():
+            if (old := self.by_key(uid, idempotency_key)) is not None:
+                if old.reading.spec is None or job_to_dict(old.reading.spec) != tree:
+                    raise Conflict(
+                        f"the idempotency key {idempotency_key} was used for job {old.id}, "
+                        "whose spec differs; use a new key"
+                    )
+                return old, False
+            job_id = self._sql(
+                "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
+                " output_dir, state, restarts_used, best_step, created)"
+                " VALUES (?, ?, ?, ?, ?, ?, '', ?, 0, 0, ?)",
+                (
+                    *(uid, name or "", _json(tree), _json(given_of(spec)), zerotools.__version__),
+                    *(idempotency_key, states.QUEUED, now),
+                ),
+            ).lastrowid
+            assert job_id is not None
+            place = output_dir or str(default_output / str(job_id) / "output")
+            self._sql(
+                "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
+                (name or f"job-{job_id}", place, job_id),
+            )
+            self._append(now, job_id, None, "submit", None, states.QUEUED, None)
+        return self.job(job_id), True
+
+    def by_key(self, uid: int, key: str | None) -> JobRow | None:
+        """The job that this uid submitted under this idempotency key."""
+        if key is None:
+            return None
+        row = self._sql(
+            "SELECT * FROM job WHERE uid = ? AND idempotency_key = ?", (uid, key)
+        ).fetchone()
+        return None if row is None else job_row(row)
+
+    @contextmanager
+    def change(
+        self,
+        job: JobRow,
+        after: Standing,
+        kind: str,
+        *,
+        now: float,
+        attempt: int | None = None,
+        ended: float | None = None,
+    ) -> Iterator[Change]:
+        """Move `job` to `after` in one transaction with an event; the body adds other rows.
+
+        `ended`: when a job that is over by it ended, if not now. Raises Changed if the job is no
+        longer in `job.state`.
+        """
+        with self._transaction():
+            over = (ended or now) if after.state in states.TERMINAL else None
+            reason = short(after.reason)
+            values = (after.state, reason, after.restarts_used, after.best_step)
+            cursor = self._sql(
+                "UPDATE job SET state = ?, reason = ?, restarts_used = ?, best_step = ?,"
+                " eligible_at = ?, ended = ? WHERE id = ? AND state = ?",
+                (*values, after.eligible_at, over, job.id, job.state),
+            )
+            if cursor.rowcount != 1:
+                raise Changed(f"job {job.id} is no longer {job.state}")
+            yield Change(self._sql, job.id)
+            self._append(now, job.id, attempt, kind, job.state, after.state, reason)
+
+    def _append(self, now: float, *values: object) -> None:
+        self._sql(
+            "INSERT INTO event (time, job_id, attempt, kind, from_state, to_state, why)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (now, *values),
+        )
+
+    def release(self, lease: Lease, now: float) -> None:
+        """Free a GPU whose last process is gone."""
+        with self._transaction():
+            self._sql("DELETE FROM lease WHERE gpu_uuid = ?", (lease.gpu_uuid,))
+            why = f"{lease.gpu_uuid} is free again"
+            self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
+
+    def remove(self, job: JobRow, now: float, why: str) -> None:
+        """Forget a job that is over, its attempts and its events; its number is never used again.
+
+        Raises Changed if it is no longer in `job.state`.
+        """
+        with self._transaction():
+            self._sql("DELETE FROM attempt WHERE job_id = ?", (job.id,))
+            gone = self._sql("DELETE FROM job WHERE id = ? AND state = ?", (job.id, job.state))
+            if gone.rowcount != 1:
+                raise Changed(f"job {job.id} is no longer {job.state}")
+            self._sql("DELETE FROM event WHERE job_id = ?", (job.id,))
+            self._append(now, job.id, None, "clean", job.state, None, why)
+
+    def remove_events(self, before: float) -> int:
+        """Forget the events before this time but the newest; how many there were."""
+        with self._transaction():
+            newest = "SELECT max(seq) FROM event"
+            return self._sql(
+                f"DELETE FROM event WHERE time < ? AND seq < ({newest})", (before,)
+            ).rowcount
+
+    def job(self, job_id: int) -> JobRow:
+        """Raises KeyError."""
+        row = self._sql("SELECT * FROM job WHERE id = ?", (job_id,)).fetchone()
+        if row is None:
+            raise KeyError(job_id)
+        return job_row(row)
+
+    def jobs(
+        self, wanted: Iterable[str] | None = None, *, limit: int = -1, after: int | None = None
+    ) -> list[JobRow]:
+        """Jobs in the `wanted` states (default: all) by descending id, below `after` if given."""
+        wanted = tuple(states.STATES if wanted is None else wanted)
+        marks = ", ".join("?" * len(wanted))
+        rows = self._sql(
+            f"SELECT * FROM job WHERE state IN ({marks}) AND id < ? ORDER BY id DESC LIMIT ?",
+            (*wanted, 2**63 - 1 if after is None else after, limit),
+        )
+        return [job_row(row) for row in rows]
+
+    def open_tokens(self, job_id: int) -> list[str]:
+        """The tokens of the job's attempts that are not known to be over."""
+        rows = self._sql(
+            "SELECT token FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
+        )
+        return [row["token"] for row in rows]
+
+    def attempts(self, job_id: int) -> list[AttemptRow]:
+        """All attempts of a job, the first one first."""
+        rows = self._sql("SELECT * FROM attempt WHERE job_id = ? ORDER BY number", (job_id,))
+        return [attempt_row(row) for row in rows]
+
+    def leases(self) -> list[Lease]:
+        """Every GPU that is not free."""
+        return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid")]
+
+    def events(self, since: int, limit: int = 1000) -> list[Event]:
+        """The events after `since`, in order."""
+        rows = self._sql("SELECT * FROM event WHERE seq > ? ORDER BY seq LIMIT ?", (since, limit))
+        return [Event(**row) for row in rows]

@@ -1,0 +1,55 @@
+"""How long a job may run: what is left of it, and whether it ended an attempt. No clock here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.queue.clocks import Moment, seconds_in
+from zerotoolsd.queue.rows import ENDED, AttemptRow
+from zerotoolsd.supervisor.plan import OUTSIDE
+
+REASON = "time limit"
+"""Why an attempt is asked to stop, as its ranks and its supervisor are told."""
+
+
+def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Moment) -> float | None:
+    """What the attempts, added up, leave of the job's limit; None if it has none."""
+    if spec is None or spec.time_limit is None:
+        return None
+    return seconds_of(spec.time_limit) - sum(_ran(one, now) for one in attempts)
+
+
+def _ran(attempt: AttemptRow, now: Moment) -> float:
+    """Seconds that the attempt ran: as its supervisor measured them, if that lived to say so."""
+    if attempt.began is None:
+        return 0.0
+    if attempt.state != ENDED:
+        return now.seconds_since(attempt.began)
+    measured = seconds_in(attempt.result, "ran_seconds")
+    return max(0.0, (attempt.ended or 0.0) - attempt.began.time) if measured is None else measured
+
+
+def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float:
+    """When an attempt ended, by its record; it may be noticed much later.
+
+    Seconds since the epoch, not before it began and not after now.
+    """
+    ended = seconds_in(record, "ended")
+    earliest = began.time if began is not None else 0.0
+    return now if ended is None else min(max(ended, earliest), now)
+
+
+def that_ended(
+    spec: JobSpec | None, record: Mapping[str, Any], *, asked: bool = False
+) -> str | None:
+    """The limit in words, where the attempt that left `record` was asked to stop at it.
+
+    `asked`: this daemon did. On a full disk its supervisor heard the signal, and not the reason.
+    """
+    heard = record.get("stop_reason")
+    if spec is None or spec.time_limit is None or heard not in (REASON, *(OUTSIDE,) * asked):
+        return None
+    return in_words(seconds_of(spec.time_limit))

@@ -1,1 +1,0 @@
-"""Floor 1: the durable queue, one SQLite database. Every change is a transaction with an event."""

@@ -1,0 +1,112 @@
+"""What the loop does about checkpoints: begin them, tell of them, wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs.record import JobRecord
+from zerotoolsd.trainer.checkpoints.committing import Committer
+from zerotoolsd.trainer.checkpoints.keeping import Keeping
+from zerotoolsd.trainer.checkpoints.measured import Measured
+from zerotoolsd.trainer.checkpoints.save_sequence import Saves, Write
+from zerotoolsd.trainer.checkpoints.saving import SaveFailed, Saver
+from zerotoolsd.trainer.engine.protocol import CopyingEngine, Engine, Outcome
+from zerotoolsd.trainer.rank.group import CONTROL_TIMEOUT, Group
+from zerotoolsd.trainer.reporting.reporter import Reporter
+
+
+@dataclass
+class Checkpointing:
+    """The checkpoints of a run. All ranks call each method together."""
+
+    saves: Saves
+    reporter: Reporter
+    measured: Measured = field(default_factory=Measured)
+
+    def stepped(self, outcome: Outcome) -> None:
+        """A step is over: tell of the save that ended meanwhile."""
+        if not outcome.is_skipped:
+            self.measured.stepped(outcome.loss)
+        self._tell()
+
+    def save(self, record: JobRecord, *, last: bool) -> None:
+        """Save the state as the checkpoint of `record.step`; the last one is waited for.
+
+        Raises:
+            SaveFailed: the last checkpoint could not be written; one on the way may be missed.
+            Diverged: the state is not fit to go on from.
+        """
+        self.reporter.enter("save")
+        self.saves.begin(replace(record, measured=self.measured.take(record.step)))
+        if last:
+            self.saves.settle()
+        self._tell(must_be=record.step if last else None)
+        self.reporter.enter("train")
+
+    def _tell(self, must_be: int | None = None) -> None:
+        for ended in self.saves.over():
+            if ended.saved is not None:
+                self.reporter.saved(ended.saved, ended.stall_seconds)
+            elif ended.step == must_be:
+                raise SaveFailed(ended.why)
+            else:
+                # A full disk must not end a run that can go on: older checkpoints still stand.
+                self.reporter.save_failed(ended.step, ended.why)
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Wait for the save under way before an error ends the process that writes it."""
+        try:
+            yield
+        except BaseException:  # raised again
+            with suppress(Exception):
+                self.saves.settle()
+                self._tell()
+            raise
+
+
+def make_checkpointing(
+    spec: JobSpec,
+    engine: Engine,
+    group: Group,
+    reporter: Reporter,
+    add_files: Callable[[Path], None],
+    before_commit: Callable[[Path], None],
+) -> Checkpointing:
+    """The checkpoints of `spec`. All ranks call it together.
+
+    `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called
+    on rank 0 with every one that is about to be committed.
+    """
+    wanted = spec.checkpoint
+    named = layout.meant(Path(spec.resume_from)) if spec.resume_from else None
+    keeping = Keeping(wanted.keep_last, wanted.keep_every, wanted.best, named)
+    committer = Committer(Path(spec.output_dir or ""), keeping, add_files, before_commit)
+    if not (wanted.asynchronous and isinstance(engine, CopyingEngine)):
+        return Checkpointing(Saves(Saver(committer, group), lambda: engine.write), reporter)
+    beside = replace(group, control=dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
+    saver = Saver(committer, beside)
+    return Checkpointing(Saves(saver, _copies(engine, beside), beside=True), reporter)
+
+
+def _copies(engine: CopyingEngine, group: Group) -> Callable[[], Write]:
+    def prepare() -> Write:
+        write = engine.copy()
+        return lambda staging: _in_thread(write, staging, group)
+
+    return prepare
+
+
+def _in_thread(write: Callable[[Path, Group], None], staging: Path, group: Group) -> None:
+    if group.device.type == "cuda":
+        # A new thread's device is the first, where DCP would make every rank a context.
+        torch.cuda.set_device(group.device)
+    write(staging, group)

@@ -1,0 +1,101 @@
+"""The saves of a run, one after the other, with training at a standstill or beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from zerotools.runs.record import JobRecord
+from zerotoolsd.trainer.checkpoints.background import Task
+from zerotoolsd.trainer.checkpoints.saving import Saved, SaveFailed, Saver
+from zerotoolsd.trainer.model import rng
+from zerotoolsd.trainer.rank.failures import Diverged
+
+Write = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A save that is over: `saved`, or `why` it failed. Training stood still `stall_seconds`."""
+
+    step: int
+    stall_seconds: float
+    saved: Saved | None
+    why: str = ""
+
+
+@dataclass
+class Saves:
+    """At most one save is under way. All ranks call each method in the same order.
+
+    The save of one rank may be over a step before that of another. So what ends the run is raised
+    where all of them wait for it: by `begin` and `settle`.
+
+    `prepare` returns what writes this rank's part of the state as it is now. `beside` says that
+    what it returns has a copy of its own, and may be called in another thread while training goes
+    on; the saver's group must then be used by nobody else.
+    """
+
+    saver: Saver
+    prepare: Callable[[], Write]
+    beside: bool = False
+    _task: Task[Saved] | None = None
+    _step: int = 0
+    _began: float = 0.0
+    _stall: float = 0.0
+    _diverged: Diverged | None = None
+    _ended: list[Ended] = field(default_factory=list)
+
+    def begin(self, record: JobRecord) -> None:
+        """Save the state as the checkpoint of `record.step`, after the save that is under way.
+
+        Raises:
+            Diverged: the state, or the one saved before, is not fit to go on from.
+        """
+        began = time.monotonic()
+        self.settle()
+        self._step, self._began = record.step, began
+        save = partial(self.saver.save, record, self.prepare(), rng.capture())
+        if not self.beside:
+            self._end(save)
+            return
+        self._task = Task(save)
+        self._stall = time.monotonic() - began
+
+    def settle(self) -> None:
+        """Wait until no save is under way. All ranks call it after the same step.
+
+        Raises:
+            Diverged: the state was not fit to go on from.
+        """
+        self._wait()
+        if self._diverged is not None:
+            raise self._diverged
+
+    def over(self) -> list[Ended]:
+        """The saves that are over and were not told of yet."""
+        if self._task is not None and self._task.is_over:
+            self._wait()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _wait(self) -> None:
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        try:
+            self._end(task.result)
+        except Diverged as error:
+            self._diverged = error
+
+    def _end(self, result: Callable[[], Saved]) -> None:
+        saved, why = None, ""
+        try:
+            saved = result()
+        except SaveFailed as error:
+            why = str(error)
+        stall = self._stall if self.beside else time.monotonic() - self._began
+        self._ended.append(Ended(self._step, stall, saved, why))

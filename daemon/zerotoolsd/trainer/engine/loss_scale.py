@@ -1,0 +1,79 @@
+"""The loss scale of fp16 training: DeepSpeed's DynamicLossScaler, as a pure function of its state.
+
+Source: DeepSpeed `runtime/fp16/loss_scaler.py`, `DynamicLossScaler.update_scale`. An overflow
+halves the scale once `delayed_shift` (hysteresis) of them have come; `scale_window` steps without
+one double it and give the hysteresis back, which `consecutive_hysteresis` does after every such
+step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zerotools.jobs.tables.spec import Fp16Spec
+from zerotools.runs.record import LossScaleRecord
+from zerotoolsd.trainer.rank.failures import Diverged
+
+FACTOR = 2.0
+
+
+def initial(spec: Fp16Spec) -> LossScaleRecord:
+    """What a run begins with."""
+    if spec.loss_scale:
+        return LossScaleRecord(cur_scale=spec.loss_scale, dynamic=False)
+    return LossScaleRecord(
+        cur_scale=FACTOR**spec.initial_scale_power,
+        dynamic=True,
+        cur_hysteresis=spec.hysteresis,
+        scale_window=spec.loss_scale_window,
+        min_scale=spec.min_loss_scale,
+        delayed_shift=spec.hysteresis,
+        consecutive_hysteresis=spec.consecutive_hysteresis,
+    )
+
+
+def resumed(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
+    """What a run goes on with: scale and counters as saved, rules as the job file has them now."""
+    fresh = initial(spec)
+    if saved is None or not (saved.dynamic and fresh.dynamic):
+        return fresh
+    return replace(
+        fresh,
+        cur_scale=max(saved.cur_scale, fresh.min_scale),
+        cur_iter=saved.cur_iter,
+        last_overflow_iter=saved.last_overflow_iter,
+        cur_hysteresis=min(saved.cur_hysteresis, fresh.delayed_shift),
+    )
+
+
+def after(scale: LossScaleRecord, *, overflow: bool) -> LossScaleRecord:
+    """The state after a step whose gradients were finite, or overflowed.
+
+    Raises:
+        Diverged: they overflowed at the smallest scale.
+    """
+    if not scale.dynamic:
+        return scale
+    found = _lowered(scale) if overflow else _raised(scale)
+    return replace(found, cur_iter=scale.cur_iter + 1)
+
+
+def _lowered(scale: LossScaleRecord) -> LossScaleRecord:
+    scale = replace(scale, last_overflow_iter=scale.cur_iter)
+    if scale.delayed_shift > 1 and scale.cur_hysteresis > 1:
+        return replace(scale, cur_hysteresis=scale.cur_hysteresis - 1)
+    if scale.cur_scale == scale.min_scale:
+        raise Diverged(
+            f"gradients overflow at the smallest loss scale, {scale.min_scale:g}: training has "
+            "diverged; lower train.learning_rate, or train in bf16, and resume from a checkpoint"
+        )
+    return replace(scale, cur_scale=max(scale.cur_scale / FACTOR, scale.min_scale))
+
+
+def _raised(scale: LossScaleRecord) -> LossScaleRecord:
+    if scale.consecutive_hysteresis:
+        scale = replace(scale, cur_hysteresis=scale.delayed_shift)
+    stable = scale.cur_iter - scale.last_overflow_iter - 1
+    if stable <= 0 or stable % scale.scale_window:
+        return scale
+    return replace(scale, cur_scale=scale.cur_scale * FACTOR, cur_hysteresis=scale.delayed_shift)

@@ -1,0 +1,36 @@
+"""What training lowers: the cross-entropy of each token that is to be predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from zerotoolsd.trainer.data.collating import collate
+from zerotoolsd.trainer.data.sequences import IGNORED, Example
+from zerotoolsd.trainer.engine.protocol import Summed
+
+
+def token_loss(model: Any, examples: Sequence[Example], device: torch.device) -> torch.Tensor:
+    """The sum over the tokens of `examples` that are to be predicted."""
+    return _loss_and_labels(model, examples, device)[0]
+
+
+def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> Summed:
+    """The same, and their number. Keeps nothing for a backward pass."""
+    with torch.no_grad():
+        loss, labels = _loss_and_labels(model, examples, device)
+        return Summed(float(loss), int((labels != IGNORED).sum()))
+
+
+def _loss_and_labels(
+    model: Any, examples: Sequence[Example], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    arguments, labels = collate(model, examples, device)
+    logits = model(**arguments, use_cache=False).logits
+    loss = functional.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return loss, labels

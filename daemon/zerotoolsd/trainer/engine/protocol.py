@@ -1,0 +1,91 @@
+"""What the loop drives: one interface, and the engines behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from zerotools.runs.record import JobRecord
+from zerotoolsd.trainer.data.sequences import Example, Share
+from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.rank.group import Group
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`loss` is the mean over the tokens of the global batch, `stop` whether a rank was asked to.
+    `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
+    `skipped` counts such steps of the run."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    stop: bool
+    loss_scale: float | None = None
+    is_skipped: bool = False
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Losses of single tokens, summed, and how many they were."""
+
+    loss: float
+    tokens: int
+
+
+class Engine(Protocol):
+    """A model, its optimizer, and how the ranks share both. All ranks call each method together.
+
+    Random numbers, the data order and the commit of a checkpoint are the loop's affair.
+    """
+
+    def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+        """Take optimizer step `step`, counted from 0, on this rank's `share`.
+
+        The loss is the mean over the tokens that all ranks predict, each counted once.
+
+        `stop_asked` is called as late as can be; the outcome says whether any rank was asked.
+
+        Raises:
+            Diverged: loss or gradient is not finite; the weights are as they were.
+        """
+
+    def evaluate(self, examples: Sequence[Example]) -> Summed:
+        """The losses of this rank's `examples`; nothing that is trained or saved changes."""
+
+    def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
+        """What the model says after each of this rank's `prompts`, at least one, without the end;
+        nothing that is trained or saved changes."""
+
+    def write(self, staging: Path) -> None:
+        """Write this rank's part of a checkpoint below `staging`.
+
+        Raises:
+            OSError, SaveFailed: it could not be written.
+        """
+
+    def describe(self, record: JobRecord) -> JobRecord:
+        """`record` with what this engine knows: the optimizer, the loss scale, the layout."""
+
+    def load(self, directory: Path, record: JobRecord) -> None:
+        """Go on from the checkpoint in `directory`.
+
+        Raises:
+            BadRequest: it is of another model.
+            BadCheckpoint: it cannot be read.
+        """
+
+
+@runtime_checkable
+class CopyingEngine(Engine, Protocol):
+    """An engine whose checkpoints may be written while it goes on."""
+
+    def copy(self) -> Callable[[Path, Group], None]:
+        """Copy this rank's part of a checkpoint to host memory, where the last such copy was.
+
+        What comes back writes it as `write` would, in any thread, and meets the other ranks in the
+        control group of the group that it is given.
+        """

@@ -1,0 +1,34 @@
+"""The engine that a job names, made ready to train."""
+
+from __future__ import annotations
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.preflight.resumable import not_resumable
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.checkpoints.resuming import Start
+from zerotoolsd.trainer.engine.protocol import Engine
+from zerotoolsd.trainer.engine_torch.building import build
+from zerotoolsd.trainer.engine_torch.engine import TorchEngine
+from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.reporting.reporter import Reporter
+
+
+def make_engine(
+    spec: JobSpec, blueprint: Blueprint, group: Group, reporter: Reporter, start: Start | None
+) -> Engine:
+    """The engine of `spec` with its weights filled, unless `start` will fill them.
+
+    Raises:
+        ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` is
+            none for this job.
+    """
+    if start is not None:
+        for sentence in not_resumable(spec, start.record, start.path):
+            raise BadRequest(sentence)
+    if spec.engine == "deepspeed":
+        from zerotoolsd.trainer.engine_deepspeed.engine import make_deepspeed_engine
+
+        return make_deepspeed_engine(spec, blueprint, group, reporter, start)
+    live = build(spec, blueprint, group, reporter, resumes=start is not None)
+    return TorchEngine(spec, live, group)

@@ -1,0 +1,191 @@
+"""The model that DeepSpeed is given: whole on each rank, or at stage 3 cut up as it is made.
+
+`deepspeed.zero.Init` as a context cuts parameters up as modules make them, before a Hugging Face
+model has given them their values. So it is used on parameters that have theirs: a block at a time
+is filled, cut up and let go of, and no rank ever holds more than a block beside its parts.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerotools.jobs.tables.deepspeed_config import precision_of, stage_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.memory.layout import HALVES
+from zerotoolsd.trainer.memory.places import make_memory
+from zerotoolsd.trainer.model.initial import initialise, units, with_memory, with_values
+from zerotoolsd.trainer.model.lora import is_adapter
+from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
+
+Tree = Mapping[str, Any]
+
+
+def make_model(
+    deepspeed: Any,
+    spec: JobSpec,
+    config: Tree,
+    blueprint: Blueprint,
+    device: torch.device,
+    *,
+    to_be_loaded: bool,
+) -> tuple[Any, list[str]]:
+    """The model with the weights that the run begins with, and what of `model.path` it has no use
+    for. Weights that are `to_be_loaded` may be anything; buffers are right.
+
+    Raises:
+        ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
+    """
+    path = None if to_be_loaded or spec.model.path is None else Path(spec.model.path)
+    from_seed = path is None and not to_be_loaded
+    if stage_of(config) == 3:
+        return _cut(deepspeed, spec, config, blueprint, device, path, from_seed)
+    model = copy.deepcopy(blueprint.model)
+    _allocate(model, device)
+    parameters, host = dict(model.named_parameters()), make_memory(device, "none").host
+    given = parameters if from_seed else _adapters(parameters) if path is not None else {}
+    initialise(given, dict(model.named_buffers()), blueprint, spec.seed, host)
+    if path is None:
+        return model, []
+    targets = {**parameters, **persistent_buffers(model)}
+    return model, load_weights(targets, blueprint.aliases, path)
+
+
+def _cut(
+    deepspeed: Any,
+    spec: JobSpec,
+    config: Tree,
+    blueprint: Blueprint,
+    device: torch.device,
+    path: Path | None,
+    from_seed: bool,
+) -> tuple[Any, list[str]]:
+    cutter = deepspeed.zero.Init(module=nn.Module(), config_dict_or_path=dict(config))
+    cutting = _Cutting(
+        copy.deepcopy(blueprint.model),
+        blueprint,
+        device,
+        HALVES.get(precision_of(config)),
+        cutter._convert_to_zero_parameters,
+    )
+    unused: list[str] | None = None
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for prefix, unit in units(blueprint):
+            adapted = path is not None and any(_adapters(dict(unit.named_parameters(prefix))))
+            by_rule = from_seed or adapted or next(unit.buffers(), None) is not None
+            left = cutting.fill(prefix, spec.seed if by_rule else None, path)
+            unused = left if unused is None else [name for name in unused if name in left]
+    return cutting.model, unused or []
+
+
+def _adapters(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Those that a directory's model does not have."""
+    return {name: parameter for name, parameter in parameters.items() if is_adapter(name)}
+
+
+class _Cutting:
+    """`model`, a copy of the blueprint's, whose units are filled and cut up one by one."""
+
+    def __init__(
+        self,
+        model: Any,
+        blueprint: Blueprint,
+        device: torch.device,
+        kind: torch.dtype | None,
+        cut: Callable[[list[nn.Parameter]], None],
+    ) -> None:
+        self.model = model
+        self._blueprint = blueprint
+        self._device = device
+        self._kind = kind
+        self._cut = cut
+        self._host = make_memory(device, "none").host
+        # `tie_weights` left one parameter in several places: it is cut once, and put in all.
+        self._places: dict[str, list[str]] = {}
+        for name, _ in model.named_parameters(remove_duplicate=False):
+            self._places.setdefault(blueprint.aliases.get(name, name), []).append(name)
+
+    def fill(self, prefix: str, seed: int | None, path: Path | None) -> list[str]:
+        """Give the unit `prefix` its values, by `seed`, then from `path`, and cut it up; what of
+        `path` it has no use for. Its memory is gone when this returns."""
+        blueprint, host = self._blueprint, self._host
+        if seed is None:
+            unit = with_memory(blueprint, prefix, host)
+        else:
+            unit = with_values(blueprint, prefix, seed, host)
+        targets = dict(unit.named_parameters(prefix))
+        left = []
+        if path is not None:
+            kept = {_join(prefix, name): b for name, b in persistent_buffers(unit).items()}
+            left = load_weights({**targets, **kept}, blueprint.aliases, path)
+        made = {name: self._parameter(value) for name, value in targets.items()}
+        self._cut(list(made.values()))
+        for name, parameter in made.items():
+            for place in self._places[name]:
+                module, last = _owner(self.model, place)
+                setattr(module, last, parameter)
+        for name, buffer in unit.named_buffers(prefix):
+            module, last = _owner(self.model, name)
+            module._buffers[last] = buffer.to(self._device)
+        return left
+
+    def _parameter(self, value: nn.Parameter) -> nn.Parameter:
+        kind = self._kind if value.is_floating_point() else None
+        return nn.Parameter(value.detach().to(self._device, kind), value.requires_grad)
+
+
+def weight_groups(
+    model: Any, blueprint: Blueprint, weight_decay: float | None
+) -> list[dict[str, Any]]:
+    """The trainable parameters for DeepSpeed's optimizer, `names` beside them: those of two or more
+    dimensions decay, the others do not. One group where nothing is said of a decay."""
+    shapes = {name: p.dim() for name, p in blueprint.model.named_parameters()}
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not weight_decay:
+        return [_group(named, list(named))]
+    matrices = [name for name in named if shapes[name] >= 2]
+    others = [name for name in named if shapes[name] < 2]
+    groups = [
+        {**_group(named, matrices), "weight_decay": weight_decay},
+        {**_group(named, others), "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def whole_parameters(deepspeed: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each parameter and persistent buffer in turn, whole; all ranks go through them together."""
+    for name, parameter in model.named_parameters():
+        with deepspeed.zero.GatheredParameters([parameter]):
+            yield name, parameter.detach()
+    yield from persistent_buffers(model).items()
+
+
+def _group(named: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {"params": [named[name] for name in names], "names": names}
+
+
+def _allocate(model: nn.Module, device: torch.device) -> None:
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter not in made:
+                memory = torch.empty_like(parameter, device=device)
+                made[parameter] = nn.Parameter(memory, parameter.requires_grad)
+            setattr(module, name, made[parameter])
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            module._buffers[name] = torch.empty_like(buffer, device=device)
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _owner(model: Any, name: str) -> tuple[Any, str]:
+    prefix, _, last = name.rpartition(".")
+    return model.get_submodule(prefix), last

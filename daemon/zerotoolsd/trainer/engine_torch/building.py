@@ -1,0 +1,80 @@
+"""The model and optimizer of engine `torch`: their memory, and the values that they begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.engine_torch.disk_check import check_room
+from zerotoolsd.trainer.engine_torch.gradients import ByRows, InPlace, Way
+from zerotoolsd.trainer.engine_torch.masters import Masters
+from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
+from zerotoolsd.trainer.engine_torch.partition import Partition
+from zerotoolsd.trainer.engine_torch.state import Live
+from zerotoolsd.trainer.memory.layout import Layout, layout_of
+from zerotoolsd.trainer.memory.places import make_memory
+from zerotoolsd.trainer.model.initial import initialise
+from zerotoolsd.trainer.model.lora import is_adapter
+from zerotoolsd.trainer.model.meta_model import Blueprint, checkpoint_activations
+from zerotoolsd.trainer.model.sharding import REPLICATE, shard
+from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
+from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.reporting.reporter import Reporter
+
+
+def build(
+    spec: JobSpec, blueprint: Blueprint, group: Group, reporter: Reporter, *, resumes: bool
+) -> Live:
+    """Model and optimizer with their shards filled, unless the run `resumes` and they will be.
+
+    Raises:
+        ZerotoolsError: the model cannot be initialised, its weights cannot be read, or there is no
+            room for what is to be on disk.
+    """
+    layout = layout_of(spec)
+    if spec.train.activation_checkpointing:
+        checkpoint_activations(blueprint.model)
+    path = Path(spec.offload.path) if spec.offload.path else None
+    if layout.offload == "disk":
+        check_room(blueprint, layout, spec.train, Path(spec.offload.path or ""), group)
+    memory = make_memory(group.device, layout.offload, pin=layout.pin_memory, path=path)
+    model = shard(blueprint, layout, memory)
+    parameters = dict(model.named_parameters())
+    masters = Masters(parameters, memory, layout.stage) if layout.has_masters else None
+    way: Way = masters or _way(parameters, layout, group.device)
+    live = Live(model, make_optimizer(way, spec.train, memory.state), memory, masters)
+    _fill(live, spec, blueprint, reporter, resumes=resumes)
+    model.train()
+    return live
+
+
+def _way(parameters: Mapping[str, torch.nn.Parameter], layout: Layout, device: torch.device) -> Way:
+    trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    if not trained:
+        raise BadRequest("the model has no parameter to train")
+    if layout.stage != 1:
+        return InPlace(trained, device)
+    mesh = next(iter(trained.values())).device_mesh[REPLICATE]
+    return ByRows(trained, Partition(trained, mesh))
+
+
+def _fill(
+    live: Live, spec: JobSpec, blueprint: Blueprint, reporter: Reporter, *, resumes: bool
+) -> None:
+    buffers = dict(live.model.named_buffers())
+    parameters = {} if resumes else live.parameters
+    if spec.model.path is not None:  # a directory's model has no adapters
+        parameters = {name: p for name, p in parameters.items() if is_adapter(name)}
+    initialise(parameters, buffers, blueprint, spec.seed, live.memory.host)
+    if resumes:
+        return
+    if spec.model.path is not None:
+        targets = {**live.parameters, **persistent_buffers(live.model)}
+        unused = load_weights(targets, blueprint.aliases, Path(spec.model.path))
+        if unused:
+            reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
+    live.publish()

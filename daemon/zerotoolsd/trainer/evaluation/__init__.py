@@ -1,0 +1,9 @@
+"""Evaluation: loss and perplexity, and generation with ROUGE and BLEU.
+
+evaluating     what is measured, the same at every world size
+predictions    prompts over the ranks, and their scores
+words, scores  ROUGE and BLEU, of text in any script
+predictions_file  the file that rank 0 writes
+
+It may import `engine`, `data`, `model` and `rank`.
+"""

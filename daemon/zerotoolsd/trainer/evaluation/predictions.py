@@ -1,0 +1,189 @@
+"""Evaluation by generation, over the ranks: the same predictions at every number of them.
+
+The examples are cut into batches by their number alone, and a rank does every `world_size`th batch:
+what a batch holds, and how far its prompts are filled up, does not depend on how many ranks there
+are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.tables.data import PREDICTIONS
+from zerotools.jobs.tables.data_rules import tokenizer_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs as layout
+from zerotoolsd.trainer.data.reading import reader_of
+from zerotoolsd.trainer.data.sequences import Pool
+from zerotoolsd.trainer.data.tokenizing import load_tokenizer
+from zerotoolsd.trainer.engine.decoding import Decoding, decoding_of
+from zerotoolsd.trainer.engine.generating import Ids, split
+from zerotoolsd.trainer.engine.protocol import Engine
+from zerotoolsd.trainer.evaluation.predictions_file import write_rows
+from zerotoolsd.trainer.evaluation.scores import Scores, check_libraries, score
+from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.rank.group import Group
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The scores of `examples`. `path` is where the predictions are; else `problem` says why
+    they could not be written."""
+
+    scores: Scores
+    examples: int
+    seconds: float
+    path: str | None
+    problem: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """What there is to report, by name."""
+        return {
+            **self.scores.values(),
+            "bleu_tokenizer": self.scores.tokenizer,
+            "predictions": self.path,
+            "predicted": self.examples,
+            "predicted_seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        where = self.path or f"not written, training goes on: {self.problem}"
+        return f"{self.scores}  ({self.examples} examples, {self.seconds:.2f} s)  {where}"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What is generated from and how. `tokenizer` is that of rank 0, which alone needs one."""
+
+    pool: Pool
+    count: int
+    batch_size: int
+    encoder_decoder: bool
+    decoding: Decoding
+    directory: Path
+    tokenizer: Any
+
+    def run(
+        self,
+        engine: Engine,
+        group: Group,
+        step: int,
+        alive: Callable[[], None],
+        stop_asked: Callable[[], bool],
+    ) -> Predicted | None:
+        """Generate, score and write down, after step `step`; all ranks call it together.
+
+        `alive` is called after each batch, and `stop_asked`, after whose yes on any rank nothing
+        more is generated and nothing comes of it.
+        """
+        started = time.monotonic()
+        said: list[Ids] = []
+        for numbers in self._batches(group.rank.number, group.rank.world_size):
+            # A rank that has nothing left takes part without being counted.
+            prompts = [self._pair(number)[0] for number in numbers or [0]]
+            found = engine.generate(prompts, self.decoding)[: len(numbers)]
+            parts = group.gathered((found, stop_asked()))
+            if any(stop for _, stop in parts):
+                return None
+            # In the order of the examples, as the ranks did one batch after the other.
+            said += [ids for part, _ in parts for ids in part]
+            alive()
+        seconds = time.monotonic() - started
+        return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
+
+    def _batches(self, rank: int, world_size: int) -> Iterator[Sequence[int]]:
+        """The examples of a rank's batches: equally many batches on each."""
+        numbers, size = range(self.count), self.batch_size
+        for first in range(0, self.count, size * world_size):
+            yield numbers[first + rank * size : first + (rank + 1) * size]
+
+    def _pair(self, number: int) -> tuple[Ids, Ids]:
+        return split(self.pool.example(number), encoder_decoder=self.encoder_decoder)
+
+    def _judged(self, said: Sequence[Ids], step: int, seconds: float) -> Predicted:
+        predictions = [self._text(ids) for ids in said]
+        pairs = [self._pair(number) for number in range(self.count)]
+        references = [self._text(response) for _, response in pairs]
+        rows = (
+            {
+                "step": step,
+                "example": number,
+                "prompt": self.tokenizer.decode(pairs[number][0]),
+                "reference": references[number],
+                "prediction": predictions[number],
+            }
+            for number in range(self.count)
+        )
+        path = self.directory / f"{layout.directory_name(step)}.jsonl"
+        problem = write_rows(path, rows)
+        written = None if problem else str(path)
+        return Predicted(score(predictions, references), self.count, seconds, written, problem)
+
+    def _text(self, ids: Ids) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text.strip()
+
+    def check_lengths(self, positions: int | None) -> None:
+        """
+        Raises:
+            BadRequest: a prompt and the longest text after it do not fit into the model.
+        """
+        new = self.decoding.max_new_tokens
+        longest = 1
+        if not self.encoder_decoder:
+            longest = max(len(self._pair(number)[0]) for number in range(self.count))
+        if positions is not None and longest + new > positions:
+            where = (
+                "the decoder begins with 1 token"
+                if self.encoder_decoder
+                else (f"the longest prompt has {longest} tokens")
+            )
+            raise BadRequest(
+                f"eval.max_new_tokens = {new}: {where}, and the model has {positions} positions: "
+                f"set it to {max(1, positions - longest)} at most (default: "
+                "data.max_target_length), or lower data.max_source_length"
+            )
+
+
+def make_predictions(
+    spec: JobSpec, pool: Pool, blueprint: Blueprint, group: Group, count: int, batch_size: int
+) -> Predictions | None:
+    """What a job that evaluates on `count` examples of `pool` generates, if anything.
+
+    Raises:
+        ZerotoolsError: the model cannot generate, or not that much, or a library is missing; on
+            every rank.
+    """
+    if not spec.eval.predict_with_generate:
+        return None
+    model, config = blueprint.model, blueprint.config
+    if not model.can_generate():
+        raise Unsupported(
+            f"eval.predict_with_generate = true: transformers generates no text by "
+            f"{type(model).__name__}; leave it out"
+        )
+    tokenizers: list[Any] = []
+
+    def decide() -> Decoding:
+        check_libraries()
+        tokenizers.append(load_tokenizer(Path(tokenizer_of(spec) or "")))
+        return decoding_of(spec, tokenizers[0], config)
+
+    decoding = group.decided_by_rank_zero(decide)
+    predictions = Predictions(
+        pool,
+        min(count, spec.eval.max_predictions or count),
+        batch_size,
+        bool(config.is_encoder_decoder),
+        decoding,
+        Path(spec.output_dir or "") / PREDICTIONS,
+        tokenizers[0] if tokenizers else None,
+    )
+    positions = reader_of(config).positions
+    group.decided_by_rank_zero(lambda: predictions.check_lengths(positions))
+    return predictions

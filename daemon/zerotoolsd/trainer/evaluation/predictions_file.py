@@ -1,0 +1,27 @@
+"""The file of what was generated in an evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.io.files.open_files import sync_directory
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """Write `rows` as lines, whole or not at all; why it failed, as training goes on."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        return f"{error.filename or path}: {error.strerror}"
+    return None

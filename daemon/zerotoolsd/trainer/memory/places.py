@@ -1,0 +1,179 @@
+"""Where the tensors of a run live: whatever lasts longer than a step is allocated at a `Place`.
+
+Three places: the device that computes, the host's memory, and files that are mapped into memory.
+On a machine without GPUs device and host are the same memory, and still two places: the ledger
+knows which of them a tensor was made at, and how many bytes of what sort each one holds.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.trainer.memory.page_lock import lock
+
+WEIGHTS = "weights"
+MASTERS = "masters"
+MOMENTS = "moments"
+GRADIENTS = "gradients"
+SCRATCH = "scratch"
+BUFFERS = "buffers"
+START = "start"
+"""What memory is for; `start` is what initial weights are made in, and is let go of again."""
+
+DEVICE, HOST, DISK = "device", "host", "disk"
+
+
+@dataclass
+class Ledger:
+    """Bytes that are allocated, by (place, sort), and the most that there were at a time."""
+
+    live: Counter[tuple[str, str]] = field(default_factory=Counter)
+    peak: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _places: dict[int, str] = field(default_factory=dict)
+
+    def enter(self, tensor: torch.Tensor, place: str, sort: str) -> None:
+        """`tensor` was allocated at `place`; its bytes count until its memory is freed."""
+        storage, key = tensor.untyped_storage(), (place, sort)
+        address, size = storage.data_ptr(), tensor.nbytes
+        if not size:
+            return
+        self._places[address] = place
+        self.live[key] += size
+        self.peak[key] = max(self.peak[key], self.live[key])
+        weakref.finalize(storage, self._leave, address, key, size).atexit = False
+
+    def place_of(self, tensor: torch.Tensor) -> str | None:
+        """Where the memory of `tensor`, or of what it is a view of, is; None if not known."""
+        return self._places.get(tensor.untyped_storage().data_ptr())
+
+    def _leave(self, address: int, key: tuple[str, str], size: int) -> None:
+        self.live[key] -= size
+        self._places.pop(address, None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Memory of one kind. `device` is what its tensors are computed with."""
+
+    name: str
+    device: torch.device
+    ledger: Ledger
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
+        """A tensor that is not initialised."""
+        tensor = self._allocate(torch.Size(shape), dtype)
+        self.ledger.enter(tensor, self.name, sort)
+        return tensor
+
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
+        """A tensor of zeros."""
+        return self.empty(shape, dtype, sort).zero_()
+
+    def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+
+@dataclass(frozen=True)
+class Pinned(Place):
+    """Host memory that a GPU copies to and from by itself, while both go on."""
+
+    def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        tensor = torch.empty(shape, dtype=dtype)
+        if tensor.nbytes:
+            _pin(tensor)
+        return tensor
+
+
+@dataclass(frozen=True)
+class Mapped(Place):
+    """Files in `directory`, mapped into memory: the kernel keeps in RAM what there is room for.
+
+    A file loses its name as soon as it is mapped. So its space is free again when the process
+    ends, in whatever way, and nothing is left behind.
+    """
+
+    directory: Path
+
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
+        """A tensor of zeros: a new file reads as zeros, and need not be written for that."""
+        return self.empty(shape, dtype, sort)
+
+    def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        if not shape.numel():
+            return torch.empty(shape, dtype=dtype)
+        path = self.directory / f".zerotools-{os.getpid()}-{id(self)}"
+        try:
+            _make_file(path, shape.numel() * dtype.itemsize)
+            flat: torch.Tensor = torch.from_file(
+                str(path), shared=True, size=shape.numel(), dtype=dtype
+            )
+            path.unlink()
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise BadRequest(
+                f"offload.path: {self.directory} cannot hold the optimizer's state: "
+                f"{error.strerror}"
+            ) from None
+        return flat.view(shape)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The places of one rank. `state` holds the optimizer's state, and masters where there are
+    any; `transfer` what is on its way between the device and `state`."""
+
+    device: Place
+    host: Place
+    transfer: Place
+    state: Place
+
+    @property
+    def ledger(self) -> Ledger:
+        """What all of them hold."""
+        return self.device.ledger
+
+
+def make_memory(
+    device: torch.device, offload: str, *, pin: bool = True, path: Path | None = None
+) -> Memory:
+    """The places for `offload.optimizer`: "none" (state on the device), "cpu", or "disk" (`path`).
+
+    Raises:
+        BadRequest: `path` cannot be written to.
+    """
+    ledger = Ledger()
+    place = Place(DEVICE, device, ledger)
+    host = Place(HOST, torch.device("cpu"), ledger)
+    transfer = Pinned(HOST, host.device, ledger) if pin and device.type == "cuda" else host
+    if offload == "none":
+        return Memory(place, host, place, place)
+    if offload == "cpu":
+        return Memory(place, host, transfer, host)
+    assert path is not None
+    return Memory(place, host, transfer, Mapped(DISK, host.device, ledger, path))
+
+
+def _make_file(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # A file with holes would end the process with SIGBUS when the disk is full.
+        os.posix_fallocate(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
+
+
+def _pin(tensor: torch.Tensor) -> None:
+    status = lock(tensor)
+    if status:
+        raise BadRequest(
+            f"offload: {tensor.nbytes} bytes of host memory cannot be pinned (CUDA error "
+            f"{status}): set offload.pin_memory = false, or raise the limit (ulimit -l)"
+        )

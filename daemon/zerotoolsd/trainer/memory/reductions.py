@@ -1,0 +1,54 @@
+"""The memory in which gradients are reduced over replicas, given back when they have left it.
+
+FSDP2 reduces the gradients of a block in one buffer of fp32. Where ranks hold replicas (stages 0
+and 1, groups of `zero.shard_size`) it refers to the buffer of each block until the end of the
+backward pass, so that no stream gets that memory while another still works on it (torch's pull
+requests 140044 and 180900). Where the buffer is the gradient itself, that costs nothing. But where
+masters are apart from the weights, a block's gradients are copied out of it as soon as they are
+reduced, and so they are where parameters are on the host: the buffers of all blocks would come to 4
+bytes per parameter, where ZeRO-Offload leaves 2 on the device.
+
+So the buffer of a block is freed when the next block's has been reduced. torch's allocator is told
+of the stream that worked on it, and does not give the memory away before that stream is done.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from zerotoolsd.trainer.memory.layout import Layout
+
+
+def give_back(model: Any, layout: Layout, device: torch.device) -> None:
+    """Free the buffers of `model`, where gradients of this layout leave them."""
+    replicates = layout.stage < 2 or layout.shard_size is not None
+    # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
+    leave = layout.has_masters or (layout.params_on_host and device.type == "cuda")
+    # The first versions of torch that have FSDP2 have no such hook.
+    if not (replicates and leave and hasattr(FSDPModule, "set_all_reduce_hook")):
+        return
+    hook = _Reduced()
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_all_reduce_hook(hook)
+
+
+class _Reduced:
+    """Called with each buffer when it is reduced, in the stream that does it; frees the one before,
+    which FSDP alone may still refer to."""
+
+    def __init__(self) -> None:
+        self._last: Callable[[], torch.Tensor | None] = lambda: None
+
+    def __call__(self, buffer: torch.Tensor) -> None:
+        before = self._last()
+        if before is not None:
+            if before.is_cuda:
+                before.record_stream(torch.cuda.current_stream(before.device))
+            before.untyped_storage().resize_(0)
+        self._last = weakref.ref(buffer)

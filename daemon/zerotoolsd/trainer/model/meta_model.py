@@ -1,0 +1,224 @@
+"""The model as a Hugging Face config describes it, on the meta device: shapes, no bytes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import __version__ as transformers_version
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.tables.lora import LoraSpec
+from zerotools.jobs.tables.spec import ModelSpec
+from zerotoolsd.trainer.model.lora import add_adapters, refuse_tied
+
+CONFIG = "config.json"
+OLDEST_TRANSFORMERS = 5
+NO_ADAPTERS = LoraSpec()
+LONGEST_REASON = 400
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A language model without weights, causal or with an encoder and a decoder.
+
+    `blocks` are the names of the submodules that are gathered one at a time (the decoder layers).
+    `aliases` maps each further name of a tied parameter to its first, canonical one.
+    """
+
+    model: Any
+    blocks: tuple[str, ...]
+    aliases: Mapping[str, str]
+
+    @property
+    def config(self) -> Any:
+        """The Hugging Face config."""
+        return self.model.config
+
+    def parameter_count(self) -> tuple[int, int]:
+        """Elements of (trainable, frozen) parameters; tied ones count once."""
+        counts = [0, 0]
+        for parameter in self.model.parameters():
+            counts[not parameter.requires_grad] += parameter.numel()
+        return counts[0], counts[1]
+
+
+def read_config(model: ModelSpec) -> Any:
+    """The Hugging Face config of `[model]`.
+
+    Raises:
+        BadRequest: it cannot be read, names no known model_type, or its values do not fit; or
+            transformers is too old.
+    """
+    # Before 5.0 a model's initialisation left out norms and buffers, in silence.
+    if int(transformers_version.split(".")[0]) < OLDEST_TRANSFORMERS:
+        raise BadRequest(
+            f"{sys.executable} has transformers {transformers_version} and training needs "
+            f"{OLDEST_TRANSFORMERS}.0 or later: upgrade it there"
+        )
+    if model.path is not None:
+        source, tree = _load(Path(model.path) / CONFIG)
+    elif isinstance(model.config, str):
+        source, tree = _load(Path(model.config))
+    else:
+        source, tree = "model.config", dict(model.config or {})
+    name = tree.get("model_type")
+    if not isinstance(name, str):
+        raise BadRequest(f'{source} has no model_type (such as "llama"): it says which model')
+    if name not in CONFIG_MAPPING:
+        code = (
+            "; the code that comes with the model (auto_map) is not run: take a copy whose "
+            "architecture is in transformers"
+            if "auto_map" in tree
+            else ""
+        )
+        what = f"{source}: model_type {name!r} is not one that transformers knows{code}"
+        raise BadRequest(what)
+    kind = CONFIG_MAPPING[name]
+    _refuse_misspelt_keys(source, kind, tree)
+    try:
+        return kind.from_dict(tree)
+    except Exception as error:  # whatever a config class of any model raises over its values
+        raise BadRequest(f"{source} is not a config of a {name} model: {_reason(error)}") from None
+
+
+def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
+    """The language model that `config` describes, fp32, on the meta device, and its adapters.
+
+    Raises:
+        BadRequest: its values contradict each other.
+        Unsupported: it is not a language model, or has scalar parameters.
+    """
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            model = kind.from_config(config)
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise BadRequest(f"the model cannot be built: {_reason(error)}") from None
+        what = "encoder-decoder" if config.is_encoder_decoder else "causal"
+        raise Unsupported(
+            f"model_type {config.model_type!r} has no {what} language model in transformers"
+        ) from None
+    except Exception as error:  # whatever a model of any kind raises over its config
+        raise BadRequest(f"the model cannot be built: {_reason(error)}") from None
+    model.float()
+    model.tie_weights()  # the first releases of transformers 5 do not tie on the meta device
+    if not config.architectures:
+        config.architectures = [type(model).__name__]
+    if lora.rank is not None:
+        add_adapters(model, lora)
+    aliases = _aliases(model)
+    refuse_tied(aliases)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 0:
+            raise Unsupported(f"parameter {name} is a scalar, which cannot be sharded")
+    return Blueprint(model, tuple(_blocks(model, aliases)), aliases)
+
+
+def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None:
+    """Refuse data that the model cannot read; without a length, that of sequences is no matter.
+
+    Raises:
+        BadRequest: more token ids than embeddings, or sequences longer than the model's positions.
+        Unsupported: the model reads no tokens.
+    """
+    text = config.get_text_config()
+    if not isinstance(getattr(text, "vocab_size", None), int):
+        raise Unsupported(f"model_type {config.model_type!r} is of no language model")
+    if text.vocab_size < vocabulary:
+        raise BadRequest(
+            f"the data takes {vocabulary} token ids and the model's vocab_size is "
+            f"{text.vocab_size}: raise vocab_size, or take the tokenizer of the model"
+        )
+    if sequence_length is None:
+        return
+    positions = getattr(text, "max_position_embeddings", None)
+    if isinstance(positions, int) and 0 < positions < sequence_length:
+        raise BadRequest(
+            f"data.sequence_length is {sequence_length} and the model's max_position_embeddings "
+            f"is {positions}: shorten the sequences or raise it"
+        )
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Have the blocks of `model` computed again in the backward pass, without being kept.
+
+    Raises:
+        Unsupported: transformers cannot do it with this model.
+    """
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise Unsupported(
+            f"train.activation_checkpointing: transformers has none for {type(model).__name__}"
+        )
+    # The older name warns where there is the newer one.
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    else:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _refuse_misspelt_keys(source: str, kind: Any, tree: Mapping[str, Any]) -> None:
+    # A config class keeps whatever it is given. A key that is foreign to it may be one of an
+    # older release; one that is almost a known key is a slip that would change the model.
+    known = {key for key in vars(kind()) if not key.startswith("_")}
+    for key in tree:
+        close = get_close_matches(key, known - set(tree), n=1, cutoff=0.85)
+        if key not in known and close and not hasattr(kind, key):
+            raise BadRequest(f"{source} has the unknown key {key!r}: did you mean {close[0]!r}?")
+
+
+def _load(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        tree = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadRequest(f"model config {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BadRequest(f"model config {path} is not JSON: {error}") from None
+    if not isinstance(tree, dict):
+        raise BadRequest(f"model config {path} is not a JSON object")
+    return str(path), tree
+
+
+def _aliases(model: nn.Module) -> dict[str, str]:
+    canonical: dict[nn.Parameter, str] = {}
+    aliases: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = canonical.setdefault(parameter, name)
+        if first != name:
+            aliases[name] = first
+    return aliases
+
+
+def _blocks(model: Any, aliases: Mapping[str, str]) -> Iterator[str]:
+    classes = set(getattr(model, "_no_split_modules", None) or ())
+    tied = set(aliases) | set(aliases.values())
+    outer: str | None = None
+    for name, module in model.named_modules():
+        if outer is not None and name.startswith(outer):
+            continue
+        if type(module).__name__ not in classes:
+            continue
+        # A parameter that is shared between two groups would be gathered and freed twice.
+        if any(f"{name}.{inner}" in tied for inner, _ in module.named_parameters()):
+            continue
+        outer = f"{name}."
+        yield name
+
+
+def _reason(error: Exception) -> str:
+    """The message on one line; where it is longer than LONGEST_REASON, its beginning. The first
+    line alone may be a mere heading: "Class validation error for validator ...:"."""
+    text = " ".join(str(error).split())
+    if len(text) > LONGEST_REASON:
+        text = f"{text[:LONGEST_REASON]}..."
+    return text or type(error).__name__

@@ -1,0 +1,153 @@
+"""FSDP2 over the ranks: which mesh, which groups, and where the shards' memory comes from.
+
+Stages 2 and 3 shard the weights; stage 2 keeps them whole from the forward pass to the end of the
+backward pass and saves a second gathering. Stages 0 and 1 replicate them through the same code, so
+that every stage has the same precision rules and names: a checkpoint of one loads into the other.
+"Gathering" is then a copy on the rank itself, which is let go of block by block, and so it is at
+stage 2 where no other rank has a part.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from zerotoolsd.trainer.memory.layout import Layout
+from zerotoolsd.trainer.memory.places import BUFFERS, WEIGHTS, Memory, Place
+from zerotoolsd.trainer.memory.reductions import give_back
+from zerotoolsd.trainer.model.meta_model import Blueprint
+
+REPLICATE, SHARD = "replicate", "shard"
+
+
+def make_mesh(
+    device: torch.device, world_size: int, stage: int, shard_size: int | None = None
+) -> DeviceMesh:
+    """All ranks in one dimension that shards; or in one that replicates (stages 0 and 1); or, with
+    a `shard_size`, in groups of so many that share one copy of the model."""
+    if stage < 2 or shard_size is not None:
+        size = 1 if stage < 2 or shard_size is None else shard_size
+        shape = (world_size // size, size)
+        return init_device_mesh(device.type, shape, mesh_dim_names=(REPLICATE, SHARD))
+    return init_device_mesh(device.type, (world_size,), mesh_dim_names=(SHARD,))
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether every rank holds all of it, however many ranks there are."""
+    if not isinstance(tensor, DTensor):
+        return True
+    cuts = [size for size, placement in _dimensions(tensor) if placement.is_shard()]
+    return len(cuts) < tensor.device_mesh.ndim and all(size == 1 for size in cuts)
+
+
+def cutting_groups(tensor: torch.Tensor) -> list[Any]:
+    """The process groups over whose ranks `tensor` is cut; none where each rank has all of it."""
+    if not isinstance(tensor, DTensor):
+        return []
+    return [
+        tensor.device_mesh.get_group(number)
+        for number, (size, placement) in enumerate(_dimensions(tensor))
+        if placement.is_shard() and size > 1
+    ]
+
+
+def _dimensions(tensor: DTensor) -> list[tuple[int, Any]]:
+    return list(zip(tensor.device_mesh.shape, tensor.placements, strict=True))
+
+
+def shard(blueprint: Blueprint, layout: Layout, memory: Memory) -> Any:
+    """A copy of the blueprint's model, each parameter a DTensor whose local part has memory.
+
+    The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
+    """
+    model = copy.deepcopy(blueprint.model)
+    model.to(layout.weights_dtype)
+    mesh = make_mesh(memory.device.device, layout.world_size, layout.stage, layout.shard_size)
+    options = {
+        "mesh": mesh,
+        "mp_policy": _precision(layout),
+        "offload_policy": _offload(layout, memory),
+        "reshard_after_forward": layout.stage != 2 or layout.sharing == 1,
+    }
+    for name in blueprint.blocks:
+        block = model.get_submodule(name)
+        if layout.compiled:
+            # Not the module: FSDP's hooks stay outside, and the parameters keep their names.
+            block.forward = torch.compile(block.forward)
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    give_back(model, layout, memory.device.device)
+    _allocate(model, blueprint, layout, memory)
+    return model
+
+
+def _precision(layout: Layout) -> MixedPrecisionPolicy:
+    if layout.half is None:
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=layout.half, reduce_dtype=torch.float32)
+
+
+def _offload(layout: Layout, memory: Memory) -> OffloadPolicy:
+    if not layout.params_on_host:
+        return OffloadPolicy()
+    on_gpu = memory.device.device.type == "cuda"
+    return CPUOffloadPolicy(pin_memory=layout.pin_memory and on_gpu)
+
+
+def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
+    """This rank's memory of `tensor`, and the box of the whole tensor that it holds."""
+    shape, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    box = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+    return tensor.to_local(), box
+
+
+def wrap(
+    local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any], shape: Sequence[int]
+) -> DTensor:
+    """`local` as this rank's part of a contiguous tensor of `shape`.
+
+    Other than by `DTensor.from_local`, it may lie on the host under a mesh of GPUs.
+    """
+    whole = torch.empty(tuple(shape), dtype=local.dtype, device="meta")
+    meta = TensorMeta(whole.shape, whole.stride(), local.dtype)
+    spec = DTensorSpec(mesh, tuple(placements), tensor_meta=meta)
+    return DTensor(local, spec, requires_grad=False)
+
+
+def _allocate(model: nn.Module, blueprint: Blueprint, layout: Layout, memory: Memory) -> None:
+    place = memory.transfer if layout.params_on_host else memory.device
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    whole = blueprint.model.named_buffers(remove_duplicate=False)
+    types = {name: buffer.dtype for name, buffer in whole}
+    for prefix, module in model.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter not in made:
+                made[parameter] = _with_memory(parameter, place)
+            setattr(module, name, made[parameter])
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            dtype = types[f"{prefix}.{name}" if prefix else name]
+            module._buffers[name] = memory.device.empty(buffer.shape, dtype, BUFFERS)
+
+
+def _with_memory(parameter: nn.Parameter, place: Place) -> nn.Parameter:
+    assert isinstance(parameter, DTensor)
+    local = parameter.to_local()
+    memory = place.empty(local.shape, local.dtype, WEIGHTS)
+    tensor = wrap(memory, parameter.device_mesh, parameter.placements, parameter.shape)
+    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)

@@ -1,0 +1,111 @@
+"""The process group, and what rank 0 tells the others through it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotoolsd.trainer.rank.failures import BadCheckpoint
+from zerotoolsd.trainer.rank.settings import Rank
+
+Value = TypeVar("Value")
+
+STEP_TIMEOUT = timedelta(minutes=10)
+"""Longest wait for another rank within a step. A rank that died is noticed at once on gloo."""
+CONTROL_TIMEOUT = timedelta(hours=6)
+"""Longest wait for rank 0 to read the data or to write a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of the job. `control` is a gloo group of its own for decisions and checkpoints."""
+
+    rank: Rank
+    device: torch.device
+    control: dist.ProcessGroup
+
+    def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
+        """What `decide` returns on rank 0, the only rank that runs it.
+
+        Raises:
+            ZerotoolsError: what `decide` raised, on every rank, so that all end alike.
+        """
+        answer: list[Any] = [None, None]
+        if self.rank.leads:
+            try:
+                answer[0] = decide()
+            except ZerotoolsError as error:
+                answer[1] = (isinstance(error, BadCheckpoint), str(error))
+        dist.broadcast_object_list(answer, src=0, group=self.control)
+        if answer[1] is not None:
+            damaged, message = answer[1]
+            raise BadCheckpoint(message) if damaged else BadRequest(message)
+        value: Value = answer[0]
+        return value
+
+    def gathered(self, value: Value) -> list[Value]:
+        """The `value` of each rank, on every rank."""
+        values: list[Any] = [None] * self.rank.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def total(self, values: list[float]) -> list[float]:
+        """The sums of the ranks' `values`, in fp64."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        summed: list[float] = tensor.tolist()
+        return summed
+
+
+@contextmanager
+def joined(rank: Rank, device: str) -> Iterator[Group]:
+    """The group of `join`, which all ranks leave together. One that fails leaves it by its end.
+
+    For NCCL leaves only when the other ranks do, and these may be waiting for this one in a step:
+    it would neither end nor say why.
+
+    Raises:
+        BadRequest: as `join`.
+    """
+    yield join(rank, device)
+    dist.destroy_process_group()
+
+
+def join(rank: Rank, device: str) -> Group:
+    """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda".
+
+    Raises:
+        BadRequest: the job wants GPUs and this torch sees too few.
+    """
+    if device == "cuda":
+        visible = torch.cuda.device_count()
+        if visible <= rank.local:
+            raise BadRequest(
+                f'device = "cuda": local rank {rank.local} needs a GPU of its own and torch '
+                f"{torch.__version__} sees {visible}"
+            )
+        place = torch.device("cuda", rank.local)
+        torch.cuda.set_device(place)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl",
+            timeout=STEP_TIMEOUT,
+            rank=rank.number,
+            world_size=rank.world_size,
+            device_id=place,
+        )
+    else:
+        place = torch.device("cpu")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group(
+            "gloo", timeout=STEP_TIMEOUT, rank=rank.number, world_size=rank.world_size
+        )
+    control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+    return Group(rank, place, control)

@@ -1,0 +1,61 @@
+"""Progress datagrams to the supervisor. Training never waits for them, and never fails with them.
+
+Steps and heartbeats are dropped if the receiver is behind; `checkpoint`, `error`, `eval` and
+`phase` events wait up to a second for room.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, resident_bytes
+
+__all__ = ["LARGEST_DATAGRAM", "Notifier", "resident_bytes"]
+
+HEARTBEAT_SECONDS = 2.0
+_DURABLE = ("checkpoint", "error", "eval", "phase")
+
+
+class Notifier:
+    """The rank's end of the notify socket; without an address, every call does nothing."""
+
+    def __init__(self, address: str | None, rank: int) -> None:
+        self.rank = rank
+        self.phase = "init"
+        self.step = 0
+        self._sent = 0.0
+        self._sender = Sender(address)
+
+    def __enter__(self) -> Notifier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sender.close()
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase, and say so."""
+        self.phase = phase
+        self._send({}, wait=False)
+
+    def heartbeat(self) -> None:
+        """Say that this rank is alive, at most every two seconds."""
+        if time.monotonic() - self._sent >= HEARTBEAT_SECONDS:
+            self._send({}, wait=False)
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Report an event with its fields."""
+        self._send({"event": name, **fields}, wait=name in _DURABLE)
+
+    def _send(self, fields: dict[str, Any], *, wait: bool) -> None:
+        if not self._sender.connected:
+            return
+        common = {
+            "rank": self.rank,
+            "time": time.time(),
+            "phase": self.phase,
+            "step": self.step,
+            "rss_bytes": resident_bytes(),
+        }
+        self._sent = time.monotonic()
+        self._sender.send({**common, **fields}, wait=wait)

@@ -1,0 +1,65 @@
+"""Who this rank is and what it has to do: its environment, the run directory, the job."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.tables.spec import JobSpec
+
+SPEC = "spec.json"
+STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of the job; `local` counts on this machine, and picks the GPU."""
+
+    number: int
+    local: int
+    world_size: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which decides, reports and commits."""
+        return self.number == 0
+
+
+def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
+    """The rank that the supervisor's variables describe; one rank alone without them."""
+    return Rank(
+        number=int(environment.get("RANK", "0")),
+        local=int(environment.get("LOCAL_RANK", "0")),
+        world_size=int(environment.get("WORLD_SIZE", "1")),
+    )
+
+
+def read_spec(run_dir: Path) -> JobSpec:
+    """The job in `run_dir`, with `output_dir` filled in.
+
+    Raises:
+        BadRequest: it is not a job, or one that this trainer does not run.
+    """
+    path = run_dir / SPEC
+    # The rules were checked when the job was submitted, maybe by an older version's.
+    spec, problems = read_stored(json.loads(path.read_text("utf-8")))
+    if spec is None or problems:
+        raise BadRequest(f"{path}: {'; '.join(problems)}")
+    if spec.engine == "script":
+        raise BadRequest(f"{path}: engine {spec.engine} does not run")
+    if spec.output_dir is None:
+        raise BadRequest(f"{path} has no output_dir")
+    return spec
+
+
+def stop_reason(run_dir: Path) -> str | None:
+    """Why the supervisor asks the ranks to stop; None if it does not."""
+    try:
+        return (run_dir / STOP).read_text("utf-8", errors="replace").strip() or "asked"
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,33 @@
+"""What asks a run to stop: the supervisor's file, which rank 0 reads, or a SIGTERM at any rank."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotoolsd.trainer.rank.settings import Rank, stop_reason
+
+
+@dataclass
+class Stop:
+    """A request to stop, as this rank sees it. The ranks agree on it with each step's loss."""
+
+    run_dir: Path
+    rank: Rank
+    _signalled: bool = False
+
+    def listen(self) -> None:
+        """Take a SIGTERM as a request, from here on. For the main thread."""
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: object) -> None:
+        self._signalled = True
+
+    def asked(self) -> bool:
+        """Whether this rank was asked."""
+        return self._signalled or (self.rank.leads and stop_reason(self.run_dir) is not None)
+
+    def reason(self) -> str:
+        """Why, in a word, as far as this rank knows."""
+        return stop_reason(self.run_dir) or ("SIGTERM" if self._signalled else "asked")

@@ -1,0 +1,82 @@
+"""The sentence for a GPU that ran out of memory: which allocation, what there is, what helps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from zerotools.jobs.preflight.memory_advice import settings_to_try
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.model.memory_estimate import Prediction
+from zerotoolsd.trainer.rank.failures import OutOfGpuMemory, TooLargeForGpu
+
+_BESIDE_TORCH = re.compile(
+    r"CUDA error: (?:out of memory|CUBLAS_STATUS_ALLOC_FAILED).*"
+    r"|Cuda failure (?:\d+ )?'out of memory'.*"
+)
+"""How CUDA, cuBLAS and NCCL say it, which allocate without torch's allocator."""
+_OTHERS = re.compile(r"Process \d+ has [\d.]+ \w+ memory in use")
+
+
+@contextmanager
+def explained(
+    spec: JobSpec,
+    steps_done: Callable[[], int],
+    expected: Callable[[], Prediction | None] = lambda: None,
+    has_fit: Callable[[], bool] = lambda: True,
+) -> Iterator[None]:
+    """Turn torch's error into ours. `expected` is what the state of the rank was to take, `has_fit`
+    whether this attempt has made a step.
+
+    Raises:
+        OutOfGpuMemory: an allocation on the GPU failed, by torch or a library that it uses.
+        TooLargeForGpu: it did before any step, and no other process has memory there.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        said = str(error)
+        sentence = explain(said, spec, steps_done(), expected())
+        if has_fit() or _OTHERS.search(said):
+            raise OutOfGpuMemory(sentence) from error
+        raise TooLargeForGpu(
+            f"{sentence} (it is not tried again: no step was made, and nobody else uses the GPU)"
+        ) from error
+    except RuntimeError as error:
+        found = _BESIDE_TORCH.search(str(error))
+        if found is None:
+            raise
+        raise OutOfGpuMemory(explain(found[0], spec, steps_done(), expected())) from error
+
+
+def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:
+    """One sentence from what torch `said`, after so many steps of the run."""
+    facts = [
+        match[0][0].lower() + match[0][1:] if match[0].startswith("Tried") else match[0]
+        for pattern in (
+            r"Tried to allocate [\d.]+ \w+",
+            r"GPU \d+ has a total capacity of [\d.]+ \w+ of which [\d.]+ \w+ is free",
+            _OTHERS.pattern,
+        )
+        if (match := re.search(pattern, said))
+    ]
+    what = ", ".join(facts) or " ".join(said.split())
+    if expected is not None:
+        what += f" ({expected})"
+    mostly_state = expected is not None and _is_most(expected, said)
+    return (
+        f"out of GPU memory after step {steps_done}: {what}; what needs less: "
+        f"{', or '.join(settings_to_try(spec, mostly_state=mostly_state))}"
+    )
+
+
+def _is_most(expected: Prediction, said: str) -> bool:
+    """Whether state is over half of what the card has."""
+    found = re.search(r"total capacity of ([\d.]+) (\w+)", said)
+    units = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+    if found is None or found[2] not in units:
+        return False
+    return 2 * (expected.device + expected.gathered) > float(found[1]) * units[found[2]]

@@ -1,0 +1,213 @@
+"""What a rank says: log lines for people (rank 0), datagrams for the supervisor (every rank)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerotools.core.counts import counted
+from zerotools.core.pace import Pace
+from zerotools.io.telemetry.metrics import Metrics
+from zerotools.runs.record import JobRecord
+from zerotoolsd.trainer.checkpoints.saving import Saved
+from zerotoolsd.trainer.engine.protocol import Outcome
+from zerotoolsd.trainer.evaluation.evaluating import Evaluated
+from zerotoolsd.trainer.model.memory_estimate import Prediction
+from zerotoolsd.trainer.rank.notify import Notifier, resident_bytes
+from zerotoolsd.trainer.rank.settings import Rank
+from zerotoolsd.trainer.reporting.utilization import Utilization
+
+LOG_SECONDS = 1.0
+GIB = 1 << 30
+
+
+class Reporter:
+    """Says what happens, once, in both ways."""
+
+    def __init__(self, rank: Rank, notifier: Notifier, *, steps: int | None) -> None:
+        self._leads = rank.leads
+        self._notifier = notifier
+        self._steps = steps or 0
+        self._logged = 0.0
+        self._pace = Pace()
+        self._metrics: Metrics | None = None
+        self._utilization: Utilization | None = None
+        self.state: Prediction | None = None
+        self.has_stepped = False
+        self.doing: str | None = None
+
+    def write_to(self, metrics: Metrics) -> None:
+        """Write what the steps come to into `metrics` too, which rank 0 alone has."""
+        self._metrics = metrics
+
+    def measure_by(self, utilization: Utilization | None) -> None:
+        """Report the MFU too, where it is known."""
+        self._utilization = utilization
+
+    def expect(self, steps: int) -> None:
+        """The run has so many steps."""
+        self._steps = steps
+
+    def expect_state(self, state: Prediction) -> None:
+        """The state of a rank will take so much."""
+        self.state = state
+        self.say(str(state))
+
+    def say(self, line: str) -> None:
+        """A line for people."""
+        if self._leads:
+            print(line, flush=True)
+
+    def enter(self, phase: str) -> None:
+        """A phase begins: init, load, train, eval, save, done, stopped."""
+        self._notifier.enter(phase)
+
+    def prepares(self, doing: str) -> None:
+        """What is done before the first step, which may take minutes: `loading the weights`."""
+        self.doing = doing
+        if self._leads:
+            self._notifier.event("phase", doing=doing)
+
+    def at(self, step: int) -> None:
+        """`step` optimizer steps are done."""
+        self._notifier.step = step
+
+    def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
+        """Step `step`, counted from 1, on `tokens` tokens of all ranks took `seconds`."""
+        self.at(step)
+        self.has_stepped = True
+        if not self._leads:
+            self._notifier.heartbeat()
+            return
+        self._pace.at(step, time.monotonic())
+        peak = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None
+        rate = tokens / seconds
+        scale = outcome.loss_scale
+        mfu = None if self._utilization is None else self._utilization.of(rate)
+        fields = {
+            "loss": outcome.loss,
+            "grad_norm": outcome.grad_norm,
+            "lr": outcome.learning_rate,
+            **({} if scale is None else {"loss_scale": scale, "skipped_steps": outcome.skipped}),
+            "tokens_per_second": rate,
+            "step_seconds": seconds,
+            **({} if mfu is None else {"mfu": mfu}),
+            "gpu_peak_bytes": peak,
+        }
+        left = self._pace.left(self._steps)
+        self._notifier.event("step", steps=self._steps, seconds_left=left, **fields)
+        self._write(step, {**fields, "host_bytes": resident_bytes()})
+        if outcome.is_skipped:
+            self.say(f"step {step}/{self._steps} skipped: {_why_skipped(outcome)}")
+            return
+        now = time.monotonic()
+        if step != self._steps and now - self._logged < LOG_SECONDS:
+            return
+        self._logged = now
+        gpu = "" if peak is None else f"  gpu {peak / GIB:.2f} GiB"
+        used = "" if mfu is None else f"MFU {mfu:.1%}  "
+        scaled = "" if scale is None else f"scale {scale:g}  "
+        self.say(
+            f"step {step}/{self._steps}  loss {outcome.loss:.4f}  lr {outcome.learning_rate:.2e}  "
+            f"grad {outcome.grad_norm:.3f}  {scaled}{rate:,.0f} tokens/s  {used}"
+            f"host {resident_bytes() / GIB:.2f} GiB{gpu}"
+        )
+
+    def alive(self) -> None:
+        """Something that takes long goes on."""
+        self._notifier.heartbeat()
+
+    def evaluated(self, step: int, found: Evaluated) -> None:
+        """The model was evaluated after step `step`."""
+        predicted = found.predicted
+        if self._leads:
+            self._notifier.event(
+                "eval",
+                loss=found.loss,
+                perplexity=found.perplexity,
+                sequences=found.sequences,
+                tokens=found.tokens,
+                seconds=found.seconds,
+                **({} if predicted is None else predicted.fields()),
+            )
+        perplexity = "too large" if found.perplexity is None else f"{found.perplexity:.4f}"
+        self.say(
+            f"evaluated step {step}: loss {found.loss:.4f}  perplexity {perplexity}  "
+            f"({counted(found.sequences, 'sequence')}, {found.tokens} tokens, "
+            f"{found.seconds:.2f} s)"
+        )
+        if predicted is not None:
+            self.say(f"predicted step {step}: {predicted}")
+        scores = {} if predicted is None else predicted.scores.values()
+        measured = {"loss": found.loss, "perplexity": found.perplexity, **scores}
+        self._write(step, {f"eval_{name}": value for name, value in measured.items()})
+
+    def _write(self, step: int, fields: dict[str, Any]) -> None:
+        if self._metrics is None:
+            return
+        known = {name: value for name, value in fields.items() if value is not None}
+        line = {"time": time.time(), **known}
+        problem = self._metrics.append(step, line)
+        if problem is not None:
+            self.say(f"metrics are missing from step {step} on, training goes on: {problem}")
+
+    def saved(self, saved: Saved, stall_seconds: float) -> None:
+        """A checkpoint is committed; training stood still for `stall_seconds`."""
+        if self._metrics is not None:
+            self._metrics.sync()
+        step, done = saved.step, saved.committed
+        if self._leads:
+            self._notifier.event(
+                "checkpoint",
+                step=step,
+                path=str(done.path),
+                bytes=done.size_bytes,
+                seconds=saved.seconds,
+                stall_seconds=stall_seconds,
+            )
+        size = done.size_bytes / 2**20
+        self.say(
+            f"saved step {step}: {done.path} ({size:.1f} MiB in {saved.seconds:.2f} s, training "
+            f"waited {stall_seconds:.2f} s)"
+        )
+        if done.note is not None:
+            self.say(f"the checkpoint of step {step} is whole, what follows it failed: {done.note}")
+
+    def save_failed(self, step: int, why: str) -> None:
+        """A checkpoint could not be written, and the run goes on without it."""
+        if self._leads:
+            self._notifier.event("save_failed", step=step, why=why)
+        self.say(f"step {step} could not be saved, training goes on: {why}")
+
+    def skipped(self, path: Path, why: str) -> None:
+        """A checkpoint was passed over."""
+        if self._leads:
+            self._notifier.event("skipped_checkpoint", path=str(path), why=why)
+        self.say(f"skipped {path}: {why}")
+
+    def resumed(self, path: Path, record: JobRecord, world_size: int, same_rng: bool) -> None:
+        """The run goes on from a checkpoint."""
+        self.at(record.step)
+        rng = "restored" if same_rng else "reseeded"
+        if self._leads:
+            self._notifier.event(
+                "resumed", path=str(path), saved_world_size=record.world_size, rng=rng
+            )
+        self.say(
+            f"resumed at step {record.step} from {path}: saved at world size "
+            f"{record.world_size}, now {world_size}; random numbers {rng}"
+        )
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Any other event, from this rank."""
+        self._notifier.event(name, **fields)
+
+
+def _why_skipped(outcome: Outcome) -> str:
+    so_far = f"({outcome.skipped} skipped so far)"
+    if outcome.loss_scale is not None:
+        return f"gradients overflowed at loss scale {outcome.loss_scale:g} {so_far}"
+    return f"its loss is {outcome.loss:g}, its gradient norm {outcome.grad_norm:g} {so_far}"

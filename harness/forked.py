@@ -1,0 +1,187 @@
+"""Python programs that find torch imported: started by a `forkserver` of this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from harness import leftovers
+from harness.patience import Deadline
+from harness.started import END_SECONDS, Started, kill_family
+
+SERVER = Path(__file__).with_name("forkserver.py")
+TORCH = (
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.t5.modeling_t5",
+)
+"""What ranks of the trainer import first."""
+DEEPSPEED = (
+    *TORCH,
+    "safetensors.torch",
+    "torch.utils.cpp_extension",
+    "torch._inductor.compile_fx",  # which it imports with the first engine
+    "deepspeed",
+)
+"""What those of DeepSpeed do, its own and the trainer's."""
+SAME_FOR_ALL = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "DS_ACCELERATOR": "cpu",
+}
+"""Variables that libraries read when they are imported."""
+
+
+class Forked:
+    """One process, to be used as one of `subprocess`."""
+
+    def __init__(self, command: Sequence[str], end: int) -> None:
+        self.args = command
+        self.returncode: int | None = None
+        self.cpu_seconds = 0.0
+        self._end = os.fdopen(end, "rb", buffering=0)
+        self.pid = int(self._line())
+        leftovers.note(self)
+
+    def __str__(self) -> str:
+        return f"process {self.pid}: {self.args}"
+
+    def _line(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            part = self._end.read(1)
+            if not part:
+                raise ChildProcessError(f"the server that forks ended before {self.args}")
+            line += part
+        return line
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+        return self._ended_within(0)
+
+    def wait(self, timeout: float) -> int:
+        """The exit status. `timeout` grows with the load.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer, and was ended.
+        """
+        deadline = Deadline(timeout)
+        while (status := self._ended_within(min(1.0, deadline.left))) is None:
+            if deadline.has_passed():
+                self.end()
+                raise subprocess.TimeoutExpired(self.args, deadline.waited)
+        return status
+
+    def _ended_within(self, seconds: float) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._end, selectors.EVENT_READ)
+                if not selector.select(seconds):
+                    return None
+            status, cpu_seconds = self._line().split()
+            self.returncode = os.waitstatus_to_exitcode(int(status))
+            self.cpu_seconds = float(cpu_seconds)
+            forked_cpu_seconds[0] += self.cpu_seconds
+            self._end.close()
+        return self.returncode
+
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self.poll() is None
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it is over."""
+        if self.is_running():
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, to it alone."""
+        self.send_signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it and everything that it started."""
+        if self.is_running():
+            kill_family(self.pid)
+        assert self._ended_within(END_SECONDS) is not None, f"{self} outlives SIGKILL"
+
+
+forked_cpu_seconds = [0.0]
+"""What all of them used that have ended; the system tells of direct children alone."""
+
+
+class _Server:
+    """A process that has `modules` imported, and its socket."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = Started(
+                [sys.executable, "-P", str(SERVER), str(theirs.fileno()), *modules],
+                kept=True,
+                env={**_without_python_path(), **SAME_FOR_ALL},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+
+    def start(self, request: Mapping[str, Any], out: IO[bytes]) -> Forked:
+        """Start a program."""
+        mine, theirs = os.pipe()
+        try:
+            data = json.dumps(request).encode()
+            socket.send_fds(self._socket, [data], [out.fileno(), theirs])
+        finally:
+            os.close(theirs)
+        return Forked(request["arguments"], mine)
+
+    def close(self) -> None:
+        """End it, and what it has started."""
+        self._socket.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+
+
+def _without_python_path() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+_servers: dict[Sequence[str], _Server] = {}
+
+
+def start(
+    modules: Sequence[str],
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    out: IO[bytes],
+) -> Forked:
+    """Start `python ARGUMENTS`, which are `-P SCRIPT ...` or `-m MODULE ...`, in `cwd` with `env`;
+    what it prints goes to `out`. It finds `modules` imported."""
+    if modules not in _servers:
+        _servers[modules] = _Server(modules)
+    request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
+    return _servers[modules].start(request, out)
+
+
+def close_servers() -> None:
+    """End all servers of this process."""
+    while _servers:
+        _servers.popitem()[1].close()

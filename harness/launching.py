@@ -1,0 +1,290 @@
+"""Start the ranks of a job the way the supervisor does, without a daemon.
+
+Ranks on CPUs are forked from a process that has imported torch: `harness.forked`. Those of
+a job with an environment of its own, or for GPUs, start anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from harness import forked, leftovers
+from harness.forked import Forked
+from harness.patience import Deadline
+from harness.started import Started
+
+ROOT = Path(__file__).resolve().parents[1]
+ENTRY = ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"
+DEADLINE_SECONDS = 240.0
+PAUSE_SECONDS = 0.02
+KEPT = (
+    *("PATH", "HOME", "TMPDIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
+    *("CPATH", "LIBRARY_PATH", "TORCH_EXTENSIONS_DIR"),  # of what DeepSpeed compiles
+)
+"""Variables that ranks take over."""
+
+TINY_LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+TINY_GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 256,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 64,
+}
+
+
+def job(text: Path, **changes: Any) -> dict[str, Any]:
+    """A job on `text` for one CPU rank; a table in `changes` is merged into the job's."""
+    tree: dict[str, Any] = {
+        "device": "cpu",
+        "ranks": 1,
+        "seed": 7,
+        "model": {"config": TINY_LLAMA},
+        "data": {"text": [str(text)], "sequence_length": 32},
+        "train": {
+            "steps": 4,
+            "batch_size": 12,
+            "precision": "fp32",
+            "learning_rate": 1e-2,
+            "schedule": "constant",
+        },
+    }
+    for key, value in changes.items():
+        old = tree.get(key)
+        merge = isinstance(old, dict) and isinstance(value, Mapping) and key != "model"
+        tree[key] = {**old, **value} if merge and old else value
+    return tree
+
+
+class Mailbox:
+    """The supervisor's end of the notify socket: whatever comes, read at once.
+
+    The kernel keeps only a few datagrams, and ranks drop those that do not fit.
+    """
+
+    def __init__(self, address: Path) -> None:
+        self.datagrams: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._socket = _bound(address)
+        self._address = address
+        self._thread = threading.Thread(target=self._receive)
+        self._thread.start()
+
+    def wait_for(self, event: str) -> None:
+        """Wait until a datagram with `event` has come."""
+
+        def has_come() -> bool:
+            return any(item.get("event") == event for item in self.datagrams)
+
+        self._comes(lambda: has_come() or self._is_over())
+        assert has_come(), f"no {event} came: {self.datagrams[-3:]}"
+
+    def wait_for_count(self, event: str, count: int, *, more: int = 0) -> None:
+        """Wait until `count` datagrams with `event` have come, and then `more` of any kind; or
+        until none can come any more, as the run was shorter."""
+        assert self._comes(lambda: self._is_over() or self._counted(event, count) >= more)
+
+    def _comes(self, condition: Callable[[], bool]) -> bool:
+        deadline = Deadline(DEADLINE_SECONDS)
+        with self._changed:
+            while not (came := self._changed.wait_for(condition, min(1.0, deadline.left))):
+                if deadline.has_passed():
+                    break
+        return came
+
+    def _is_over(self) -> bool:
+        return any(item.get("phase") in ("done", "stopped") for item in self.datagrams)
+
+    def _counted(self, event: str, count: int) -> int:
+        """How many datagrams have come after the `count`th of `event`; -1 before that."""
+        places = [n for n, item in enumerate(self.datagrams) if item.get("event") == event]
+        return len(self.datagrams) - 1 - places[count - 1] if len(places) >= count else -1
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Read what is left, and stop."""
+        with _opened(self._address.parent) as folder, _datagram_socket() as sender:
+            sender.sendto(b"", f"{folder}/{self._address.name}")
+        self._thread.join()
+        self._socket.close()
+
+    def _receive(self) -> None:
+        while data := self._socket.recv(65536):
+            with self._changed:
+                self.datagrams.append(json.loads(data))
+                self._changed.notify_all()
+
+
+@dataclass
+class Attempt:
+    """Ranks that are running; `finish` waits for them."""
+
+    run_dir: Path
+    processes: Sequence[Forked | Started]
+    mailbox: Mailbox
+
+    def __str__(self) -> str:
+        return f"the ranks in {self.run_dir}"
+
+    @property
+    def datagrams(self) -> list[dict[str, Any]]:
+        """All that came, in order of arrival."""
+        return self.mailbox.datagrams
+
+    def finish(self, seconds: float = DEADLINE_SECONDS) -> list[int]:
+        """Wait for all ranks, so long for them together, and their datagrams; their exit statuses.
+
+        Raises:
+            AssertionError: they took longer; they are ended.
+        """
+        deadline = Deadline(seconds)
+        while any(process.poll() is None for process in self.processes):
+            if deadline.has_passed():
+                states = [process.poll() for process in self.processes]
+                self.end()
+                said = "\n".join(self.log(rank)[-2000:] for rank in range(len(states)))
+                raise AssertionError(f"after {deadline.waited:.0f} s, statuses {states}:\n{said}")
+            time.sleep(PAUSE_SECONDS)
+        self.mailbox.close()
+        return [process.wait(0) for process in self.processes]
+
+    def is_running(self) -> bool:
+        """Whether `finish` has not come to its end."""
+        return not self.mailbox.is_closed
+
+    def end(self) -> None:
+        """Kill all ranks."""
+        for process in self.processes:
+            process.end()
+        self.mailbox.close()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The datagrams of one event, in order of arrival."""
+        return [datagram for datagram in self.datagrams if datagram.get("event") == name]
+
+    def losses(self) -> dict[int, float]:
+        """Loss by step."""
+        return {datagram["step"]: datagram["loss"] for datagram in self.events("step")}
+
+    def log(self, rank: int = 0) -> str:
+        """What a rank has printed."""
+        return (self.run_dir / f"rank-{rank}.log").read_text("utf-8")
+
+
+def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> Attempt:
+    """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where, and
+    the ranks have its `env`. There is a rank for each GPU, where it is a job for GPUs."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    spec = {"output_dir": str(run_dir / "out"), **tree}
+    (run_dir / "spec.json").write_text(json.dumps(spec), "utf-8")
+    mailbox = Mailbox(run_dir / "notify.sock")
+    port = _free_port()
+    processes: list[Forked | Started] = []
+    attempt = Attempt(run_dir, processes, mailbox)
+    leftovers.note(attempt)
+    ranks = tree["ranks"] if "ranks" in tree else tree["gpus"]
+    fork = tree["device"] == "cpu" and not tree.get("env")
+    modules = forked.DEEPSPEED if tree.get("engine") == "deepspeed" else forked.TORCH
+    arguments = ["-P", str(script), "--run-dir", str(run_dir)]
+    for rank in range(ranks):
+        environment = _environment(rank, ranks, port, run_dir) | tree.get("env", {})
+        with (run_dir / f"rank-{rank}.log").open("wb") as log:
+            processes.append(_start_rank(arguments, environment, log, modules if fork else None))
+    return attempt
+
+
+def _start_rank(
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    log: IO[bytes],
+    modules: Sequence[str] | None,
+) -> Forked | Started:
+    """Forked where there are `modules` that it would import first."""
+    if modules is not None:
+        return forked.start(modules, arguments, cwd=Path.cwd(), env=env, out=log)
+    return Started(
+        [sys.executable, *arguments],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def run(run_dir: Path, tree: Mapping[str, Any], *, expect: int = 0) -> Attempt:
+    """Start an attempt and wait until it ends with the status `expect` on every rank."""
+    attempt = start(run_dir, tree)
+    statuses = attempt.finish()
+    assert statuses == [expect] * tree["ranks"], attempt.log()
+    return attempt
+
+
+def _environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    return {
+        **kept,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "ZEROTOOLS_RUN_DIR": str(run_dir),
+        "ZEROTOOLS_NOTIFY": str(run_dir / "notify.sock"),
+    }
+
+
+def _bound(address: Path) -> socket.socket:
+    address.unlink(missing_ok=True)
+    receiver = _datagram_socket()
+    with _opened(address.parent) as folder:
+        receiver.bind(f"{folder}/{address.name}")
+    return receiver
+
+
+def _datagram_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[str]:
+    # The address of a Unix socket is limited to 107 bytes and test directories can be deep.
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

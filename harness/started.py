@@ -1,0 +1,86 @@
+"""Processes as `subprocess` starts them, which end with the test that started them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from harness import leftovers
+from harness.patience import patient
+
+END_SECONDS = 20.0
+
+
+class Started(subprocess.Popen[Any]):
+    """A process in a session of its own. What waits longer for it than its patience ends it.
+
+    `kept` says that a fixture of a module or a session ends it, and no single test.
+    """
+
+    def __init__(self, command: Sequence[Any], *, kept: bool = False, **options: Any) -> None:
+        super().__init__(command, **{"start_new_session": True, **options})
+        if not kept:
+            leftovers.note(self)
+
+    def __str__(self) -> str:
+        return f"process {self.pid}: {self.args}"
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status. `timeout` grows with the load.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer, and was ended.
+        """
+        try:
+            return super().wait(None if timeout is None else patient(timeout))
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise
+
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self.poll() is None
+
+    def end(self) -> None:
+        """Kill it and everything that it started."""
+        if self.is_running():
+            kill_family(self.pid)
+        super().wait(END_SECONDS)
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
+def run(
+    command: Sequence[Any], *, timeout: float, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """`subprocess.run`, with a `timeout` that grows with the load and ends all that was started."""
+    if options.pop("capture_output", False):
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    said = options.pop("input", None)
+    if said is not None:
+        options["stdin"] = subprocess.PIPE
+    process = Started(command, **options)
+    try:
+        out, err = process.communicate(said, patient(timeout))
+    finally:
+        process.end()
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def kill_family(pid: int) -> None:
+    """SIGKILL to a process and its descendants, also those with sessions of their own."""
+    with suppress(psutil.NoSuchProcess):
+        head = psutil.Process(pid)
+        head.suspend()  # so that it starts no more of them
+        for one in [*head.children(recursive=True), head]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.started import Started
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
+from zerotools.cli.job_views.machine_screen import View, draw
+from zerotools.cli.job_views.process_owners import Owners, Rank, find_ranks
+from zerotools.cli.main import build, run
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
+from zerotools.sensors.source import SnapshotSource
+
+
+def test_the_screen() -> None:
+    busy = fake_gpu(0, used_gib=61.2, processes=[GpuProcess(7, None), GpuProcess(812, 60 << 30)])
+    lost = Gpu(index=2, error="NVML: GPU is lost")
+    snapshot = SnapshotSource(FakeProbe([busy, fake_gpu(1), lost])).read()
+    job = a_view(3, a_job(), state="running", attempts=(an_attempt(),), progress=STEP).to_json()
+    view = View(snapshot, daemon="", jobs=[job], leases={"GPU-fake-0": "job 3 (tiny)"})
+    run_dir = job["attempt"]["run_dir"]
+    owners = Owners(
+        {run_dir: "job 3 (tiny)"},
+        {812: Rank(run_dir, 5 << 30), 813: Rank(run_dir, 1 << 30), 7: Rank("/x/\x1b[2J", 0)},
+    )
+    lines = draw(view, owners, None)
+    assert lines[:7] == [
+        "GPU  name       used GiB  free GiB  of GiB  busy   temp  power  leased to",
+        "  0  Fake H100      61.2      18.8    80.0   0 %  40 °C   70 W  job 3 (tiny)",
+        "     pid 812  60.0 GiB  job 3 (tiny)",
+        "     pid 7  -  a job of another daemon (/x/\\x1b[2J)",
+        "  1  Fake H100       0.5      79.5    80.0   0 %  40 °C   70 W  -",
+        "  2  ?                 -         -       -     -      -      -  -",
+        "     NVML: GPU is lost",
+    ]
+    assert lines[-2:] == [
+        "job           state    ranks   step  host memory",
+        "job 3 (tiny)  running  2 CPU  12/40      6.0 GiB",
+    ]
+    assert all(len(line) <= 40 for line in draw(view, owners, 40))
+
+
+def test_old_gpus_are_shown_as_old() -> None:
+    probe = FakeProbe([fake_gpu(0)], error="NVML did not answer within 2 s", age_seconds=75)
+    view = View(SnapshotSource(probe).read(), daemon="no daemon answers")
+    lines = draw(view, Owners({}, {}), None)
+    assert lines[0] == "GPUs  as of 1 min 15 s ago: NVML did not answer within 2 s"
+    assert lines[-1] == "jobs  no daemon answers"
+
+
+def test_once_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "no.sock"
+    assert run(build(), ["monitor", "--once", "--socket", str(path)]) == 0
+    shown = capsys.readouterr()
+    assert "host memory" in shown.out
+    assert shown.out.endswith(f"jobs  no daemon answers at {path}\n")
+    assert shown.err == ""
+
+
+def test_json_has_the_machine_the_jobs_and_the_leases(
+    zerotools: Command, service: FakeService
+) -> None:
+    service.add(state="running", attempts=(an_attempt(),))
+    service.leases = [{"gpu_uuid": "GPU-fake-0", "job_id": 1, "attempt": 1}]
+    tree = json.loads(zerotools("monitor", "--once", "--json").out)
+    assert tree["snapshot"]["host"]["memory_total_bytes"] > 0
+    assert [job["id"] for job in tree["jobs"]] == [1]
+    assert tree["leases"] == service.leases
+    assert tree["daemon_error"] is None
+
+
+def test_an_interval_must_make_sense(zerotools: Command) -> None:
+    done = zerotools("monitor", "--interval", "0")
+    assert done.status == 2
+    assert "'--interval'" in done.err
+
+
+def test_owners() -> None:
+    nobody = Owners({}, {})
+    assert "python" in nobody.of(os.getpid())
+    assert nobody.of(2**22 + 5) == "not visible from here (another container?)"
+    assert nobody.host_bytes("/run") is None
+
+
+def test_ranks_are_known_by_their_environment(tmp_path: Path) -> None:
+    environment = os.environ | {"ZEROTOOLS_RUN_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with Started(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ranks = find_ranks([psutil.Process(process.pid), psutil.Process()])
+        assert list(ranks) == [process.pid]
+        assert ranks[process.pid].run_dir == str(tmp_path)
+        assert ranks[process.pid].rss_bytes > 1 << 20
+        process.communicate(b"\n")
+    assert find_ranks([psutil.Process()]) == {}
+
+
+def test_what_the_driver_does_not_tell_is_said() -> None:
+    gpu = fake_gpu(0, unmeasured="the driver does not tell its memory (NVML: Not Supported)")
+    snapshot = SnapshotSource(FakeProbe([gpu])).read()
+    lines = draw(View(snapshot, daemon="none"), Owners({}, {}), None)
+    assert lines[2] == "     the driver does not tell its memory (NVML: Not Supported)"
+    assert Snapshot.from_json(snapshot.to_json()).gpus == snapshot.gpus

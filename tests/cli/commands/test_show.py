@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
+from zerotools.cli.commands.show import page
+from zerotools.cli.job_views.compiler_locks import suspects
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+
+def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeService) -> None:
+    first = an_attempt(1, state="ended", ended=1_700_000_180.0, signal=9, cause="out of memory")
+    second = an_attempt(2, peak_gpu_bytes=61 << 30)
+    service.add(
+        state="running",
+        reason=None,
+        attempts=(first, second),
+        progress=STEP | {"grad_norm": 0.8123, "loss_scale": 65536.0, "skipped_steps": 2},
+        latest_checkpoint={"step": 10, "path": "/out/step-00000010"},
+    )
+    done = zerotools("show", "1")
+    assert done.status == 0
+    lines = done.out.splitlines()
+    assert lines[0] == "job 1 (tiny): running"
+    assert "  progress    step 12/40, loss 2.5000" in lines
+    last = "gradient norm 0.812, learning rate 3.0e-04, loss scale 65536, 2 steps skipped"
+    assert f"  last step   {last}" in lines
+    assert any(line.startswith("  speed       ") and "tokens/s" in line for line in lines)
+    assert any(line.startswith("  left        ") for line in lines)
+    assert "  checkpoint  /out/step-00000010" in lines
+    assert any("2 min 00 s" in line and "signal 9" in line for line in lines)
+    assert any("61.0 GiB" in line and "6.0 GiB" in line for line in lines)
+    assert ["env.TOKEN", '"***"'] in [line.split() for line in lines]
+    assert "hunter2" not in done.out
+    assert json.loads(zerotools("show", "1", "--json").out)["id"] == 1
+
+
+def test_show_says_where_predictions_are(service: FakeService, client: DaemonClient) -> None:
+    service.add(state="running", started=1_700_000_000.0)
+    job = client.job(1)
+    assert not any("predictions" in line for line in page(job, 80))
+    job["spec"]["eval"] = {"predict_with_generate": True}
+    assert f"  predictions  {job['output_dir']}/predictions" in page(job, 80)
+    assert not any("predictions  " in line for line in page({**job, "started": None}, 80))
+
+
+def test_show_of_nothing(zerotools: Command) -> None:
+    done = zerotools("show", "3")
+    assert (done.status, done.err) == (2, "error: there is no job 3\n")
+
+
+@pytest.mark.parametrize("word", ["abc", "1.5", "-1"])
+def test_show_of_what_is_not_a_job(zerotools: Command, word: str) -> None:
+    done = zerotools("show", "--", word)
+    hint = "give the number or the name of one that `zerotools queue --all` lists"
+    assert (done.status, done.err) == (
+        2,
+        f"error: no job has the name {word!r}\nhint: {hint}\n",
+    )
+
+
+def test_what_was_set_is_shown_and_the_defaults_where_asked_for(
+    zerotools: Command, service: FakeService
+) -> None:
+    service.add()
+    shown = zerotools("show", "1").out
+    assert "train.steps" in shown
+    assert "train.batch_size" in shown
+    assert "train.betas" not in shown
+    assert "train.betas" in zerotools("show", "1", "--spec").out
+    service.change(1, set_keys=("train.betas", "env.TOKEN"))
+    shown = zerotools("show", "1").out
+    assert ("train.betas" in shown, "env.TOKEN" in shown, "train.steps" in shown) == (
+        *(True, True, False),
+    )
+
+
+def test_at_80_columns_why_attempts_ended_stands_whole_below_them(
+    service: FakeService, client: DaemonClient
+) -> None:
+    cause = "rank 1 exited with 1: " + "a sentence of some length, " * 5
+    service.add(
+        state="failed",
+        attempts=(an_attempt(1, state="ended", ended=1_700_000_180.0, signal=9, cause=cause),),
+        latest_checkpoint={"step": 10, "path": "/o/step-10"},
+    )
+    lines = page(client.job(1), 80)
+    attempts = lines[lines.index("") : lines.index("job file (its defaults: --spec)")]
+    assert max(map(len, attempts)) <= 80
+    assert cause.split()[-1] in "\n".join(lines)
+    assert "  go on       zerotools resume 1" in lines
+
+
+def test_a_job_whose_export_failed_can_go_on(service: FakeService, client: DaemonClient) -> None:
+    newest = {"step": 10, "path": "/o/step-10"}
+    service.add(state="succeeded", reason=None, latest_checkpoint=newest)
+    assert not any(line.startswith("  go on") for line in page(client.job(1), None))
+    service.change(1, reason="the export failed: no room")
+    assert "  go on       zerotools resume 1" in page(client.job(1), None)
+
+
+def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> None:
+    lock = tmp_path / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    os.utime(lock, (1000.0, 1000.0))
+    phase = {"doing": None, "since": None, "last_progress": 0.0, "quiet": True, "last_line": None}
+    job = a_view(1, a_job(), state="running", phase=phase).to_json()
+    own = job | {"spec": {"script": {"launcher": "plain"}}}
+    here = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert list(suspects(own, here, now=1000.0 + 3 * 3600)) == [
+        f"{lock}, 3 h 00 min old: torch waits for it; if nothing compiles, a process that was "
+        "killed left it: remove it"
+    ]
+    assert lock.exists()
+    named = {"TORCH_EXTENSIONS_DIR": str(lock.parents[1])}
+    assert len(list(suspects(own, named, now=9000.0))) == 1
+    assert list(suspects(own, here, now=1030.0)) == [], "somebody may be compiling"
+    moving = own | {"phase": phase | {"quiet": False}}
+    for other in (moving, own | {"phase": None}, job):
+        assert list(suspects(other, here, now=9000.0)) == []

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from zerotools.cli.output import render
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (61.2 * 2**30, "61.2 GiB"),
+        (3 * 2**60, "3072.0 PiB"),
+        (None, "-"),
+    ],
+)
+def test_size(count: float | None, shown: str) -> None:
+    assert render.size(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.4, "0 s"),
+        (59.7, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 05 min"),
+        (4 * 86400 + 3 * 3600, "4 d 03 h"),
+        (-3, "0 s"),
+        (None, "-"),
+    ],
+)
+def test_duration(seconds: float | None, shown: str) -> None:
+    assert render.duration(seconds) == shown
+
+
+def test_clean_shows_what_would_move_the_cursor() -> None:
+    assert render.clean("a\x1b[2Jb\nc\u202ed\ud800") == "a\\x1b[2Jb\\nc\\u202ed\\ud800"
+
+
+def test_table_is_as_wide_as_its_content() -> None:
+    lines = render.table(["id", "name"], [["7", "a\tb"], ["12", "宽"]], right=["id"])
+    assert lines == ["id  name", " 7  a\\tb", "12  宽"]
+
+
+def test_table_shortens_only_the_last_column() -> None:
+    lines = render.table(["id", "why"], [["1", "waits for a GPU that is held"]], columns=20)
+    assert lines == ["id  why", "1   waits for a GPU…"]
+
+
+def test_fields_are_aligned_and_empty_ones_left_out() -> None:
+    assert render.fields([("state", "queued"), ("why", ""), ("id", "3")]) == [
+        "state  queued",
+        "id     3",
+    ]

@@ -1,0 +1,93 @@
+"""A model that cannot train is refused before it is queued, in the words that a rank would use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_LLAMA
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotoolsd.admission import rehearsal
+
+pytestmark = pytest.mark.torch
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "type": ({"model_type": "lama"}, "model_type 'lama' is not one that transformers knows"),
+    "vocabulary": ({"vocab_size": 100}, "the data takes 256 token ids and the model's vocab_size"),
+    "heads": ({"num_attention_heads": 5}, "hidden size"),
+    "misspelt": ({"rms_norm_epz": 1e-5}, "did you mean 'rms_norm_eps'?"),
+}
+
+
+def job(**config: Any) -> dict[str, Any]:
+    return {
+        "device": "cpu",
+        "model": {"config": {**TINY_LLAMA, **config}},
+        "data": {"text": ["/a.txt"], "tokenizer": "bytes", "sequence_length": 32},
+        "train": {"steps": 1, "batch_size": 1},
+    }
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, dict[str, Any]]:
+    """What the child says of each job, asked in one process, which imports torch once."""
+    jobs = {name: job(**changes) for name, (changes, _) in REFUSED.items()}
+    jobs["good"] = job()
+    jobs["foreign"] = job(colour="blue")
+    program = (
+        "import json, sys\n"
+        "from zerotools.core.errors import ZerotoolsError\n"
+        "from zerotools.jobs.jobfile.parse import job_from_dict\n"
+        "from zerotoolsd.trainer.rehearsal import rehearse\n"
+        "for name, tree in json.load(sys.stdin).items():\n"
+        "    try:\n"
+        "        said = {'notes': rehearse(job_from_dict(tree, source='job'))}\n"
+        "    except ZerotoolsError as error:\n"
+        "        said = {'problem': str(error)}\n"
+        "    print(json.dumps([name, said]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(jobs),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(json.loads(line) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_rank_would_refuse_is_refused(name: str, answers: dict[str, Any]) -> None:
+    assert REFUSED[name][1] in answers[name]["problem"]
+
+
+def test_the_whole_reason_is_told(answers: dict[str, Any]) -> None:
+    """transformers' first line is `Class validation error for validator ...:`, the reason below."""
+    assert "32" in answers["heads"]["problem"]
+    assert "5" in answers["heads"]["problem"]
+
+
+def test_a_good_model_is_taken_and_foreign_keys_are_named(answers: dict[str, Any]) -> None:
+    assert answers["good"] == {"notes": []}
+    (note,) = answers["foreign"]["notes"]
+    assert note.startswith("model.config.colour: a llama config has no such key")
+
+
+def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:
+    spec = job_from_dict(job(model_type="lama"), source="job")
+    with pytest.raises(BadRequest, match="model_type 'lama' is not one that transformers knows"):
+        asyncio.run(rehearsal.rehearse(spec, sys.executable, {"PATH": os.environ["PATH"]}))
+    mute = tmp_path / "python"
+    mute.write_text("#!/bin/sh\necho nothing\n")
+    mute.chmod(0o700)
+    with pytest.raises(BadRequest, match=r"could not build the model, and did not say why"):
+        asyncio.run(rehearsal.rehearse(spec, str(mute), {}))

@@ -1,0 +1,145 @@
+"""An engine in the test's own event loop: GPUs that are only told of, ranks that only pretend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.daemon.fake_daemon import check_python, command
+from tests.daemon.waiting import wait_async
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.sensors.fake import FakeProbe
+from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.config import Config, Limits
+from zerotoolsd.dispatcher import Engine
+from zerotoolsd.jobservice import EngineService
+from zerotoolsd.machine import Machine
+from zerotoolsd.queue.lifecycle import Standing
+from zerotoolsd.queue.parking import Touch
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.service import JobView
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.plan import REQUEST
+
+TOKEN = "t" * 32
+CONFIG = replace(Config(), limits=Limits(cpu_ranks=8))
+
+
+@dataclass
+class Running:
+    """An engine that runs, its service, and what its probe sees."""
+
+    engine: Engine
+    service: EngineService
+    probe: FakeProbe
+
+    async def reach(self, job_id: int, *states: str) -> JobView:
+        """The job, once it is in one of these states."""
+
+        async def reached() -> JobView | None:
+            job = await self.service.job(job_id)
+            return job if job.state in states else None
+
+        found = await wait_async(reached, f"job {job_id} to be {' or '.join(states)}")
+        assert found is not None
+        return found
+
+    async def waits(self, job_id: int) -> str:
+        """Why the job waits, once that is said."""
+
+        async def said() -> str | None:
+            return self.engine.waits.get(job_id)
+
+        return str(await wait_async(said, f"job {job_id} to wait"))
+
+    def release(self, job_id: int, attempt: int = 1) -> None:
+        """Let the ranks that wait for it go on."""
+        (self.service.run_dir(job_id, attempt) / "release").touch()
+
+
+@asynccontextmanager
+async def running(
+    state: Path,
+    probe: FakeProbe | None = None,
+    config: Config | None = None,
+    *,
+    leave: bool = False,
+    touch: Touch = lambda job_id, doing: None,
+) -> AsyncIterator[Running]:
+    """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
+    state.mkdir(exist_ok=True)
+    probe = probe or FakeProbe(error="no NVML")
+    store = Store(state)
+    machine = Machine(SnapshotSource(probe))
+    engine = Engine(
+        state_dir=state,
+        store=store,
+        config=config or CONFIG,
+        machine=machine,
+        command=command,
+        touch=touch,
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(engine.run(stop))
+    try:
+        yield Running(engine, EngineService(engine, check_python=check_python), probe)
+    finally:
+        stop.set()
+        await task
+        if not leave:
+            _end_attempts(store)
+        store.close()
+        machine.close()
+
+
+def _end_attempts(store: Store) -> None:
+    for job in store.jobs():
+        for attempt in store.attempts(job.id):
+            if not Path(attempt.run_dir).exists():
+                continue
+            request: Mapping[str, object] = {"reason": "the test is over", "grace_seconds": 0}
+            write_json(Path(attempt.run_dir) / REQUEST, request)
+
+
+def leave_attempt(
+    state: Path,
+    spec: JobSpec,
+    *,
+    attempt_state: str = "running",
+    gpu_uuids: tuple[str, ...] = (),
+    token: str = TOKEN,
+) -> Path:
+    """The next job of an earlier daemon, with an attempt in this state; its empty run directory."""
+    state.mkdir(exist_ok=True)
+    store = Store(state)
+    job, _ = store.submit(
+        uid=0,
+        name=spec.name,
+        spec=spec,
+        output_dir=None,
+        default_output=state / "jobs",
+        idempotency_key=None,
+        now=1.0,
+    )
+    run = state / "jobs" / str(job.id) / "attempt-1"
+    run.mkdir(parents=True)
+    attempt = AttemptRow(
+        job_id=job.id,
+        number=1,
+        token=token,
+        state=attempt_state,
+        run_dir=str(run),
+        gpu_uuids=gpu_uuids,
+        resumed_from=None,
+        started=1.0,
+        ended=None,
+        result=None,
+    )
+    with store.change(job, Standing(state=attempt_state), "admit", now=1.0, attempt=1) as change:
+        change.add_attempt(attempt)
+    store.close()
+    return run

@@ -1,0 +1,159 @@
+"""The lifecycle: every state with every event, and the budget of restarts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerotools.jobs import states
+from zerotoolsd.queue.lifecycle import (
+    OUTCOMES,
+    Admit,
+    Cancel,
+    Ended,
+    Event,
+    NotAllowed,
+    Retry,
+    RetryPolicy,
+    Standing,
+    Started,
+    advance,
+    name_of,
+)
+
+POLICY = RetryPolicy(first_seconds=1, factor=4, most_seconds=10)
+
+
+def ended(
+    outcome: str, *, saved: int = 0, restarts: int = 3, time_limit: str | None = None
+) -> Ended:
+    return Ended(
+        outcome=outcome,
+        cause=f"it {outcome}",
+        saved_step=saved,
+        max_restarts=restarts,
+        time_limit=time_limit,
+    )
+
+
+EVERY: tuple[Event, ...] = (
+    Admit(),
+    Started(),
+    Cancel(who="uid 1"),
+    Retry(),
+    *(ended(outcome) for outcome in OUTCOMES),
+    *(ended(outcome, restarts=0) for outcome in OUTCOMES),
+    *(ended(outcome, time_limit="2 h") for outcome in OUTCOMES),
+)
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(states.STATES, EVERY)))
+def test_every_state_takes_exactly_the_events_of_the_table(state: str, event: Event) -> None:
+    job = Standing(state=state)
+    expected = states.TRANSITIONS.get((state, name_of(job, event)))
+    if expected is None:
+        with pytest.raises(NotAllowed, match=state):
+            advance(job, event, now=0, policy=POLICY)
+    else:
+        assert advance(job, event, now=0, policy=POLICY).state == expected
+
+
+@pytest.mark.parametrize(
+    ("outcome", "running", "stopping"),
+    [
+        ("finished", "succeeded", "succeeded"),
+        ("stopped", "queued", "cancelled"),
+        ("bad_job", "failed", "cancelled"),
+        ("bad_checkpoint", "failed", "cancelled"),
+        ("not_started", "failed", "cancelled"),
+        ("crashed", "waiting_retry", "cancelled"),
+        ("killed", "waiting_retry", "cancelled"),
+        ("lost", "waiting_retry", "cancelled"),
+    ],
+)
+def test_where_each_outcome_leads(outcome: str, running: str, stopping: str) -> None:
+    for state, expected in (("running", running), ("stopping", stopping)):
+        after = advance(Standing(state=state), ended(outcome), now=0, policy=POLICY)
+        assert after.state == expected
+
+
+@pytest.mark.parametrize(
+    ("outcome", "running", "stopping"),
+    [
+        ("finished", "succeeded", "succeeded"),
+        ("stopped", "stopped", "cancelled"),
+        ("bad_job", "failed", "cancelled"),
+        ("crashed", "stopped", "cancelled"),
+        ("killed", "stopped", "cancelled"),
+    ],
+)
+def test_where_the_time_limit_leads(outcome: str, running: str, stopping: str) -> None:
+    for state, expected in (("running", running), ("stopping", stopping)):
+        event = ended(outcome, time_limit="2 h")
+        after = advance(Standing(state=state), event, now=0, policy=POLICY)
+        assert after.state == expected
+        if expected == "stopped":
+            assert after.reason == f"its time limit of 2 h is over; it {outcome}"
+
+
+def crash(job: Standing, *, saved: int = 0, restarts: int = 3) -> Standing:
+    event = ended("crashed", saved=saved, restarts=restarts)
+    return advance(job, event, now=100, policy=POLICY)
+
+
+def again(job: Standing) -> Standing:
+    for event in (Retry(), Admit(), Started()):
+        job = advance(job, event, now=100, policy=POLICY)
+    return job
+
+
+def test_a_crash_waits_longer_each_time_and_then_fails() -> None:
+    job = Standing(state="running")
+    waits = []
+    for _ in range(3):
+        job = crash(job)
+        assert job.state == "waiting_retry"
+        assert job.eligible_at is not None
+        waits.append(job.eligible_at - 100)
+        job = again(job)
+    assert waits == [1, 4, 10]
+    job = crash(job)
+    assert job.state == "failed"
+    assert job.reason == "it crashed; no restart left of 3"
+
+
+def test_the_reason_of_a_wait_says_which_restart_and_when() -> None:
+    assert crash(Standing(state="running")).reason == "it crashed; restart 1 of 3 in 1 s"
+
+
+def test_progress_gives_the_restarts_back() -> None:
+    job = Standing(state="running")
+    for step in (5, 9, 12, 13, 20):
+        job = crash(job, saved=step, restarts=1)
+        assert (job.state, job.restarts_used, job.best_step) == ("waiting_retry", 1, step)
+        job = again(job)
+    assert crash(job, saved=20, restarts=1).state == "failed"
+
+
+def test_a_cancelled_job_says_by_whom_and_how_it_ended() -> None:
+    job = advance(Standing(state="running"), Cancel(who="uid 7"), now=0, policy=POLICY)
+    job = advance(job, ended("stopped"), now=0, policy=POLICY)
+    assert (job.state, job.reason) == ("cancelled", "cancelled by uid 7; it stopped")
+
+
+@given(st.lists(st.sampled_from(EVERY), max_size=30))
+def test_no_sequence_of_events_leaves_the_table(events: list[Event]) -> None:
+    job = Standing()
+    for event in events:
+        before = job
+        try:
+            job = advance(job, event, now=0, policy=POLICY)
+        except NotAllowed:
+            continue
+        assert job.state in states.STATES
+        assert before.state not in states.TERMINAL
+        assert (job.eligible_at is not None) == (job.state == "waiting_retry")
+        assert job.best_step >= before.best_step

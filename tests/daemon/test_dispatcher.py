@@ -1,0 +1,198 @@
+"""The engine with GPUs: leases, waiting, losing sight of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import TOKEN, leave_attempt, running
+from tests.daemon.waiting import wait_async
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotoolsd.config import Config, Limits
+from zerotoolsd.service import Conflict
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.procfs import boot_id, read_process
+
+
+def gpu_job(fake: str, gpus: int | list[int | str] = 1) -> JobSpec:
+    return make_job(fake, device="cuda", gpus=gpus, ranks=None)
+
+
+def gpus(count: int) -> FakeProbe:
+    return FakeProbe([fake_gpu(index, used_gib=0) for index in range(count)])
+
+
+def test_a_gpu_job_leases_its_gpus_and_the_next_one_waits_for_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", gpus(2)) as it:
+            one, _ = await it.service.submit(gpu_job("release", 2), uid=0, idempotency_key=None)
+            await it.reach(one.id, "running")
+            two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
+            assert await it.waits(two.id) == (
+                "needs 1 GPU: 0 of 2 free: GPU 0 is held by job 1; GPU 1 is held by job 1"
+            )
+            leases = (await it.service.machine())["leases"]
+            assert [lease["gpu_uuid"] for lease in leases] == ["GPU-fake-0", "GPU-fake-1"]
+            it.release(one.id)
+            assert (await it.reach(two.id, "succeeded")).attempts[0].gpu_uuids == ("GPU-fake-0",)
+            assert (await it.service.machine())["leases"] == []
+
+    asyncio.run(story())
+
+
+def test_the_ranks_see_the_uuids_of_their_gpus(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", gpus(3)) as it:
+            job, _ = await it.service.submit(gpu_job("env", [2]), uid=0, idempotency_key=None)
+            await it.reach(job.id, "succeeded")
+            log = it.service.run_dir(job.id, 1) / "rank-0.log"
+            env = json.loads(log.read_text())
+            assert env["CUDA_VISIBLE_DEVICES"] == "GPU-fake-2"
+            assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+            assert env["HF_HUB_OFFLINE"] == "1"
+            assert "ZEROTOOLS_TOKEN" in env
+            assert "PYTHONPATH" not in env
+
+    asyncio.run(story())
+
+
+def test_p7_losing_nvml_stops_new_gpu_jobs_and_no_running_one(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", gpus(2)) as it:
+            one, _ = await it.service.submit(gpu_job("release"), uid=0, idempotency_key=None)
+            await it.reach(one.id, "running")
+            it.probe.error = "NVML does not answer"
+            await it.engine.machine.snapshot(most_age_seconds=0)
+            two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
+            assert (await it.waits(two.id)).endswith("NVML does not answer")
+            cpu, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
+            await it.reach(cpu.id, "succeeded")
+            assert (await it.service.job(one.id)).state == "running"
+            it.release(one.id)
+            await it.reach(one.id, "succeeded")
+            it.probe.error = None
+            await it.reach(two.id, "succeeded")
+
+    asyncio.run(story())
+
+
+def test_leases_outlive_the_engine(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state", gpus(1), leave=True) as it:
+            job, _ = await it.service.submit(gpu_job("release"), uid=0, idempotency_key=None)
+            await it.reach(job.id, "running")
+
+    async def next_story() -> None:
+        async with running(tmp_path / "state", gpus(1)) as it:
+            assert [lease.job_id for lease in it.engine.store.leases()] == [1]
+            two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
+            assert "GPU 0 is held by job 1" in await it.waits(two.id)
+
+    asyncio.run(story())
+    asyncio.run(next_story())
+
+
+def leave_ended_attempt(state: Path, record: dict[str, Any]) -> None:
+    """A running job of an earlier daemon, whose supervisor has written `record` since."""
+    run = leave_attempt(state, gpu_job(""), gpu_uuids=("GPU-fake-0",))
+    write_json(run / "exit.json", {"token": TOKEN, **record})
+
+
+def test_p5_a_process_that_cannot_be_ended_fences_its_gpu(tmp_path: Path) -> None:
+    async def story() -> None:
+        stuck = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
+        identity = read_process(stuck.pid)
+        assert identity is not None
+        unkillable = [{"pid": stuck.pid, "start_ticks": identity.start_ticks, "boot_id": boot_id()}]
+        record = {"outcome": "bad_job", "cause": "it broke", "unkillable": unkillable}
+        leave_ended_attempt(tmp_path / "state", record)
+        async with running(tmp_path / "state", gpus(1)) as it:
+            await it.reach(1, "failed")
+            two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
+            assert f"GPU 0 is held by pid {stuck.pid}" in await it.waits(two.id)
+            stuck.kill()
+            await stuck.wait()
+            await it.reach(two.id, "succeeded")
+
+    asyncio.run(story())
+
+
+def test_a_process_of_an_earlier_boot_holds_no_gpu(tmp_path: Path) -> None:
+    me = read_process(os.getpid())
+    assert me is not None
+    unkillable = [{"pid": me.pid, "start_ticks": me.start_ticks, "boot_id": "another"}]
+    record = {"outcome": "bad_job", "cause": "it broke", "unkillable": unkillable}
+    leave_ended_attempt(tmp_path / "state", record)
+
+    async def story() -> None:
+        async with running(tmp_path / "state", gpus(1)) as it:
+            two, _ = await it.service.submit(gpu_job("exit=0"), uid=0, idempotency_key=None)
+            await it.reach(two.id, "succeeded")
+
+    asyncio.run(story())
+
+
+def test_cpu_jobs_wait_for_ranks_and_take_their_turn(tmp_path: Path) -> None:
+    config = replace(Config(), limits=Limits(cpu_ranks=2))
+
+    async def story() -> None:
+        async with running(tmp_path / "state", config=config) as it:
+            one, _ = await it.service.submit(make_job("release"), uid=0, idempotency_key=None)
+            two, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
+            assert await it.waits(two.id) == (
+                "needs 2 CPU ranks: 2 of limits.cpu_ranks = 2 are in use"
+            )
+            assert (await it.service.job(two.id)).reason == await it.waits(two.id)
+            await it.reach(one.id, "running")
+            it.release(one.id)
+            assert (await it.reach(two.id, "succeeded")).reason is None
+
+    asyncio.run(story())
+
+
+def test_the_feed_wakes_up_when_something_happens(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+            waiting = asyncio.create_task(it.service.events(0, 20))
+            await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
+            assert (await waiting)[0].kind == "submit"
+            assert await it.service.events(10**30, 0) == []
+
+            async def over() -> bool:
+                return len(await it.service.events(0, 0)) == 4
+
+            await wait_async(over, "the job to be over")
+            kinds = [event.kind for event in await it.service.events(0, 0)]
+            assert kinds == ["submit", "admit", "started", "finished"]
+
+    asyncio.run(story())
+
+
+def test_an_export_that_fails_is_told_and_the_job_has_succeeded(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    async def story() -> None:
+        async with running(tmp_path / "state") as it:
+            wanted = {"export_on_finish": "bf16"}
+            job = make_job("steps=3 exit=0", checkpoint=wanted, output_dir=str(out))
+            one, _ = await it.service.submit(job, uid=0, idempotency_key=None)
+            ended = await it.reach(one.id, "succeeded")
+            assert ended.reason == (
+                "all its steps are done and saved; the export failed: "
+                f"{out} holds no checkpoint to export"
+            )
+            await it.service.resume(one.id, uid=0)
+            done, _ = await it.service.submit(make_job("exit=0"), uid=0, idempotency_key=None)
+            await it.reach(done.id, "succeeded")
+            with pytest.raises(Conflict, match="has succeeded: all its steps are done; to train"):
+                await it.service.resume(done.id, uid=0)
+
+    asyncio.run(story())

@@ -1,0 +1,141 @@
+"""Saving beside training: the same bytes as at a standstill, and a run that goes on from them."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_GPT2, job, start
+from tests.daemon.trainer.kills import killable, survive
+from tests.daemon.trainer.several import Runs, run_all
+from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs.manifest import read_manifest
+
+pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "seven layouts, each three times")]
+FAULTY = Path(__file__).parents[1] / "rank_faulty.py"
+CASES: dict[str, dict[str, Any]] = {
+    **{f"stage-{stage}": {"zero": {"stage": stage}} for stage in (0, 1, 2, 3)},
+    "offload": {"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}},
+    "replicated-shards": {"zero": {"stage": 2, "shard_size": 1}},
+    "adafactor": {"train": {"optimizer": "adafactor"}},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
+    """Two ranks; GPT-2 drops out, so each rank's random numbers must be those of the step too."""
+    directory = tmp_path_factory.mktemp("async")
+    jobs = {}
+    for case, changes in CASES.items():
+        tree = {"model": {"config": TINY_GPT2}, **changes}
+        beside = {"every": 1, "asynchronous": True}
+        jobs[f"sync-{case}"] = {**tree, "checkpoint": {"every": 1}}
+        jobs[f"async-{case}"] = {**tree, "checkpoint": beside}
+        source = directory / "out" / f"async-{case}" / "out" / layout.directory_name(2)
+        jobs[f"resumed-{case}"] = {**tree, "checkpoint": beside, "resume_from": str(source)}
+    held_out = {"fraction": 0.1, "every": 1}
+    by_eval = {"every": 1, "keep_last": 1, "best": "eval_loss"}
+    jobs["evaluated"] = {"checkpoint": by_eval, "eval": held_out, "train": {"learning_rate": 0.3}}
+    kept = {"every": 1, "keep_last": 1, "keep_every": 2, "best": "loss", "asynchronous": True}
+    jobs["kept"] = {"checkpoint": kept, "train": {"steps": 5}}
+    spoilt = {"learning_rate": 1e37, "stop_after_nan": 3, "steps": 9}
+    jobs["patient"] = {"train": spoilt, "checkpoint": {"every": 1, "asynchronous": True}}
+    # The first update overflows fp32 itself.
+    hopeless = {"learning_rate": 1e39, "stop_after_nan": 3, "steps": 9}
+    jobs["spoilt"] = {"train": hopeless, "checkpoint": {"every": 1, "asynchronous": True}}
+    return run_all(directory, text, 2, jobs)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_checkpoints_are_those_of_a_run_that_waits(runs: Runs, case: str) -> None:
+    assert runs.losses(f"async-{case}") == runs.losses(f"sync-{case}")
+    for step in (1, 2, 3, 4):
+        waited = read_manifest(runs.checkpoint(f"sync-{case}", step))
+        beside = read_manifest(runs.checkpoint(f"async-{case}", step))
+        # `.metadata` is a pickle of random ids, too.
+        different = [name for name in waited if waited[name] != beside.get(name)]
+        assert waited.keys() == beside.keys()
+        assert set(different) <= {"dcp/.metadata"}
+    assert runs.ended(f"async-{case}") == runs.ended(f"sync-{case}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_goes_on_from_one_bit_for_bit(runs: Runs, case: str) -> None:
+    assert runs.losses(f"resumed-{case}") == runs.losses(f"sync-{case}")[2:]
+    assert runs.ended(f"resumed-{case}") == runs.ended(f"sync-{case}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_writes_its_part(runs: Runs, case: str) -> None:
+    shards = runs.checkpoint(f"async-{case}", 4) / layout.DCP
+    sizes = [path.stat().st_size for path in shards.glob("*.distcp")]
+    assert len(sizes) == 2
+    assert max(sizes) < 1.2 * min(sizes)
+
+
+def test_old_ones_go_but_for_every_second_and_the_best(runs: Runs) -> None:
+    output_dir = runs.directory / "kept" / "out"
+    losses = runs.losses("kept")
+    best = 1 + losses.index(min(losses))
+    steps = {layout.step_of(path.name) for path in layout.listing(output_dir)}
+    assert steps == {2, 4, 5, best}
+    assert (output_dir / layout.BEST).read_text() == f"{layout.directory_name(best)}\n"
+    record = layout.read_record(runs.checkpoint("kept", best))
+    assert record.measured == {"loss": losses[best - 1]}
+
+
+def test_the_best_by_evaluation_is_the_one_that_evaluated_best(runs: Runs) -> None:
+    output_dir = runs.directory / "evaluated" / "out"
+    best = layout.hinted(output_dir, layout.BEST)
+    assert best is not None
+    records = [layout.read_record(path) for path in layout.listing(output_dir)]
+    smallest = min(records, key=lambda record: record.measured["eval_loss"])
+    assert layout.step_of(best.name) == smallest.step
+
+
+def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Runs) -> None:
+    report = runs.report["patient"]
+    assert [outcome["is_skipped"] for outcome in report["outcomes"]] == [False, True, True]
+    assert not any(math.isfinite(outcome["grad_norm"]) for outcome in report["outcomes"][1:])
+    assert re.match(r"2 skipped in a row, and the .* of step 4 is (nan|inf): ", report["error"])
+    record = layout.check(runs.checkpoint("patient", 3))
+    assert record.skipped_steps == 2
+    assert layout.choose(runs.directory / "patient" / "out").path == runs.checkpoint("patient", 3)
+
+
+def test_weights_that_are_not_finite_are_not_saved(runs: Runs) -> None:
+    assert "has values that are not finite, and is not saved" in runs.report["spoilt"]["error"]
+    assert list((runs.directory / "spoilt" / "out").iterdir()) == []
+
+
+def test_a_sigkill_at_any_moment_costs_the_steps_since_the_last_checkpoint(
+    tmp_path: Path, text: Path
+) -> None:
+    attempts = survive(tmp_path, killable(text, ranks=2, stage=3, steps=24), kills=2, seed=3)
+    assert len(attempts) >= 2
+
+
+def test_what_fails_beside_training_is_told_and_a_stop_waits_for_what_does_not(
+    tmp_path: Path, text: Path
+) -> None:
+    (tmp_path / "fault").write_text("full disk")
+    tree = job(
+        text,
+        ranks=2,
+        train={"steps": 100_000},
+        checkpoint={"every": 2, "asynchronous": True, "keep_last": 1},
+    )
+    attempt = start(tmp_path, tree, script=FAULTY)
+    attempt.mailbox.wait_for("save_failed")
+    attempt.processes[1].terminate()
+    assert attempt.finish() == [75, 75], attempt.log()
+    assert [event["step"] for event in attempt.events("save_failed")] == [2]
+    assert "No space left on device" in attempt.events("save_failed")[0]["why"]
+    steps = [event["step"] for event in attempt.events("checkpoint")]
+    assert steps[-1] == max(attempt.losses())
+    assert steps == sorted(set(steps))
+    [newest] = layout.listing(tmp_path / "out")
+    assert layout.check(newest).step == steps[-1]
+    assert attempt.datagrams[-1]["phase"] == "stopped"

@@ -1,0 +1,48 @@
+from dataclasses import replace
+
+import pytest
+
+from zerotools.jobs.tables.spec import TrainSpec
+from zerotoolsd.trainer.engine.schedule import decay_steps, learning_rate
+
+COSINE = TrainSpec(steps=11, batch_size=1, learning_rate=1.0, min_learning_rate=0.1, warmup_steps=2)
+
+
+def test_warm_up_is_linear_and_reaches_the_peak_when_it_ends() -> None:
+    assert [learning_rate(COSINE, step) for step in range(3)] == [0.5, 1.0, 1.0]
+
+
+def test_cosine_is_halfway_in_the_middle_and_lowest_at_the_last_step() -> None:
+    assert learning_rate(COSINE, 6) == pytest.approx(0.55)
+    assert learning_rate(COSINE, 10) == pytest.approx(0.1)
+
+
+def test_the_rate_stays_at_the_lowest_beyond_the_last_step() -> None:
+    assert learning_rate(COSINE, 50) == pytest.approx(0.1)
+
+
+def test_constant_keeps_the_peak() -> None:
+    constant = replace(COSINE, schedule="constant")
+    assert {learning_rate(constant, step) for step in range(2, 11)} == {1.0}
+
+
+def test_linear_falls_by_as_much_each_step() -> None:
+    linear = replace(COSINE, schedule="linear")
+    rates = [learning_rate(linear, step) for step in range(1, 12)]
+    assert rates == pytest.approx([1, 1, *(1 - 0.9 * n / 8 for n in range(1, 9)), 0.1])
+
+
+def test_wsd_stays_and_then_falls() -> None:
+    wsd = replace(COSINE, schedule="wsd", decay_steps=3)
+    rates = [learning_rate(wsd, step) for step in range(12)]
+    assert rates == pytest.approx([0.5, *[1] * 7, 0.7, 0.4, 0.1, 0.1])
+
+
+@pytest.mark.parametrize(("steps", "warmup", "decay"), [(100, 5, 10), (9, 2, 1), (4, 4, 1)])
+def test_wsd_falls_in_the_last_tenth(steps: int, warmup: int, decay: int) -> None:
+    wsd = replace(COSINE, schedule="wsd", steps=steps, warmup_steps=warmup)
+    assert decay_steps(wsd) == decay
+
+
+def test_one_step_without_warm_up_has_the_peak() -> None:
+    assert learning_rate(replace(COSINE, steps=1, warmup_steps=0), 0) == 1.0

@@ -1,0 +1,81 @@
+"""A rank that builds a model of which half is frozen, at every stage and with its state in every
+place: run by `launching.start`. It fails unless the trained half alone moves and has state.
+"""
+
+import argparse
+import itertools
+import runpy
+import time
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[4]
+entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
+entry["make_importable"]()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
+
+from zerotools.jobs.tables.spec import JobSpec  # noqa: E402
+from zerotoolsd.trainer.engine_torch.building import build  # noqa: E402
+from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
+from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
+from zerotoolsd.trainer.rank.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
+from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
+
+
+def whole(live: Live) -> dict[str, torch.Tensor]:
+    """The exact value of every parameter."""
+    return {
+        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+        for name, tensor in live.parameters.items()
+    }
+
+
+def check(spec: JobSpec, group: Group) -> None:
+    """One step of one layout."""
+    blueprint = draw(read_config(spec.model))
+    frozen = {name for name, _ in blueprint.model.named_parameters() if "mlp" in name}
+    for name, parameter in blueprint.model.named_parameters():
+        parameter.requires_grad = name not in frozen
+    reporter = Reporter(group.rank, Notifier(None, group.rank.number), steps=1)
+    live = build(spec, blueprint, group, reporter, resumes=False)
+    before = whole(live)
+    ids = torch.arange(24).view(2, 12) + group.rank.number
+    live.model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    live.optimizer.step(0.1, norm=live.optimizer.norm(), largest=1.0)
+    after = whole(live)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == set(before) - frozen, (spec.zero, spec.offload, moved ^ (set(before) - frozen))
+    assert not [name for name in live.optimizer.state() if name.rsplit(".", 1)[0] in frozen]
+    for name, weight in live.model.named_parameters():
+        copied = weight.full_tensor()
+        assert torch.equal(copied, after[name].to(copied.dtype)), (spec.zero, spec.offload, name)
+
+
+def main() -> None:
+    """Every stage, on the device and on the host, in both precisions."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", type=Path, required=True)
+    spec = read_spec(parser.parse_args().run_dir)
+    group = join(rank_from(), spec.device)
+    started = time.monotonic()
+    for stage, place, precision in itertools.product(range(4), ("none", "cpu"), ("fp32", "bf16")):
+        check(
+            replace(
+                spec,
+                zero=replace(spec.zero, stage=stage),
+                offload=replace(spec.offload, optimizer=place),
+                train=replace(spec.train, precision=precision),
+            ),
+            group,
+        )
+    print(f"{time.monotonic() - started:.1f} s", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Groups of ranks that share a copy, Adafactor over ranks, and what a rank holds when it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_LLAMA
+from tests.daemon.trainer.several import Runs, run_all
+from zerotools import formats
+from zerotools.runs import checkpoint_dirs as layout
+
+pytestmark = [pytest.mark.torch, pytest.mark.dear(70, "four numbers of ranks, and torch compiles")]
+STAGES = (0, 1, 2, 3)
+TOLERANCE = 2e-6
+KEPT = ("weights", "masters")
+EXTREMES = ("begin-0-none", "begin-3-none", "begin-3-cpu", "begin-params")
+DEEP = {**TINY_LLAMA, "num_hidden_layers": 4, "vocab_size": 256, "hidden_size": 48}
+
+
+def adafactor(stage: int, **changes: Any) -> dict[str, Any]:
+    train = {"steps": 3, "optimizer": "adafactor", "learning_rate": 0.05}
+    return {"train": train, "zero": {"stage": stage}, **changes}
+
+
+def grouped(stage: int, size: int | None, **changes: Any) -> dict[str, Any]:
+    """Ranks in groups of `size`."""
+    zero = {"stage": stage} if size is None else {"stage": stage, "shard_size": size}
+    return {"train": {"steps": 3}, "zero": zero, "checkpoint": {"every": 2}, **changes}
+
+
+def compiled(runs: Path) -> dict[str, dict[str, Any]]:
+    """One block compiled, and not; and a run that goes on from it."""
+    model = {"config": {**TINY_LLAMA, "num_hidden_layers": 1}}
+    source = runs / "compiled" / "out" / layout.directory_name(2)
+    return {
+        "plain": grouped(3, None, model=model),
+        "compiled": grouped(3, None, model=model, train={"steps": 3, "compile": True}),
+        "from-compiled": grouped(3, None, model=model, resume_from=str(source)),
+    }
+
+
+def beginning(stage: int, place: str, precision: str) -> dict[str, Any]:
+    """One step of a deeper model."""
+    return {
+        "model": {"config": DEEP},
+        "train": {"steps": 1, "precision": precision},
+        "zero": {"stage": stage},
+        "offload": {"optimizer": place},
+    }
+
+
+def beginnings() -> dict[str, dict[str, Any]]:
+    jobs = {
+        f"begin-{stage}-{place}": beginning(stage, place, "bf16" if place == "cpu" else "fp32")
+        for stage in STAGES
+        for place in ("none", "cpu")
+    }
+    jobs["begin-params"] = {**beginning(3, "none", "bf16"), "offload": {"params": "cpu"}}
+    return jobs
+
+
+def by_adafactor(runs: Path) -> dict[str, dict[str, Any]]:
+    jobs: dict[str, dict[str, Any]] = {}
+    for stage in STAGES:
+        name = f"ada-{stage}"
+        source = runs / name / "out" / layout.directory_name(2)
+        jobs[name] = adafactor(stage, checkpoint={"every": 2})
+        jobs[f"resumed-{name}"] = adafactor(stage, resume_from=str(source))
+    jobs["ada-host"] = adafactor(2, offload={"optimizer": "cpu"})
+    return jobs
+
+
+def moved(source: Runs) -> dict[str, dict[str, Any]]:
+    """Runs that go on from Adafactor's second step, each at another stage."""
+    return {
+        f"moved-{stage}": adafactor(
+            STAGES[stage - 1], resume_from=str(source.checkpoint(f"ada-{stage}", 2))
+        )
+        for stage in STAGES
+    }
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
+    directory = tmp_path_factory.mktemp("layouts") / "4"
+    source = directory / "out" / "3-by-2" / "out" / layout.directory_name(2)
+    jobs = {
+        "3": grouped(3, None),
+        "3-by-2": grouped(3, 2),
+        "resumed-3-by-2": grouped(3, 2, resume_from=str(source)),
+        "2-by-2": grouped(2, 2),
+        "host-by-2": grouped(3, 2, offload={"optimizer": "cpu"}),
+    }
+    return run_all(directory, text, 4, jobs)
+
+
+@pytest.fixture(scope="module")
+def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -> dict[int, Runs]:
+    """Adafactor on 2 ranks, on 3 that also go on from the 2, and on 1 that goes on from the 3."""
+    root = tmp_path_factory.mktemp("layouts")
+    found: dict[int, Runs] = {}
+    source: Runs | None = None
+    for ranks in (2, 3, 1):
+        directory = root / str(ranks)
+        begun = beginnings() if ranks == 2 else {name: beginnings()[name] for name in EXTREMES}
+        jobs = by_adafactor(directory / "out") | begun | (moved(source) if source else {})
+        if ranks == 2:
+            path = four.checkpoint("host-by-2", 2)
+            jobs["from-groups"] = grouped(1, None, resume_from=str(path))
+        if ranks == 1:  # each rank would compile the same, on the same cores
+            jobs |= compiled(directory / "out")
+        source = found[ranks] = run_all(directory, text, ranks, jobs)
+    return found
+
+
+def test_compiled_blocks_train_alike_and_keep_their_names(by_ranks: dict[int, Runs]) -> None:
+    runs = by_ranks[1]
+    assert runs.losses("compiled") == pytest.approx(runs.losses("plain"), rel=TOLERANCE)
+    kept = [formats.read(runs.checkpoint(name, 2)).tensors.keys() for name in ("compiled", "plain")]
+    assert kept[0] == kept[1]
+    assert runs.report["from-compiled"]["begun"] != runs.report["plain"]["begun"]
+    assert runs.losses("from-compiled") == pytest.approx(runs.losses("plain")[2:], rel=TOLERANCE)
+
+
+def test_groups_of_ranks_train_as_all_of_them(four: Runs) -> None:
+    wanted = pytest.approx(four.losses("3"), rel=TOLERANCE)
+    for name in ("3-by-2", "2-by-2", "host-by-2"):
+        assert four.losses(name) == wanted
+    assert four.ended("3-by-2") == four.ended("2-by-2") == four.ended("host-by-2")
+    assert four.losses("resumed-3-by-2") == four.losses("3-by-2")[2:]
+    assert four.ended("resumed-3-by-2") == four.ended("3-by-2")
+
+
+def test_a_rank_keeps_its_part_of_a_group(four: Runs) -> None:
+    for narrow, wide in zip(
+        four.report["3"]["start"]["live"], four.report["3-by-2"]["start"]["live"], strict=True
+    ):
+        assert wide["device weights"] == 2 * narrow["device weights"]
+        assert wide["device moments"] == 2 * narrow["device moments"]
+
+
+def test_a_checkpoint_of_groups_holds_each_tensor_once(four: Runs) -> None:
+    sizes = {
+        name: sum(file.stat().st_size for file in path.rglob("*.distcp"))
+        for name in ("3", "3-by-2", "host-by-2")
+        for path in [four.checkpoint(name, 2)]
+    }
+    assert sizes["3-by-2"] < 1.1 * sizes["3"]
+    assert sizes["host-by-2"] < 1.1 * sizes["3"]
+    record = layout.check(four.checkpoint("3-by-2", 2))
+    assert all(name.endswith(".step") for name in record.replicated)
+    formats.read(four.checkpoint("3-by-2", 2))
+
+
+def test_groups_resume_as_other_stages_and_ranks(four: Runs, by_ranks: dict[int, Runs]) -> None:
+    begun = four.report["resumed-3-by-2"]["begun"]
+    assert by_ranks[2].report["from-groups"]["begun"] == begun
+    wanted = pytest.approx(four.losses("3")[2:], rel=TOLERANCE)
+    assert by_ranks[2].losses("from-groups") == wanted
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_adafactor_is_the_same_at_every_stage_and_number_of_ranks(
+    by_ranks: dict[int, Runs], ranks: int
+) -> None:
+    runs, wanted = by_ranks[ranks], by_ranks[1].losses("ada-0")
+    assert wanted[2] < wanted[0] - 0.1
+    for name in [*(f"ada-{stage}" for stage in STAGES), "ada-host"]:
+        assert runs.losses(name) == pytest.approx(wanted, rel=TOLERANCE)
+    assert runs.ended("ada-host") == runs.ended("ada-2")
+    for stage in STAGES:
+        assert runs.ended(f"resumed-ada-{stage}") == runs.ended(f"ada-{stage}")
+
+
+@pytest.mark.parametrize(("source", "ranks"), [(2, 3), (3, 1)])
+def test_adafactor_arrives_whole_at_another_stage_and_number_of_ranks(
+    by_ranks: dict[int, Runs], source: int, ranks: int
+) -> None:
+    before, after = by_ranks[source], by_ranks[ranks]
+    for stage in STAGES:
+        begun = before.report[f"resumed-ada-{stage}"]["begun"]
+        assert after.report[f"moved-{stage}"]["begun"] == begun
+        wanted = pytest.approx(before.losses(f"ada-{stage}")[2:], rel=TOLERANCE)
+        assert after.losses(f"moved-{stage}") == wanted
+
+
+def test_initial_weights_know_neither_stage_nor_place_nor_ranks(by_ranks: dict[int, Runs]) -> None:
+    begun = {
+        runs.report[name]["begun"]
+        for ranks, runs in by_ranks.items()
+        for name in (beginnings() if ranks == 2 else EXTREMES)
+    }
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_no_rank_ever_holds_the_whole_model(by_ranks: dict[int, Runs], ranks: int) -> None:
+    from transformers import LlamaConfig
+
+    from zerotoolsd.trainer.model.meta_model import draw
+
+    model = draw(LlamaConfig(**DEEP)).model
+    whole = 4 * sum(parameter.numel() for parameter in model.parameters())
+    block = 4 * sum(parameter.numel() for parameter in model.model.layers[0].parameters())
+    table = model.lm_head.weight.nbytes
+    for name in ("begin-3-none", "begin-3-cpu", "begin-params"):
+        for peak in by_ranks[ranks].report[name]["start"]["peak"]:
+            assert 0 < peak["host start"] <= max(block, table)
+            kept = sum(size for key, size in peak.items() if key.split()[1] in KEPT)
+            # The masters of rows, and their 16-bit copy; a matrix of few rows is cut unevenly.
+            assert kept <= 1.6 * whole / ranks
+    for peak in by_ranks[ranks].report["begin-0-none"]["start"]["peak"]:
+        assert peak["device weights"] == whole

@@ -1,0 +1,179 @@
+"""What is offloaded is where the job says, and trains and resumes as what is not.
+
+In fp32 bit for bit. In 16 bits masters apart from the weights take gradients that were rounded to
+16 bits once more, so stages 0, 2 and 3 without offload differ from the rest in the last digits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_LLAMA
+from tests.daemon.trainer.several import Runs, run_all
+from zerotools.jobs.tables.job_rules import FP16_ON_CPU
+from zerotools.runs import checkpoint_dirs as layout
+
+pytestmark = [pytest.mark.torch, pytest.mark.dear(50, "every stage and place, resumed")]
+STAGES = (0, 1, 2, 3)
+PLACES = ("none", "cpu", "disk")
+NEAR = 1e-4
+SUMMATION = 2e-6
+TIED = {**TINY_LLAMA, "tie_word_embeddings": True}
+
+
+def offloaded(stage: int, place: str, directory: Path, **train: Any) -> dict[str, Any]:
+    """Three steps of two accumulated batches, clipped; the second is saved."""
+    offload = {"optimizer": place}
+    if place == "disk":
+        offload["path"] = str(directory / "spill")
+    return {
+        "model": {"config": TIED},
+        "train": {"steps": 3, "max_grad_norm": 0.1, "micro_batch_size": 2, **train},
+        "zero": {"stage": stage},
+        "offload": offload,
+        "checkpoint": {"every": 2},
+    }
+
+
+def on_host(**train: Any) -> dict[str, Any]:
+    """The same with the parameters on the host."""
+    return {**offloaded(3, "none", Path(), **train), "offload": {"params": "cpu"}}
+
+
+def fp16(stage: int, place: str) -> dict[str, Any]:
+    """From a scale at which gradients overflow."""
+    tree = offloaded(stage, place, Path(), precision="fp16", steps=8)
+    high = {"initial_scale_power": 21, "loss_scale_window": 3}
+    return {**tree, "env": {FP16_ON_CPU: "1"}, "fp16": high}
+
+
+def name_of(stage: int, place: str, precision: str) -> str:
+    return f"{stage}-{place}-{precision}"
+
+
+def combinations(directory: Path, precision: str) -> dict[str, dict[str, Any]]:
+    """Every stage with its state in every place, each also resumed from its second step."""
+    jobs = {
+        name_of(stage, place, precision): offloaded(stage, place, directory, precision=precision)
+        for stage in STAGES
+        for place in PLACES
+    }
+    jobs[f"params-{precision}"] = on_host(precision=precision)
+    step = Path("out", layout.directory_name(2))
+    return jobs | {
+        f"resumed-{name}": {**tree, "resume_from": str(directory / "out" / name / step)}
+        for name, tree in jobs.items()
+    }
+
+
+def elsewhere(source: Runs) -> dict[str, dict[str, Any]]:
+    """Runs that go on from the second step of bf16 ones, at another stage, in another place."""
+    jobs = {}
+    for number, stage in enumerate(STAGES):
+        place, other = PLACES[number % 3], PLACES[(number + 1) % 3]
+        path = source.checkpoint(name_of(stage, place, "bf16"), 2)
+        tree = offloaded(STAGES[stage - 1], other, source.directory, precision="bf16")
+        jobs[f"moved-{stage}"] = {**tree, "resume_from": str(path)}
+    path = source.checkpoint("params-bf16", 2)
+    jobs["moved-params"] = {
+        **offloaded(0, "cpu", source.directory, precision="bf16"),
+        "resume_from": str(path),
+    }
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
+    directory = tmp_path_factory.mktemp("offload") / "2"
+    jobs = combinations(directory, "fp32") | combinations(directory, "bf16")
+    jobs |= {f"fp16-{place}": fp16(1 if place == "none" else 2, place) for place in ("none", "cpu")}
+    source = directory / "out" / "fp16-cpu" / "out" / layout.directory_name(2)
+    jobs["resumed-fp16-cpu"] = {**jobs["fp16-cpu"], "resume_from": str(source)}
+    return run_all(directory, text, 2, jobs)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory, text: Path, two: Runs) -> Runs:
+    return run_all(tmp_path_factory.mktemp("offload") / "3", text, 3, elsewhere(two))
+
+
+def test_state_is_where_the_job_says(two: Runs) -> None:
+    named = {"none": "device", "cpu": "host", "disk": "disk"}
+    for stage in STAGES:
+        for place in PLACES:
+            for precision in ("fp32", "bf16"):
+                report = two.report[name_of(stage, place, precision)]
+                apart = place != "none" or (stage, precision) == (1, "bf16")
+                assert report["start"]["places"] == {
+                    "weights": ["device"],
+                    "masters": [named[place]] if apart else [],
+                    "moments": [named[place]],
+                }
+                half = apart and precision == "bf16"
+                assert report["start"]["types"] == ["bfloat16" if half else "float32"]
+    for precision in ("fp32", "bf16"):
+        places = two.report[f"params-{precision}"]["start"]["places"]
+        assert places == {"weights": ["host"], "masters": [], "moments": ["host"]}
+
+
+def test_fp32_is_bit_for_bit_the_same_in_every_place(two: Runs) -> None:
+    ended = {
+        stage: {two.ended(name_of(stage, place, "fp32")) for place in PLACES} for stage in STAGES
+    }
+    assert ended[1] == ended[2] == ended[3] == {two.ended("params-fp32")}
+    assert len(ended[0]) == 1
+    losses = pytest.approx(two.losses(name_of(0, "none", "fp32")), rel=SUMMATION)
+    assert two.losses("params-fp32") == losses
+
+
+def test_bf16_masters_train_alike_wherever_they_are(two: Runs) -> None:
+    apart = [name_of(stage, place, "bf16") for stage in (1, 2, 3) for place in ("cpu", "disk")]
+    apart.append(name_of(1, "none", "bf16"))
+    assert len({two.ended(name) for name in apart}) == 1
+    gathered = [name_of(stage, "none", "bf16") for stage in (2, 3)]
+    assert {two.ended(name) for name in gathered} == {two.ended("params-bf16")}
+    wanted = pytest.approx(two.losses(gathered[0]), rel=NEAR)
+    for name in (*apart, *(name_of(0, place, "bf16") for place in PLACES)):
+        assert two.losses(name) == wanted
+
+
+def test_fp16_skips_and_scales_alike(two: Runs) -> None:
+    skips = two.of("fp16-cpu", "is_skipped")
+    assert skips[:3] == [True] * 3
+    assert not all(skips)
+    assert skips == two.of("fp16-none", "is_skipped")
+    assert two.of("fp16-cpu", "loss_scale") == two.of("fp16-none", "loss_scale")
+    assert two.ended("fp16-cpu") == two.ended("fp16-none")
+
+
+def test_resumed_runs_end_bit_for_bit_where_uninterrupted_ones_do(two: Runs) -> None:
+    names = [name.removeprefix("resumed-") for name in two.report if name.startswith("resumed-")]
+    assert len(names) == 2 * (len(STAGES) * len(PLACES) + 1) + 1
+    for name in names:
+        assert two.losses(f"resumed-{name}") == two.losses(name)[2:]
+        assert two.ended(f"resumed-{name}") == two.ended(name)
+        assert two.report[f"resumed-{name}"]["start"]["current"]
+        assert two.report[name]["end"]["current"]
+
+
+def test_state_arrives_whole_in_another_place_stage_and_number_of_ranks(
+    two: Runs, three: Runs
+) -> None:
+    for number, stage in enumerate(STAGES):
+        name = name_of(stage, PLACES[number % 3], "bf16")
+        moved = three.report[f"moved-{stage}"]
+        assert moved["begun"] == two.report[f"resumed-{name}"]["begun"]
+        assert three.losses(f"moved-{stage}") == pytest.approx(two.losses(name)[2:], rel=NEAR)
+    begun = two.report["resumed-params-bf16"]["begun"]
+    assert three.report["moved-params"]["begun"] == begun
+
+
+def test_files_of_state_have_no_name_and_their_bytes_are_counted(two: Runs) -> None:
+    assert list((two.directory.parent / "spill").iterdir()) == []
+    for rank in two.report[name_of(3, "disk", "bf16")]["end"]["live"]:
+        assert rank["disk moments"] == 2 * rank["disk masters"] > 0
+        assert rank["device weights"] * 2 == rank["disk masters"]
+        assert rank["host gradients"] == rank["device weights"]

@@ -1,0 +1,96 @@
+"""Every place counts its bytes, and a disk without room is said at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.launching import TINY_LLAMA, job, run
+from zerotools.core.errors import BadRequest
+
+pytestmark = pytest.mark.torch
+
+
+def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path) -> None:
+    import torch
+
+    from zerotoolsd.trainer.memory.places import GRADIENTS, MASTERS, MOMENTS, make_memory
+
+    memory = make_memory(torch.device("cpu"), "disk", path=tmp_path)
+    ledger = memory.ledger
+    master = memory.state.empty((4, 8), torch.float32, MASTERS)
+    moments = [memory.state.zeros((3,), torch.float32, MOMENTS) for _ in range(2)]
+    buffer = memory.transfer.empty((5,), torch.bfloat16, GRADIENTS)
+    part = master.view(-1)[7:]
+    assert [ledger.place_of(t) for t in (master, part, buffer)] == ["disk", "disk", "host"]
+    assert [moment.tolist() for moment in moments] == [[0.0] * 3] * 2
+    del master
+    assert ledger.live["disk", "masters"] == 128
+    del part
+    assert ledger.live["disk", "masters"] == 0
+    assert ledger.peak == {
+        ("disk", "masters"): 128,
+        ("disk", "moments"): 24,
+        ("host", "gradients"): 10,
+    }
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_offload_state_is_on_the_device() -> None:
+    import torch
+
+    from zerotoolsd.trainer.memory.places import make_memory
+
+    memory = make_memory(torch.device("cpu"), "none")
+    assert memory.state is memory.transfer is memory.device
+
+
+def test_a_directory_that_cannot_hold_it_is_named(tmp_path: Path) -> None:
+    import torch
+
+    from zerotoolsd.trainer.memory.places import MASTERS, make_memory
+
+    memory = make_memory(torch.device("cpu"), "disk", path=tmp_path)
+    with pytest.raises(BadRequest, match=f"{tmp_path} cannot hold the optimizer's state: "):
+        memory.state.empty((1 << 60,), torch.float32, MASTERS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_does_not_fit_on_the_disk_ends_with_both_numbers(
+    tmp_path: Path, text: Path
+) -> None:
+    huge = {**TINY_LLAMA, "hidden_size": 1 << 17, "intermediate_size": 1 << 20}
+    offload = {"optimizer": "disk", "path": str(tmp_path / "spill")}
+    tree = job(text, model={"config": huge}, offload=offload)
+    attempt = run(tmp_path, tree, expect=64)
+    [error] = attempt.events("error")
+    assert "offload.path: the optimizer's state takes " in error["message"]
+    assert "GiB free: free some, or name a directory on another disk" in error["message"]
+
+
+@pytest.mark.gpu
+def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> None:
+    import torch
+
+    from zerotoolsd.trainer.engine_torch.copy_stream import make_courier
+    from zerotoolsd.trainer.memory.places import GRADIENTS, MASTERS, WEIGHTS, make_memory
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    device = torch.device("cuda", 0)
+    memory = make_memory(device, "cpu")
+    weight = memory.device.empty((1000, 100), torch.bfloat16, WEIGHTS)
+    buffer = memory.transfer.empty(weight.shape, weight.dtype, GRADIENTS)
+    master = memory.state.zeros(weight.shape, torch.float32, MASTERS)
+    assert weight.is_cuda
+    assert not master.is_cuda
+    assert buffer.is_pinned()
+    courier = make_courier(device)
+    courier.down(torch.ones_like(weight), buffer)
+    courier.arrived()
+    assert bool((buffer == 1).all())
+    buffer.fill_(2)
+    courier.up(buffer, weight)
+    courier.delivered()
+    assert bool((weight == 2).all())

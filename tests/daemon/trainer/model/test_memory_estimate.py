@@ -1,0 +1,72 @@
+"""What is predicted of a rank's state is what the rank with most then allocates, to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_LLAMA, job
+from tests.daemon.trainer.several import run_all
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.ops.estimate import DEVICE, DISK, GRADIENTS, HOST, MASTERS, MOMENTS, WEIGHTS, kept
+
+pytestmark = pytest.mark.torch
+
+# 31 rows of the embedding do not divide by two.
+MODEL = {**TINY_LLAMA, "vocab_size": 287, "tie_word_embeddings": True}
+SORTS = (WEIGHTS, MASTERS, MOMENTS, GRADIENTS)
+
+
+def jobs(directory: Path) -> dict[str, dict[str, Any]]:
+    spill = {"optimizer": "disk", "path": str(directory / "spill")}
+    found: dict[str, dict[str, Any]] = {}
+    for stage in (0, 1, 2, 3):
+        for precision in ("fp32", "bf16"):
+            tree = {"train": {"precision": precision, "steps": 1}, "zero": {"stage": stage}}
+            found[f"{stage}-{precision}"] = tree
+            found[f"{stage}-{precision}-cpu"] = {**tree, "offload": {"optimizer": "cpu"}}
+            found[f"{stage}-{precision}-disk"] = {**tree, "offload": spill}
+    on_host = {"train": {"steps": 1}, "offload": {"params": "cpu"}}
+    adafactor = {"train": {"steps": 1, "optimizer": "adafactor"}}
+    found |= {"params": on_host, "params-disk": {**on_host, "offload": {**spill, "params": "cpu"}}}
+    found |= {"adafactor": adafactor, "sgd": {"train": {"steps": 1, "optimizer": "sgd"}}}
+    return {name: {"model": {"config": MODEL}, **tree} for name, tree in found.items()}
+
+
+def test_every_stage_and_place(text: Path, tmp_path: Path) -> None:
+    from zerotoolsd.trainer.model.memory_estimate import parameters_of, setup_of
+    from zerotoolsd.trainer.model.meta_model import draw, read_config
+
+    ranks, trees = 2, jobs(tmp_path)
+    report = run_all(tmp_path / "run", text, ranks, trees).report
+    for name, tree in trees.items():
+        spec = job_from_dict(job(text, ranks=ranks, **tree), source=name)
+        predicted = kept(parameters_of(draw(read_config(spec.model))), setup_of(spec))
+        most = {
+            (place, sort): max(
+                rank.get(f"{place} {sort}", 0) for rank in report[name]["end"]["live"]
+            )
+            for place in (DEVICE, HOST, DISK)
+            for sort in SORTS
+        }
+        if not setup_of(spec).has_masters:
+            del predicted[
+                DEVICE if tree.get("offload", {}).get("params") is None else HOST, GRADIENTS
+            ]
+        assert {key: size for key, size in most.items() if size} == predicted, name
+
+
+def test_what_deepspeed_offloads_is_predicted_on_the_host(text: Path) -> None:
+    from zerotoolsd.trainer.model.memory_estimate import predict
+    from zerotoolsd.trainer.model.meta_model import draw, read_config
+
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    tree = {"engine": "deepspeed", "zero": {"stage": 2}, "train": {"precision": "bf16"}}
+    config = {"zero_optimization": zero, "bf16": {"enabled": True}}
+    spec = job_from_dict(job(text, **tree, deepspeed={"config": config}), source="job")
+    blueprint = draw(read_config(spec.model))
+    trained, _ = blueprint.parameter_count()
+    found = predict(spec, blueprint)
+    assert (found.device, found.host) == (2 * trained, 14 * trained)

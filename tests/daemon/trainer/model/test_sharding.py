@@ -1,0 +1,109 @@
+"""What a rank lets go of in the passes: buffers that gradients have left, copies of weights."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_LLAMA
+
+pytestmark = pytest.mark.torch
+# Gradients of 16 bits are copied out of the buffer; those of fp32 are the buffer itself.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "masters on the device": {"stage": 1, "precision": "bf16"},
+    "masters on the host": {"stage": 0, "precision": "fp32", "offload": "cpu"},
+    "replicated shards": {"stage": 2, "precision": "bf16", "offload": "cpu", "shard_size": 1},
+}
+BLOCKS = 16
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+def sharded(**options: Any) -> tuple[Any, Any, Any]:
+    """A model of this process alone, its memory, and its layout."""
+    import torch
+    from transformers import LlamaConfig
+
+    from zerotoolsd.trainer.memory.layout import Layout
+    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.sharding import shard
+
+    layout = Layout(1, **options)
+    config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
+    blueprint = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
+    memory = make_memory(torch.device("cpu"), layout.offload)
+    model = shard(blueprint, layout, memory)
+    for tensor in (*model.parameters(), *model.buffers()):
+        getattr(tensor, "_local_tensor", tensor).data.fill_(0.01)
+    return model, memory, layout
+
+
+def loss_of(model: Any) -> Any:
+    import torch
+
+    ids = torch.arange(16).view(1, 16)
+    return model(input_ids=ids, labels=ids).loss
+
+
+def storages() -> dict[int, int]:
+    """fp32 bytes of every storage of this process, by address."""
+    import torch
+
+    tensors = (each for each in gc.get_objects() if type(each) is torch.Tensor)
+    whole = (each.untyped_storage() for each in tensors if each.dtype == torch.float32)
+    return {storage.data_ptr(): storage.nbytes() for storage in whole if storage.nbytes()}
+
+
+def held_last(**options: Any) -> tuple[int, int, int]:
+    """fp32 bytes that the backward pass has added when its last gradients are reduced; those of all
+    gradients; and those of a block's and of what is in no block."""
+    from zerotoolsd.trainer.engine_torch.masters import Masters
+
+    model, memory, layout = sharded(**options)
+    parameters = dict(model.named_parameters())
+    masters = Masters(parameters, memory, layout.stage)
+    held: list[int] = []
+
+    def note(_: Any) -> None:
+        now = storages()
+        held.append(sum(size for address, size in now.items() if address not in before))
+
+    parameters["model.embed_tokens.weight"].register_post_accumulate_grad_hook(note)
+    loss = loss_of(model)
+    before = storages()
+    loss.backward()
+    sizes = {name: 4 * parameter.numel() for name, parameter in masters.weights.items()}
+    block = sum(size for name, size in sizes.items() if name.startswith("model.layers.0."))
+    total = sum(sizes.values())
+    return held[-1], total, total - (BLOCKS - 1) * block
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_buffer_outlives_the_next(name: str, alone: None) -> None:
+    held, total, two_groups = held_last(**LAYOUTS[name])
+    # A group's gradients are there twice, before and after they are reduced.
+    assert held <= 2 * two_groups < total / 2
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_alone_the_copy_of_a_block_goes_with_its_forward_pass(stage: int, alone: None) -> None:
+    from torch.distributed.tensor import DTensor
+
+    model, _, _ = sharded(stage=stage, precision="bf16", offload="cpu")
+    loss = loss_of(model)
+    # What is whole is a plain tensor in the module.
+    kinds = {type(layer.mlp.up_proj.weight.data) for layer in model.model.layers}
+    assert kinds == {DTensor}
+    loss.backward()

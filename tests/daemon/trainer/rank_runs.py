@@ -1,0 +1,185 @@
+"""A rank that runs several jobs, one after another: run by `launching.start`.
+
+Rank 0 prints one JSON object: by name, what each step came to, what the first batch was evaluated
+at before, a digest over all that a run trains where it began and where it ended, and why it
+diverged.
+"""
+
+import hashlib
+import runpy
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+each_job = runpy.run_path(str(Path(__file__).resolve().parents[3] / "harness" / "rank_jobs.py"))[
+    "each_job"
+]
+
+import torch  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.distributed.tensor._utils import (  # noqa: E402
+    compute_local_shape_and_global_offset,
+)
+
+from zerotoolsd.trainer.engine.protocol import Engine, Outcome  # noqa: E402
+from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
+from zerotoolsd.trainer.engine_torch.gradients import local  # noqa: E402
+from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
+from zerotoolsd.trainer.evaluation.evaluating import Evaluated  # noqa: E402
+from zerotoolsd.trainer.loop import Run  # noqa: E402
+from zerotoolsd.trainer.rank.failures import Diverged  # noqa: E402
+from zerotoolsd.trainer.rank.group import Group  # noqa: E402
+from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
+from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
+from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
+from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
+from zerotoolsd.trainer.session import prepare  # noqa: E402
+
+
+class Recorder(Reporter):
+    """A reporter that keeps what each step came to."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.outcomes: list[Outcome] = []
+        self.evaluations: dict[int, Evaluated] = {}
+
+    def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
+        """Keep it, and go on."""
+        self.outcomes.append(outcome)
+        super().stepped(step, outcome, tokens, seconds)
+
+    def evaluated(self, step: int, found: Evaluated) -> None:
+        """Keep it, and go on."""
+        self.evaluations[step] = found
+        super().evaluated(step, found)
+
+
+def digest(live: Live, group: Group) -> str:
+    """One digest over the names and bytes of all weights and optimizer state, gathered whole: all
+    ranks find the same."""
+    sha = hashlib.sha256()
+    for name, tensor in sorted(whole(live.flat(), group).items()):
+        sha.update(name.encode())
+        sha.update(tensor.contiguous().numpy().tobytes())
+    [found] = set(group.gathered(sha.hexdigest()))
+    return found
+
+
+def whereabouts(live: Live, group: Group) -> dict[str, Any]:
+    """Where the tensors of each sort are (on all ranks), whether the model computes with what the
+    masters say, and the bytes of each rank by place and sort, now and at most."""
+    ledger = live.memory.ledger
+    sorts = {
+        "weights": dict(live.model.named_parameters()),
+        "masters": {} if live.masters is None else live.masters.tensors,
+        "moments": live.optimizer.state(),
+    }
+    places = {
+        sort: {str(ledger.place_of(local(t))) for t in tensors.values() if local(t).numel() > 1}
+        for sort, tensors in sorts.items()
+    }
+    return {
+        "places": {sort: sorted(found) for sort, found in places.items()},
+        "types": sorted({str(p.dtype)[6:] for p in live.model.parameters()}),
+        "current": live.masters is None or all(group.gathered(is_current(live, group))),
+        "live": group.gathered({" ".join(key): size for key, size in ledger.live.items()}),
+        "peak": group.gathered({" ".join(key): size for key, size in ledger.peak.items()}),
+    }
+
+
+def is_current(live: Live, group: Group) -> bool:
+    """Whether the weights are what the masters say."""
+    weights = whole(dict(live.model.named_parameters()), group)
+    masters = whole(live.parameters, group)
+    return all(
+        torch.equal(weight, masters[name].to(weight.dtype)) for name, weight in weights.items()
+    )
+
+
+Part = tuple[tuple[int, ...], tuple[int, ...], bytes]
+
+
+def whole(tensors: Mapping[str, torch.Tensor], group: Group) -> dict[str, torch.Tensor]:
+    """All of each, on every rank: by one exchange, where `full_tensor` makes one for each."""
+    cut = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+    parts = group.gathered({name: part(tensor) for name, tensor in cut.items()})
+    return {
+        name: joined(tensor, [of_rank[name] for of_rank in parts]) if name in cut else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def part(tensor: DTensor) -> Part:
+    """Where this rank's part begins, its shape and its bytes, which are quick to send."""
+    shape, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    held = tensor.to_local().detach().contiguous().flatten().view(torch.uint8)
+    return tuple(offset), tuple(shape), held.numpy().tobytes()
+
+
+def joined(tensor: DTensor, parts: Iterable[Part]) -> torch.Tensor:
+    """All of a tensor; the parts of some ranks may be the same."""
+    own = {offset: (shape, held) for offset, shape, held in [*parts, part(tensor)] if held}
+    found = torch.empty(tensor.shape, dtype=tensor.dtype)
+    assert sum(len(held) for _, held in own.values()) == found.nbytes
+    for offset, (shape, held) in own.items():
+        values = torch.frombuffer(bytearray(held), dtype=tensor.dtype).view(shape)
+        found[tuple(map(slice, offset, map(int.__add__, offset, shape)))] = values
+    return found
+
+
+def first_batch(ready: Run, group: Group) -> float:
+    """The mean loss of the batch that the next step will train on, by evaluation."""
+    rank, size = group.rank, ready.spec.train.batch_size
+    share = ready.batches.share(ready.consumed, size, rank.number, rank.world_size)
+    found = ready.engine.evaluate(share.examples)
+    loss, tokens = group.total([found.loss, found.tokens])
+    return loss / tokens
+
+
+def state(engine: Engine, group: Group) -> tuple[str | None, dict[str, Any] | None]:
+    """Digest and whereabouts of what engine torch trains."""
+    if not isinstance(engine, TorchEngine):
+        return None, None
+    return digest(engine.live, group), whereabouts(engine.live, group)
+
+
+def write_weights(engine: Any, directory: Path, group: Group) -> None:
+    """As where DeepSpeed offloads to NVMe."""
+    if group.rank.leads:
+        directory.mkdir()
+    engine.files.write_weights(directory)
+
+
+def run(run_dir: Path, group: Group) -> dict[str, Any]:
+    """Run the job in `run_dir`; what there is to compare."""
+    spec = read_spec(run_dir)
+    reporter = Recorder(group.rank, Notifier(None, group.rank.number), steps=spec.train.steps)
+    ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
+    evaluated, error = first_batch(ready, group), None
+    begun, start = state(ready.engine, group)
+    try:
+        assert ready.train() == 0
+    except Diverged as diverged:
+        error = str(diverged)
+    ended, end = state(ready.engine, group)
+    if spec.engine == "deepspeed":
+        write_weights(ready.engine, run_dir / "weights", group)
+    return {
+        "outcomes": [asdict(outcome) for outcome in reporter.outcomes],
+        "evaluated": evaluated,
+        "evaluations": {step: asdict(found) for step, found in reporter.evaluations.items()},
+        "begun": begun,
+        "start": start,
+        "end": end,
+        "ended": ended,
+        "error": error,
+    }
+
+
+if __name__ == "__main__":
+    each_job(run)

@@ -1,0 +1,98 @@
+import pytest
+
+from tests.jobs.jobfile.test_parse import parsed
+from zerotoolsd.trainer.rank.failures import (
+    EXIT_BAD_JOB,
+    EXIT_CRASH,
+    OutOfGpuMemory,
+    TooLargeForGpu,
+    exit_code,
+    sentence,
+)
+
+pytestmark = pytest.mark.torch
+
+SAID = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7.92 GiB of "
+    "which 1.21 GiB is free. Process 812 has 5.10 GiB memory in use. Including non-PyTorch memory, "
+    "this process has 6.71 GiB memory in use. Of the allocated memory 6.02 GiB is allocated by "
+    "PyTorch, and 91.30 MiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_the_sentence_has_the_allocation_the_card_and_two_ways_out() -> None:
+    import torch
+
+    from zerotoolsd.trainer.reporting.out_of_memory import explained
+
+    with pytest.raises(OutOfGpuMemory) as info, explained(parsed(), lambda: 3):
+        raise torch.OutOfMemoryError(SAID)
+    assert sentence(info.value) == (
+        "out of GPU memory after step 3: tried to allocate 2.00 GiB, GPU 0 has a total capacity of "
+        "7.92 GiB of which 1.21 GiB is free, Process 812 has 5.10 GiB memory in use; what needs "
+        "less: train.micro_batch_size = 2 (it is 4 now; batch_size stays), or "
+        "train.activation_checkpointing = true"
+    )
+    assert exit_code(info.value) == EXIT_CRASH
+    with pytest.raises(OutOfGpuMemory, match="thing new; what needs"), explained(parsed(), int):
+        raise torch.OutOfMemoryError("something\nnew")
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (
+            "CUDA error: out of memory\nCUDA kernel errors might be reported later",
+            "CUDA error: out of memory;",
+        ),
+        (
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "when calling `cublasCreate(handle)`;",
+        ),
+        (
+            "NCCL error in: x.cpp:3, unhandled cuda error\nCuda failure 2 'out of memory'",
+            "Cuda failure 2 'out of memory';",
+        ),
+    ],
+)
+def test_what_allocates_beside_torch_is_explained_too(said: str, kept: str) -> None:
+    from zerotoolsd.trainer.reporting.out_of_memory import explained
+
+    with pytest.raises(OutOfGpuMemory) as info, explained(parsed(), lambda: 0, has_fit=bool):
+        raise RuntimeError(said)
+    assert f"{kept} what needs less: " in sentence(info.value)
+    assert "might be reported later" not in sentence(info.value)
+    with pytest.raises(RuntimeError, match="illegal"), explained(parsed(), lambda: 0):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_what_never_fits_is_not_started_again() -> None:
+    import torch
+
+    from zerotoolsd.trainer.reporting.out_of_memory import explained
+
+    alone = SAID.replace("Process 812 has 5.10 GiB memory in use. ", "")
+    for said, has_fit, kind, status in (
+        (alone, False, TooLargeForGpu, EXIT_BAD_JOB),
+        (alone, True, OutOfGpuMemory, EXIT_CRASH),
+        (SAID, False, OutOfGpuMemory, EXIT_CRASH),  # the other process may be gone soon
+    ):
+        with (
+            pytest.raises(kind) as info,
+            explained(parsed(), lambda: 0, has_fit=lambda fits=has_fit: fits),
+        ):
+            raise torch.OutOfMemoryError(said)
+        assert exit_code(info.value) == status
+        assert ("not tried again" in sentence(info.value)) == (status == EXIT_BAD_JOB)
+
+
+def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it() -> None:
+    from zerotoolsd.trainer.model.memory_estimate import Prediction
+    from zerotoolsd.trainer.reporting.out_of_memory import explain
+
+    much = explain(SAID, parsed(), 0, Prediction(6 << 30, 1 << 30, 0, 0))
+    assert "(state of a rank: 6,144.0 MiB on the GPU and 1,024.0 MiB of gathered weights;" in much
+    assert much.endswith(
+        'less: offload.optimizer = "cpu", or zero.stage = 3 with offload.params = "cpu"'
+    )
+    assert "micro_batch" in explain(SAID, parsed(), 0, Prediction(1 << 30, 0, 0, 0))

@@ -1,0 +1,50 @@
+"""Several jobs, one after another, in one start of the ranks: what `rank_runs` is for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.launching import job, start
+from zerotools.runs import checkpoint_dirs as layout
+
+SCRIPT = Path(__file__).with_name("rank_runs.py")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What `rank_runs` printed, and where its jobs wrote."""
+
+    directory: Path
+    report: dict[str, dict[str, Any]]
+
+    def of(self, name: str, what: str) -> list[Any]:
+        """One field of the outcome of each step."""
+        return [outcome[what] for outcome in self.report[name]["outcomes"]]
+
+    def losses(self, name: str) -> list[float]:
+        """The loss of each step."""
+        return self.of(name, "loss")
+
+    def ended(self, name: str) -> str:
+        """A digest of all that it trained."""
+        digest: str = self.report[name]["ended"]
+        return digest
+
+    def checkpoint(self, name: str, step: int) -> Path:
+        """Where a step is saved."""
+        return self.directory / name / "out" / layout.directory_name(step)
+
+
+def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, Any]]) -> Runs:
+    """Run `jobs` on `ranks` ranks, in one start of the processes."""
+    runs = directory / "out"
+    runs.mkdir(parents=True)
+    full = {name: job(text, ranks=ranks, **changes) for name, changes in jobs.items()}
+    (runs / "runs.json").write_text(json.dumps(full))
+    engines = {tree.get("engine", "torch") for tree in full.values()}
+    attempt = start(directory, job(text, ranks=ranks, engine=min(engines)), script=SCRIPT)
+    assert attempt.finish() == [0] * ranks, attempt.log()
+    return Runs(runs, json.loads(attempt.log().splitlines()[-1]))

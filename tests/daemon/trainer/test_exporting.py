@@ -1,0 +1,45 @@
+"""The model directory that a finished job leaves, for `from_pretrained`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.launching import TINY_GPT2, job, run
+from tests.daemon.trainer.tensors import load
+from zerotools.runs import checkpoint_dirs as layout
+from zerotoolsd.attempts.launch import EXPORTING
+
+pytestmark = pytest.mark.torch
+
+
+def export(output_dir: Path, dtype: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", str(EXPORTING), str(output_dir), dtype]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_newest_checkpoint_becomes_a_model_that_transformers_loads(
+    tmp_path: Path, text: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    made = run(tmp_path, job(text, model={"config": TINY_GPT2}, checkpoint={"every": 2}))
+    output_dir = made.run_dir / "out"
+    saved = load(output_dir / layout.directory_name(4))
+    for dtype, wanted in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        done = export(output_dir, dtype)
+        assert (done.returncode, done.stdout) == (0, f"exported to {output_dir / 'export'}\n")
+        model = AutoModelForCausalLM.from_pretrained(output_dir / "export", dtype="auto")
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, saved[f"model.{name}"].to(wanted)), name
+    # What somebody else put there stays.
+    (output_dir / "export").rename(output_dir / "mine")
+    (output_dir / "export").mkdir()
+    (output_dir / "export" / "notes.txt").write_text("mine")
+    done = export(output_dir, "bf16")
+    assert done.returncode == 1
+    assert "has no .zerotools-output.json" in done.stderr
+    assert (output_dir / "export" / "notes.txt").read_text() == "mine"
+    assert len(done.stderr.splitlines()) == 1

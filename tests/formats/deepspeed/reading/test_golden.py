@@ -1,0 +1,134 @@
+"""Golden checkpoints of real DeepSpeed runs, against the truth of the live engine, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (safetensors finds bfloat16 only where it is imported)
+import pytest
+from safetensors.numpy import load_file
+
+from tests.golden_files import GOLDEN
+from tests.layouts import load
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.formats import read
+from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.ops.inspection.inspect import inspect
+
+ROOT = GOLDEN / "deepspeed-0.19.8"
+CASES = sorted(path.parent for path in ROOT.glob("*/truth.json"))
+DAMAGED = {"z2-fp32-w2-leftovers", "z3-bf16-w2-leftovers"}
+# Without ZeRO a pipeline's weights are in layer files alone, under the layers' own names.
+PIPELINE_WITHOUT_ZERO = "pipeline-z0-bf16-w2"
+
+
+def named(path: Path) -> str:
+    return path.name
+
+
+@pytest.fixture(params=CASES, ids=named)
+def case(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def facts(case: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads((case / "truth.json").read_text())
+    return said
+
+
+def truth(case: Path) -> Iterator[tuple[Key, Array]]:
+    for name, values in load_file(case / "truth.safetensors").items():
+        yield Key(*name.rsplit("|", 1)), values
+
+
+def is_in_the_files(key: Key, checkpoint: Checkpoint, said: dict[str, Any]) -> bool:
+    """Whether DeepSpeed saved it at all, in a form that names it."""
+    stage_3 = said["stage"] == 3
+    if key.role == "param16" and stage_3:
+        return False  # stage 3 saves placeholders in place of the 16-bit weights
+    frozen = key.role == "param" and key.name in said.get("frozen", ())
+    if frozen and "exclude-frozen" in said["case"]:
+        return False
+    if said["case"] == PIPELINE_WITHOUT_ZERO and key.name.startswith("tied_modules."):
+        return False
+    if not said["stage"]:
+        return key.role in ("param", "buffer")  # optimizer state that names no parameter
+    if key.role == "step":
+        return not _step_is_a_number(key.name, checkpoint)
+    return True
+
+
+def _step_is_a_number(name: str, checkpoint: Checkpoint) -> bool:
+    groups = checkpoint.state.get("param_groups", [])
+    states = (group.get("state", {}) for group in groups if name in group.get("params", ()))
+    return any(isinstance(state.get("step"), int) for state in states)
+
+
+def test_there_are_cases_of_every_kind() -> None:
+    names = {path.name.split("-")[0] for path in CASES}
+    assert {"z0", "z1", "z2", "z3", "universal", "bf16"} <= names
+    assert len(CASES) >= 40
+
+
+def test_every_tensor_is_what_the_engine_had(case: Path) -> None:
+    checkpoint, said = read(case / "checkpoint"), facts(case)
+    compared = 0
+    for key, values in truth(case):
+        if not is_in_the_files(key, checkpoint, said):
+            continue
+        ours = load(checkpoint, key)
+        expected = values.astype(ours.dtype) if not said["stage"] else values
+        assert (ours.shape, ours.dtype) == (expected.shape, expected.dtype), key
+        assert ours.tobytes() == expected.tobytes(), key
+        compared += 1
+    assert compared
+
+
+def test_nothing_is_invented(case: Path) -> None:
+    checkpoint = read(case / "checkpoint")
+    known = {key for key, _ in truth(case)}
+    invented = [str(key) for key in checkpoint.tensors if key not in known]
+    of_layers = ["0.weight", "4.weight"] if case.name == PIPELINE_WITHOUT_ZERO else []
+    assert invented == of_layers
+
+
+def test_the_facts_are_right(case: Path) -> None:
+    checkpoint, said = read(case / "checkpoint"), facts(case)
+    origin = checkpoint.origin
+    assert dict(checkpoint.aliases) == said.get("aliases", {})
+    assert origin.step == said["global_steps"]
+    assert origin.framework_version == "0.19.8"
+    assert origin.details["precision"] == said["dtype"]
+    if origin.format == "deepspeed":
+        assert origin.world_size == said["world_size"]
+        assert (origin.stage or 0) in (said["stage"], 0)
+
+
+def test_nothing_is_wrong_with_it(case: Path) -> None:
+    problems = inspect(read(case / "checkpoint")).problems
+    assert bool(problems) == (case.name in DAMAGED), problems
+
+
+def says_its_groups(case: Path) -> bool:
+    """Whether the truth has param groups, and the files name the parameters of theirs."""
+    said = facts(case)
+    return bool(said.get("param_groups") and said["stage"])
+
+
+GROUPED = [case for case in CASES if says_its_groups(case)]
+
+
+@pytest.mark.parametrize("grouped", GROUPED, ids=named)
+def test_param_groups_name_their_parameters(grouped: Path) -> None:
+    ours = read(grouped / "checkpoint").state["param_groups"]
+    frozen = set(facts(grouped)["frozen"])
+    trained = [set(group["names"]) - frozen for group in facts(grouped)["param_groups"]]
+    assert [set(group["params"]) for group in ours] == trained
+
+
+def test_most_cases_say_their_groups() -> None:
+    assert len(GROUPED) >= 60

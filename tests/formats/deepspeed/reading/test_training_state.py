@@ -1,0 +1,63 @@
+"""What golden checkpoints say of their runs, against what the live engines said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.golden_files import DEEPSPEED
+from zerotools.core.dtypes import FLOAT32
+from zerotools.core.training import Scalar
+from zerotools.formats import read, training_of
+from zerotools.ops.inspection.run_summary import plain
+
+CASES = sorted(
+    path.parent
+    for path in DEEPSPEED.glob("*/truth.json")
+    if "param_groups" in json.loads(path.read_text()) and not path.parent.name.startswith("z0-")
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
+def test_groups_are_those_of_the_engine(case: Path) -> None:
+    checkpoint = read(case / "checkpoint")
+    training = training_of(checkpoint)
+    truth = json.loads((case / "truth.json").read_text())
+    assert training.steps == truth["global_steps"]
+    wanted = [(group.pop("names"), group) for group in truth["param_groups"]]
+    assert [list(group.params) for group in training.groups] == [names for names, _ in wanted]
+    if not checkpoint.origin.details.get("elastic"):
+        for group, (_, options) in zip(training.groups, wanted, strict=True):
+            known = {key: plain(value) for key, value in group.options.items()}
+            assert {key: known.get(key) for key in options} == options
+
+
+def test_a_tensor_step_keeps_its_type_and_a_number_has_none() -> None:
+    tensor = training_of(read(DEEPSPEED / "z2-fp32-w2" / "checkpoint"))
+    number = training_of(read(DEEPSPEED / "z2-bf16-w2-cpu-adam" / "checkpoint"))
+    assert set(tensor.scalars.values()) == {Scalar(2.0, FLOAT32)}
+    assert set(number.scalars.values()) == {Scalar(2, None)}
+    assert {key.role for key in tensor.scalars} == {"step"}
+
+
+@pytest.mark.parametrize(
+    ("case", "scale", "dynamic"), [("z2-fp16-w2", 64.0, True), ("z2-fp16-w2-static", 128.0, False)]
+)
+def test_a_loss_scaler_keeps_its_numbers(case: str, scale: float, dynamic: bool) -> None:
+    found = training_of(read(DEEPSPEED / case / "checkpoint")).loss_scale
+    assert found is not None
+    assert (found.scale, found.dynamic) == (scale, dynamic)
+
+
+def test_bf16_has_no_loss_scale() -> None:
+    assert training_of(read(DEEPSPEED / "z2-bf16-w2" / "checkpoint")).loss_scale is None
+
+
+def test_the_experts_of_all_expert_parallel_ranks_are_in_their_group() -> None:
+    checkpoint = read(DEEPSPEED / "experts-z2-bf16-w2" / "checkpoint")
+    groups = training_of(checkpoint).groups
+    members = {name for group in groups for name in group.params}
+    assert members == {key.name for key in checkpoint.tensors if key.role == "exp_avg"}
+    assert groups[1].options["moe"] is True

@@ -1,0 +1,79 @@
+"""Real, unmodified DeepSpeed loads what we lay out for other ranks and stages, and trains on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.deepspeed_runs.judging import Move, differences
+from zerotools.formats.deepspeed.schema.ds_config import Settings
+
+pytestmark = pytest.mark.deepspeed
+
+# Each value and each risky pair once: precisions, several groups, tied and frozen weights, buffers,
+# round robin, alignment, sub-groups, ranks that hold padding alone, excluded weights, optimizers.
+TO_THREE = (
+    "bf16-optimizer-w4-tiny-group",
+    "z1-bf16-w2-exclude-frozen",
+    "z1-fp32-w2-adapter",
+    "z2-bf16-w2-round-robin",
+    "z2-fp16-w2",
+    "z3-bf16-w2",
+    "z3-bf16-w2-exclude-frozen",
+    "z3-fp32-w2-frozen-group",
+    "z3-fp32-w2-sub-groups",
+)
+TO_TWO = (
+    "bf16-optimizer-w3-immediate",
+    "z1-fp32-w3-round-robin",
+    "z2-bf16-w3-aligned-round-robin",
+    "z2-fp32-w3-tiny-group",
+    "z3-bf16-w3-adapter",
+    "z3-bf16-w3-sub-groups",
+    "z3-bf16-w4-tiny-group",
+    "z3-fp16-w2",
+)
+TO_ONE = (
+    "z1-bf16-w4",
+    "z2-fp32-w2-rmsprop",
+    "z2-fp32-w4-straddle",
+    "z3-bf16-w2-lion",
+    "z3-bf16-w4",
+)
+
+
+# Other stages, sub-groups and orders than those that were saved, and elastic state as rigid.
+MOVED_TO_THREE = (
+    Move("bf16-optimizer-w2", Settings(stage=2)),
+    Move("z1-bf16-w4-tiny-group", Settings(stage=3)),
+    Move("z2-bf16-w2-exclude-frozen", Settings(stage=3)),
+    Move("z2-fp32-w2-elastic"),
+    Move("z3-bf16-w2", Settings(sub_group_size=30)),
+    Move("z3-fp16-w2", Settings(stage=1)),
+)
+MOVED_TO_TWO = (
+    Move("z1-fp32-w3-round-robin", Settings(round_robin=False)),
+    Move("z2-bf16-w3", Settings(stage=1, round_robin=True)),
+    Move("z2-fp32-w3-tiny-group", Settings(stage=3, sub_group_size=30)),
+    Move("z3-bf16-w3-adapter", Settings(stage=2)),
+)
+MOVED_TO_ONE = (
+    Move("z1-bf16-w3-elastic-sgd", Settings(stage=3)),
+    Move("z3-bf16-w2-exclude-frozen", Settings(stage=1)),
+)
+
+
+@pytest.mark.parametrize(
+    ("moves", "ranks"),
+    [
+        ((*map(Move, TO_THREE), *MOVED_TO_THREE), 3),
+        ((*map(Move, TO_TWO), *MOVED_TO_TWO), 2),
+        ((*map(Move, TO_ONE), *MOVED_TO_ONE), 1),
+    ],
+    ids=["to-3", "to-2", "to-1"],
+)
+def test_deepspeed_loads_it_and_has_the_same_state(
+    moves: tuple[Move, ...], ranks: int, tmp_path: Path
+) -> None:
+    assert differences(moves, ranks, tmp_path) == []

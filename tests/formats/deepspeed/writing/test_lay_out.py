@@ -1,0 +1,163 @@
+"""Golden checkpoints, laid out for other numbers of ranks and read again: the same bytes."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.formats.copying import write
+from tests.formats.deepspeed.describing import contents, describe
+from tests.golden_files import DEEPSPEED
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.formats import read
+from zerotools.formats.deepspeed.writing.lay_out import lay_out
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.torchzip.tensors import as_tensor
+
+REFUSED = ("universal", "pipeline", "tensor-parallel", "experts", "z0-")
+CASES = sorted(
+    path.parent
+    for path in DEEPSPEED.glob("*/truth.json")
+    if not path.parent.name.startswith(REFUSED) and "elastic" not in path.parent.name
+)
+RANKS = range(1, 6)
+
+
+def named(path: Path) -> str:
+    return path.name
+
+
+def reshard(source: Checkpoint, out: Path, ranks: int) -> Checkpoint:
+    return read(write(source, lay_out(source, out, world_size=ranks)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_every_tensor_arrives_at_any_number_of_ranks(case: Path, tmp_path: Path) -> None:
+    source = read(case / "checkpoint")
+    for ranks in RANKS:
+        found = reshard(source, tmp_path / str(ranks), ranks)
+        assert contents(found) == contents(source)
+        assert found.origin.world_size == ranks
+        assert found.aliases == source.aliases
+        assert not found.problems
+        assert {key: found.state[key] for key in ("lr_scheduler", "global_samples")} == {
+            key: source.state[key] for key in ("lr_scheduler", "global_samples")
+        }
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_there_and_back_is_what_deepspeed_wrote(case: Path, tmp_path: Path) -> None:
+    """Every vector, number and list of the files at N is DeepSpeed's own, padding included."""
+    source = read(case / "checkpoint")
+    ranks = source.origin.world_size or 1
+    there = reshard(source, tmp_path / "there", ranks + 1)
+    back = reshard(there, tmp_path / "back", ranks)
+    for file in source.files:
+        if "leftovers" not in case.name:
+            assert described(back, file) == described(source, file), file
+
+
+def described(checkpoint: Checkpoint, name: str) -> Any:
+    file = TorchFile.open(checkpoint.root, name)
+    if is_round_robin(file.tree):
+        # DeepSpeed's own are of the order without round robin; ours are of the real one.
+        file.tree.get("optimizer_state_dict", {}).pop("param_slice_mappings", None)
+    without_padding(file.tree)
+    return describe(file)
+
+
+def without_padding(tree: Any) -> None:
+    """Stage 3 saves uninitialised memory as padding of its masters: their shapes are compared."""
+    state = tree.get("optimizer_state_dict", {})
+    if "fp32_flat_groups" in state:
+        state["fp32_flat_groups"] = [as_tensor(value).shape for value in state["fp32_flat_groups"]]
+    fragments = tree.get("frozen_param_fragments")
+    if fragments and tree["ds_config"]["zero_optimization"]["stage"] == 3:
+        tree["frozen_param_fragments"] = {name: part.shape for name, part in fragments.items()}
+
+
+def is_round_robin(tree: Any) -> bool:
+    zero = tree.get("ds_config", {}).get("zero_optimization", {})
+    return bool(zero.get("round_robin_gradients"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_every_record_has_the_right_checksum(case: Path, tmp_path: Path) -> None:
+    reshard(read(case / "checkpoint"), tmp_path / "out", 3)
+    for file in tmp_path.rglob("*_states.pt"):
+        with zipfile.ZipFile(file) as archive:
+            assert archive.testzip() is None, file
+
+
+def test_a_sub_group_that_is_split_counts_its_steps_apart(tmp_path: Path) -> None:
+    """One tensor for two parts would be counted up twice at every step."""
+    source = read(DEEPSPEED / "z3-fp32-w2-sub-groups" / "checkpoint")
+    joined = reshard(source, tmp_path / "five", 5)
+    split = reshard(joined, tmp_path / "one", 1)
+    assert [len(step_storages(each)) for each in (source, joined, split)] == [4, 3, 4]
+    assert len(set(step_storages(split))) == 4
+
+
+def step_storages(checkpoint: Checkpoint) -> list[str]:
+    file = next(file for file in checkpoint.files if "rank_0_mp_rank_00_optim" in file)
+    tree = TorchFile.open(checkpoint.root, file).tree
+    states = tree["optimizer_state_dict"]["optimizer_state_dict"]["state"].values()
+    return [state["step"].storage.key for state in states]
+
+
+@pytest.mark.parametrize("limit", [1, 47, 10**9])
+def test_sub_groups_that_the_configuration_does_not_explain_are_refused(
+    tmp_path: Path, limit: int
+) -> None:
+    source = read(DEEPSPEED / "z3-fp32-w2-sub-groups" / "checkpoint")
+    column = source.origin.details["columns"][0]
+    column.model.fields.tree["ds_config"]["zero_optimization"]["sub_group_size"] = limit
+    with pytest.raises(Unsupported, match=f"sub_group_size = {limit}, and the sub-groups"):
+        lay_out(source, tmp_path / "out", world_size=3)
+
+
+def test_shards_over_a_part_of_the_ranks_are_refused(tmp_path: Path) -> None:
+    source = read(DEEPSPEED / "z3-fp32-w2" / "checkpoint")
+    source.origin.details["columns"][0].model.fields.tree["dp_world_size"] = 4
+    with pytest.raises(Unsupported, match=r"of 4 ranks in groups of 2 \(MiCS\)"):
+        lay_out(source, tmp_path / "out", world_size=3)
+
+
+def test_what_lies_around_the_tag_comes_along(tmp_path: Path) -> None:
+    saved = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"
+    target = lay_out(read(saved), tmp_path / "out", world_size=3)
+    out = write(read(saved), target)
+    kept = {"latest", "trainer_state.json", "config.json", "scheduler.pt", "model.safetensors"}
+    assert kept <= {path.name for path in out.iterdir()}
+    for name in kept:
+        assert (out / name).read_bytes() == (saved / name).read_bytes()
+    assert not list(out.glob("rng_state_*.pth"))
+    assert "rng_state_0.pth, rng_state_1.pth hold the random number state" in target.notes[0]
+
+
+def test_latest_names_the_tag_that_was_taken(tmp_path: Path) -> None:
+    source = read(DEEPSPEED / "z2-bf16-w2-tags" / "checkpoint", tag="global_step1")
+    out = write(source, lay_out(source, tmp_path / "out", world_size=3))
+    assert (out / "latest").read_text() == "global_step1"
+    assert sorted(path.name for path in out.glob("[!.]*")) == ["global_step1", "latest"]
+
+
+def test_a_tag_directory_alone_takes_nothing_of_its_neighbours(tmp_path: Path) -> None:
+    tag = tmp_path / "moved"
+    shutil.copytree(DEEPSPEED / "z2-fp32-w2" / "checkpoint" / "global_step2", tag)
+    (tmp_path / "unrelated.txt").write_text("x")
+    source = read(tag)
+    out = write(source, lay_out(source, tmp_path / "out", world_size=1))
+    assert sorted(path.name for path in out.glob("[!.]*")) == ["latest", "moved"]
+
+
+def test_what_cannot_be_laid_out_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="no ZeRO partitions"):
+        lay_out(read(DEEPSPEED / "z0-bf16-w2" / "checkpoint"), tmp_path / "out", world_size=3)
+    with pytest.raises(BadRequest, match="at least 1 rank, not 0"):
+        lay_out(read(DEEPSPEED / "z2-fp32-w2" / "checkpoint"), tmp_path / "out", world_size=0)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.open_files import OpenFiles
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for number in range(6):
+        (tmp_path / f"{number}").write_bytes(bytes([number]) * 4)
+    return tmp_path
+
+
+def first_bytes(read: object, count: int) -> list[int]:
+    found = []
+    for number in range(count):
+        buffer = bytearray(1)
+        read(f"{number}", 1, memoryview(buffer))  # type: ignore[operator]
+        found += buffer
+    return found
+
+
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def test_few_files_stay_open_whatever_a_thread_reads_at_once(root: Path) -> None:
+    before = descriptors()
+    with OpenFiles(root, most=2) as files:
+        assert first_bytes(files.read_into, 6) == list(range(6))
+        assert len(descriptors() - before) == 2
+        with files.holding() as held:
+            assert first_bytes(held.read_into, 6) == list(range(6))
+            assert first_bytes(held.read_into, 6) == list(range(6))
+            assert len(descriptors() - before) <= 3
+        assert len(descriptors() - before) == 2
+    assert descriptors() == before
+
+
+def test_a_missing_file_leaves_the_others_usable(root: Path) -> None:
+    (root / "3").unlink()
+    with OpenFiles(root, most=2) as files:
+        with files.holding() as held, pytest.raises(BadFile, match="3 is missing"):
+            first_bytes(held.read_into, 6)
+        assert first_bytes(files.read_into, 3) == [0, 1, 2]

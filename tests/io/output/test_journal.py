@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.output.journal import NAME, Journal
+
+IDENTITY = {"source files": "1", "options": "2"}
+
+
+def begun(directory: Path) -> None:
+    journal = Journal(directory, IDENTITY, resume=False)
+    journal.add("a", [1])
+    journal.add("sub/b", [])
+    journal.close()
+
+
+def test_what_is_complete_is_known_again(tmp_path: Path) -> None:
+    begun(tmp_path)
+    journal = Journal(tmp_path, IDENTITY, resume=True)
+    assert journal.done == {"a": [1], "sub/b": []}
+    journal.add("c", None)
+    journal.close()
+    journal = Journal(tmp_path, IDENTITY, resume=True)
+    assert list(journal.done) == ["a", "sub/b", "c"]
+    journal.close()
+
+
+def test_a_line_that_was_cut_short_is_not_there(tmp_path: Path) -> None:
+    begun(tmp_path)
+    whole = (tmp_path / NAME).read_bytes()
+    for length in range(len(whole)):
+        (tmp_path / NAME).write_bytes(whole[:length])
+        journal = Journal(tmp_path, IDENTITY, resume=True)
+        assert len(journal.done) == max(0, whole[:length].count(b"\n") - 1)
+        journal.add("z", None)
+        journal.close()
+        again = Journal(tmp_path, IDENTITY, resume=True)
+        assert list(again.done) == [*journal.done]
+        again.close()
+
+
+def test_without_resume_it_begins_anew(tmp_path: Path) -> None:
+    begun(tmp_path)
+    journal = Journal(tmp_path, IDENTITY, resume=False)
+    assert journal.done == {}
+    journal.close()
+    journal = Journal(tmp_path, IDENTITY, resume=True)
+    assert journal.done == {}
+    journal.close()
+
+
+def test_another_output_is_refused_with_what_differs(tmp_path: Path) -> None:
+    begun(tmp_path)
+    with pytest.raises(BadRequest, match="begun with other options; leave --resume out"):
+        Journal(tmp_path, {**IDENTITY, "options": "3"}, resume=True)
+    (tmp_path / NAME).write_text('{"schema": "zerotools.journal/9"}\n')
+    with pytest.raises(BadRequest, match="begun by another version"):
+        Journal(tmp_path, IDENTITY, resume=True)

@@ -1,0 +1,132 @@
+"""Files of examples: both forms give the same, and every slip is named with its file and line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerotools.core.errors import BadFile
+from zerotools.jobs.datafiles.example_files import Record, read_examples
+from zerotools.jobs.datafiles.json_objects import PIECE, read_objects
+from zerotools.jobs.tables.data import DataSpec
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TREES = st.lists(st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS), max_size=3))
+
+
+def read(path: Path, budget: int | None = None, **keys: Any) -> list[Record]:
+    return list(read_examples(path, DataSpec(**keys), budget))
+
+
+def refusal(path: Path, content: str | bytes, **keys: Any) -> str:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(BadFile) as info:
+        read(path, **keys)
+    return str(info.value).removeprefix(str(path))
+
+
+@given(trees=TREES, indent=st.sampled_from([None, 1]), bom=st.booleans())
+def test_lines_and_arrays_give_what_json_gives(
+    trees: list[dict[str, Any]],
+    indent: int | None,
+    bom: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("forms")
+    start = "\ufeff" if bom else ""
+    lines = start + "".join(json.dumps(tree, ensure_ascii=False) + "\r\n\n" for tree in trees)
+    (folder / "lines").write_text(lines, "utf-8", newline="")
+    (folder / "array").write_text(start + " " + json.dumps(trees, indent=indent), "utf-8")
+    found = list(read_objects(folder / "lines"))
+    assert found == [(2 * number + 1, tree) for number, tree in enumerate(trees)]
+    assert [tree for _, tree in read_objects(folder / "array")] == trees
+
+
+def test_an_array_goes_on_over_many_pieces(tmp_path: Path) -> None:
+    rows = [{"prompt": "é" * 70_000, "response": str(number)} for number in range(40)]
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(rows, ensure_ascii=False, indent=0), "utf-8")
+    assert path.stat().st_size > 4 * PIECE
+    records = read(path)
+    assert [record.response for record in records] == [row["response"] for row in rows]
+    assert records[2].place == f"{path}, line {2 + 2 * 4}"
+
+
+def test_columns_by_their_names_and_a_history(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    row = {"q": "c", "a": "d", "h": [["a", "b"]], "more": 1}
+    path.write_text(json.dumps(row) + "\n" + json.dumps({"q": None, "a": "", "h": None}))
+    first, second = read(path, prompt_column="q", response_column="a", history_column="h")
+    assert first == Record(f"{path}, line 1", "c", "d", (("a", "b"),))
+    assert second.is_empty
+    assert not first.is_empty
+
+
+GOOD = '{"prompt": "a", "response": "b"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (GOOD + '{"prompt": "a",\n', ", line 2: is not JSON: Expecting property name"),
+        ('{\n "prompt": "a"\n}', ", line 1: is not JSON: Expecting property name"),
+        (GOOD + GOOD.encode().decode() + "[1]\n", ", line 3: is a list and no object"),
+        (GOOD.encode() + b'{"prompt": "\xe9"}', ", line 2: is not UTF-8 (0xe9"),
+        (GOOD + '{"q": 1, "a": 2}', 'line 2: there is no column "prompt" (data.prompt_column); '),
+        (GOOD + '{"q": 1, "a": 2}', "it has q, a"),
+        ('{"prompt": "a"}', 'there is no column "response" (data.response_column); it has prompt'),
+        ('{"prompt": 3, "response": "b"}', '"prompt" is a number and must be text'),
+        ('{"prompt": "a", "response": "\\ud83d"}', r'"response" has \ud83d, half a character'),
+        ("[" * 100_000, ", line 1: is not JSON"),
+        (f"[\n{GOOD},\n{GOOD}", ", line 5: the array is not closed"),
+        (f"[\n{GOOD}{GOOD}]", ", line 3: a comma is missing between two examples"),
+        (f"[\n{GOOD},]", ", line 3: there is no example after the comma"),
+        (f"[{GOOD}] []", ", line 2: something follows the array"),
+        (f'[\n{GOOD},\n{{"prompt": oops}}]', ", line 4: is not JSON: Expecting value"),
+        (
+            f'[\n{GOOD},\n  {{"prompt": "a',
+            "line 4: is not JSON: Unterminated string starting at column 14",
+        ),
+        (f"[\n{GOOD},\n3]", ", line 4: is a number and no object"),
+        (b"[\n" + GOOD.encode() + b',\n"\xff"]', ", line 4: is not UTF-8 (0xff"),
+    ],
+)
+def test_a_slip_is_named_with_its_line(tmp_path: Path, content: str | bytes, sentence: str) -> None:
+    assert sentence in refusal(tmp_path / "data.json", content)
+
+
+@pytest.mark.parametrize(
+    ("history", "sentence"),
+    [
+        ("a", '"history" is text and must be a list'),
+        ([["a", "b"], ["c"]], '"history": turn 2 is not a pair'),
+        ([["a", 1]], '"history" is a number and must be text'),
+    ],
+)
+def test_a_history_of_another_form_is_refused(
+    tmp_path: Path, history: object, sentence: str
+) -> None:
+    row = {"prompt": "a", "response": "b", "history": history}
+    assert sentence in refusal(tmp_path / "a", json.dumps(row), history_column="history")
+
+
+@pytest.mark.parametrize("form", ["lines", "array"])
+def test_a_budget_ends_in_silence(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "a.json"
+    text = GOOD * 9 if form == "lines" else "[" + ",".join([GOOD] * 9) + "]"
+    path.write_text(text + "broken")
+    seen = {len(read(path, budget=budget)) for budget in range(1, len(text), 7)}
+    assert seen <= set(range(10))
+    assert {1, 7} <= seen
+    with pytest.raises(BadFile):
+        read(path)
+
+
+def test_a_file_that_is_not_there_or_closed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"nowhere cannot be read: No such file"):
+        read(tmp_path / "nowhere")

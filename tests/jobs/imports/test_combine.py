@@ -1,0 +1,97 @@
+"""What comes out is a job file: it is read again as the same job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.imports.jobs import BASE, CONFIGS, JOB, a_job, ds, ds_text, outcomes, said
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.imports.combine import JobFile
+from zerotools.jobs.imports.reading.job_keys import look_up, takes
+from zerotools.jobs.imports.reading.report import render
+from zerotools.jobs.jobfile.parse import parse_job, read_tree
+from zerotools.jobs.text.toml_text import to_toml
+
+
+@pytest.mark.parametrize("name", ["plain.json", "zero3_auto.json"])
+def test_the_job_file_is_read_again_as_the_same_job(name: str, tmp_path: Path) -> None:
+    ranks = JOB.replace("gpus = 2", "gpus = 4")
+    imported = ds(name, a_job(ranks + "batch_size = 32\n"))
+    assert imported.problem is None
+    text = to_toml(imported.tree, imported.origins)
+    # no path in it depends on where it lies
+    assert parse_job(text, source="job.toml", base_dir=tmp_path) == imported.spec
+
+
+def test_paths_become_absolute() -> None:
+    imported = ds_text('{"train_batch_size": 8}', a_job())
+    assert imported.tree["data"]["text"] == [str(BASE / "a.txt")]
+
+
+def test_a_hidden_size_is_looked_up_in_the_models_directory(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text('{"text_config": {"hidden_size": 8}}')
+    job = JOB.replace("[model.config]", "[model]\npath = 'm'\n[env]")
+    job = job.replace('model_type = "llama"', "").replace("hidden_size = 64", "")
+    tree = read_tree(job + "batch_size = 8\n", source="job.toml")
+    text = '{"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}'
+    imported = ds_text(text, JobFile(tree, "job.toml", tmp_path))
+    assert imported.findings.autos[0].value == 64
+
+
+def test_without_a_job_file_what_no_config_says_is_missing() -> None:
+    imported = ds("plain.json")
+    assert imported.problem is None
+    assert imported.spec is None
+    assert imported.missing == ("model.path", "data.text", "train.steps")
+    assert imported.tree["gpus"] == 4
+
+
+def test_an_error_of_the_job_file_says_where_the_value_is_from() -> None:
+    config = '{"optimizer": {"type": "AdamW", "params": {"betas": [1.5, 0.9]}}}'
+    message = said(ds_text(config, a_job(JOB + "batch_size = 8\n")))
+    assert message == (
+        "job.toml: train.betas (of ds.json:1 optimizer.params.betas) = [1.5, 0.9]: "
+        "must be two numbers in [0, 1)"
+    )
+
+
+def test_a_job_without_a_model_is_told_so() -> None:
+    job = a_job(JOB.replace('model_type = "llama"\nhidden_size = 64', "").replace(".config", ""))
+    assert "one of model.config" in said(ds_text('{"train_batch_size": 8}', job))
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        ("ds.json:5 fp16.enabled", "train.precision", "fp16"),
+        ("ds.json:7 fp16.initial_scale_power", "fp16.initial_scale_power", 16),
+        ("ds.json:13 zero_optimization.stage", "zero.stage", 2),
+        ("ds.json:15 zero_optimization.offload_optimizer.device", "offload.optimizer", "cpu"),
+    ],
+)
+def test_two_cards_get_what_the_engine_can_and_are_refused_the_rest(
+    place: str, key: str, value: object
+) -> None:
+    imported = ds("two_cards_stage2.json", a_job())
+    if takes(key, value):
+        assert imported.origins[key] == place
+        assert look_up(imported.tree, key) == value
+    elif key == "fp16.initial_scale_power":
+        assert outcomes(imported)[key] == "ignored"
+    else:
+        assert isinstance(imported.problem, Unsupported)
+        assert f"{place} = " in said(imported)
+
+
+def test_the_report_is_made_of_comments() -> None:
+    lines = list(render(ds("plain.json", a_job()).findings))
+    assert lines
+    assert all(line.startswith("#") for line in lines)
+    assert (CONFIGS / "plain.json").exists()
+    assert any(
+        line.startswith("#   ds.json:5   gradient_clipping ") and "-> train.max_grad_norm" in line
+        for line in lines
+    )

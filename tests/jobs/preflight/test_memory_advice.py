@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from tests.jobs.jobfile.test_parse import parsed
+from zerotools.jobs.preflight.memory_advice import settings_to_try
+
+
+def test_a_smaller_micro_batch_comes_first_and_divides_the_share() -> None:
+    spec = parsed(train__batch_size=24, train__micro_batch_size=6)
+    assert settings_to_try(spec) == [
+        "train.micro_batch_size = 4 (it is 6 now; batch_size stays)",
+        "train.activation_checkpointing = true",
+    ]
+    assert settings_to_try(parsed(train__batch_size=24))[0].startswith("train.micro_batch_size = 6")
+
+
+def test_what_is_set_already_is_not_proposed() -> None:
+    lean = {"train__batch_size": 2, "train__activation_checkpointing": True}
+    assert settings_to_try(parsed(**lean, zero={"stage": 1})) == [
+        "zero.stage = 2 (it is 1 now)",
+        'offload.optimizer = "cpu"',
+    ]
+    assert settings_to_try(parsed(**lean, train__precision="fp32")) == [
+        'train.precision = "bf16"',
+        'offload.optimizer = "cpu"',
+    ]
+    alone = parsed(**{**lean, "train__batch_size": 1}, ranks=1, offload={"params": "cpu"})
+    assert settings_to_try(alone) == ["a shorter data.sequence_length", "more GPUs"]
+
+
+def test_where_state_is_most_of_it_a_smaller_batch_comes_later() -> None:
+    assert settings_to_try(parsed(zero={"stage": 2}), mostly_state=True) == [
+        "zero.stage = 3 (it is 2 now)",
+        'offload.optimizer = "cpu"',
+    ]
+    offloaded = parsed(offload={"optimizer": "cpu"})
+    assert settings_to_try(offloaded, mostly_state=True, most=1) == [
+        'zero.stage = 3 with offload.params = "cpu"'
+    ]
+
+
+def test_what_deepspeeds_json_says_is_proposed_in_its_words() -> None:
+    offload = {"offload_optimizer": {"device": "cpu"}}
+    section: dict[str, object] = {"stage": 2, **offload}
+    tree = {"engine": "deepspeed", "zero": {"stage": 2}}
+    spec = parsed(**tree, deepspeed={"config": {"zero_optimization": section}})
+    assert settings_to_try(spec, mostly_state=True) == [
+        "deepspeed.config zero_optimization.stage = 3 (it is 2 now)",
+        "deepspeed.config zero_optimization.stage = 3 with "
+        'zero_optimization.offload_param.device = "cpu"',
+    ]
+    del section["offload_optimizer"]
+    spec = parsed(**tree, deepspeed={"config": {"zero_optimization": section}})
+    wanted = 'deepspeed.config zero_optimization.offload_optimizer.device = "cpu"'
+    assert settings_to_try(spec, mostly_state=True)[1] == wanted

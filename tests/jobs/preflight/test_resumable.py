@@ -1,0 +1,68 @@
+"""A job that cannot go on from a checkpoint is told so, and what to type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.jobs.jobfile.test_parse import parsed
+from tests.jobs.tables.test_deepspeed_config import job
+from tests.runs.records import a_record
+from zerotools.jobs.preflight.resumable import not_resumable
+from zerotools.runs.record import LoraRecord, OptimizerRecord
+
+PATH = Path("/runs/a b/step-00000002")
+RECORD = a_record(stage=2, engine="deepspeed")
+
+
+def why(wanted: int = 2, *, device: str = "cpu", ranks: int = 2, **changes: Any) -> list[str]:
+    zero = {"stage": wanted, "offload_optimizer": {"device": device, "nvme_path": "/n"}}
+    spec = job({"zero_optimization": zero}, ranks=ranks)
+    return list(not_resumable(spec, replace(RECORD, **changes), PATH))
+
+
+def test_the_same_layout_goes_on() -> None:
+    assert why() == []
+    assert why(0, ranks=3, stage=0) == []  # nothing is cut
+
+
+def why_of(**changes: Any) -> str:
+    [sentence] = why(**changes)
+    return sentence
+
+
+def test_other_ranks_are_told_the_command() -> None:
+    assert why_of(ranks=3).endswith(
+        "type: zerotools reshard '/runs/a b/step-00000002' '/runs/a b/step-00000002-3-ranks' "
+        '--world-size 3, and set resume_from = "/runs/a b/step-00000002-3-ranks"'
+    )
+
+
+def test_another_stage_is_told_it_too() -> None:
+    [sentence] = list(not_resumable(job({"zero_optimization": {"stage": 3}}), RECORD, PATH))
+    assert "--world-size 2 --stage 3, and" in sentence
+    [sentence] = list(not_resumable(job({}), RECORD, PATH))
+    assert "train at stage 2" in sentence
+
+
+def test_another_engine_and_another_optimizer_are_refused() -> None:
+    assert 'was written by engine "torch"' in why_of(engine="torch")
+    assert 'was trained with "lion"; use that' in why_of(optimizer=OptimizerRecord("lion", ()))
+
+
+def test_nothing_goes_on_from_nvme() -> None:
+    [sentence] = why(3, device="nvme", stage=3)
+    assert "DeepSpeed does not resume what it offloads to NVMe" in sentence
+    assert 'begin anew with the weights by model.path = "/runs/a b/step-' in why_of(
+        weights_only=True
+    )
+
+
+def test_adapters_go_on_as_strong_as_they_were() -> None:
+    record = replace(RECORD, engine="torch", lora=LoraRecord(4, 3.0))
+    same, weaker = (parsed(lora={"rank": 4, "alpha": alpha}) for alpha in (12.0, 8.0))
+    assert list(not_resumable(same, record, PATH)) == []
+    assert list(not_resumable(weaker, record, PATH)) == [
+        f"lora.alpha = 8: the adapters of resume_from = {PATH} were trained with 12; use that"
+    ]

@@ -1,0 +1,87 @@
+"""Jobs of the engine script: what they need, what they refuse, and the trip to JSON and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict, parse_job
+
+TOML = """
+engine = "script"
+device = "cpu"
+ranks = 2
+[script]
+command = ["train.py", "--lr", "1e-3"]
+launcher = "torchrun"
+checkpoint_dir = "../out"
+"""
+
+
+def tree(**script: Any) -> dict[str, Any]:
+    whole = {"command": ["train.py"], "directory": "/work", **script}
+    return {"engine": "script", "device": "cpu", "ranks": 2, "script": whole}
+
+
+def refusal(job: dict[str, Any]) -> str:
+    with pytest.raises(BadRequest) as info:
+        job_from_dict(job, source="job.toml")
+    return str(info.value)
+
+
+def test_paths_are_taken_from_the_job_file_and_so_is_the_working_directory() -> None:
+    spec = parse_job(TOML, source="x.toml", base_dir=Path("/base/dir"))
+    assert spec.script.directory == "/base/dir"
+    assert spec.script.checkpoint_dir == "/base/out"
+    assert spec.script.command == ("train.py", "--lr", "1e-3")
+    assert "script.directory" in refusal({**tree(), "script": {"command": ["x"]}})
+
+
+def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
+    spec = parse_job(TOML, source="x.toml", base_dir=Path("/base"))
+    text = json.dumps(job_to_dict(spec))
+    assert job_from_dict(json.loads(text), source="-") == spec
+    assert not {"model", "data", "train", "zero", "checkpoint", "seed"} & json.loads(text).keys()
+    assert json.loads(text)["metrics"] == {"jsonl": True, "tensorboard": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        ({"engine": "script", "device": "cpu"}, "script: the table [script] is missing"),
+        ({**tree(), "train": {"steps": 1, "batch_size": 1}}, "train: has no place in an engine"),
+        ({**tree(), "zero": {}}, "zero: has no place in an engine"),
+        ({**tree(), "seed": 0}, "seed: has no place in an engine"),
+        (tree(command=[]), "script.command = []: must name a program"),
+        (tree(launcher="mpirun"), 'must be one of "plain", "torchrun", "accelerate", "deepspeed"'),
+        (tree(launcher_options=["-x"]), 'have no place beside script.launcher = "plain"'),
+        (
+            tree(command=["/usr/bin/python3", "t.py"], launcher="torchrun"),
+            'torchrun starts the interpreter itself; leave "/usr/bin/python3" out',
+        ),
+        (tree(launcher="accelerate"), "accelerate launch starts one process on CPUs"),
+        ({**tree(), "env": {"ZEROTOOLS_RESUME_FROM": "x"}}, "is set by the daemon"),
+        ({**tree(), "time_limit": "two hours"}, 'time_limit = "two hours": must be seconds'),
+        ({**tree(), "time_limit": "9999d"}, 'time_limit = "9999d": must be 3650 days at most'),
+        ({**tree(), "gpus": 1}, 'has no place in a device = "cpu" job'),
+    ],
+)
+def test_refusals_name_the_key(job: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(job)
+
+
+def test_other_engines_refuse_a_script() -> None:
+    job = {
+        "device": "cpu",
+        "model": {"config": {}},
+        "data": {"text": ["/x"]},
+        "train": {"steps": 1, "batch_size": 1},
+        "script": {"command": ["x"]},
+    }
+    assert 'script: has no place in an engine = "torch" job' in refusal(job)
+    del job["script"]
+    assert "script" not in job_to_dict(job_from_dict(job, source="-"))

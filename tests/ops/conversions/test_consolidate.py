@@ -1,0 +1,125 @@
+"""Exports of a real job's checkpoint; their bytes are compared with another route to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.golden_files import JOB
+from tests.ops import exports
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadRequest
+from zerotools.io.numeric.numpy_dtypes import Array, CastLosses
+from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
+from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.execution.execute import Report
+from zerotools.ops.execution.workers import Budget
+
+
+def export(destination: Path, **options: object) -> dict[str, Array]:
+    return exports.export(JOB, destination, **options)
+
+
+def masters() -> dict[str, Array]:
+    return exports.masters(JOB)
+
+
+def test_bf16_is_the_rounded_master(tmp_path: Path) -> None:
+    exported = export(tmp_path / "out", dtype="bf16")
+    truth = masters()
+    assert set(exported) == set(truth)
+    for name, values in truth.items():
+        assert exported[name].tobytes() == values.astype(ml_dtypes.bfloat16).tobytes()
+
+
+def test_fp32_is_the_master(tmp_path: Path) -> None:
+    exported = export(tmp_path / "out", dtype="fp32")
+    assert all(exported[name].tobytes() == values.tobytes() for name, values in masters().items())
+
+
+def test_auto_is_the_precision_of_the_run(tmp_path: Path) -> None:
+    exported = export(tmp_path / "out")
+    assert {values.dtype for values in exported.values()} == {np.dtype(ml_dtypes.bfloat16)}
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert "bfloat16" in (config.get("dtype"), config.get("torch_dtype"))
+
+
+def test_small_shards_have_an_index(tmp_path: Path) -> None:
+    exported = export(tmp_path / "out", max_shard_bytes=6000)
+    index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
+    assert set(index["weight_map"]) == set(exported) == set(masters())
+    assert len(set(index["weight_map"].values())) > 1
+
+
+def test_a_tied_name_is_left_out_or_written_as_asked(tmp_path: Path) -> None:
+    assert "lm_head.weight" not in export(tmp_path / "tied")
+    kept = export(tmp_path / "kept", keep_aliases=True)
+    assert kept["lm_head.weight"].tobytes() == kept["model.embed_tokens.weight"].tobytes()
+
+
+def test_names_are_chosen_by_globs(tmp_path: Path) -> None:
+    exported = export(tmp_path / "out", include=("*.mlp.*",), exclude=("*down_proj*",))
+    assert sorted(exported) == [
+        "model.layers.0.mlp.gate_proj.weight",
+        "model.layers.0.mlp.up_proj.weight",
+    ]
+    with pytest.raises(BadRequest, match="no weights that match"):
+        export(tmp_path / "none", include=("nothing",))
+
+
+def test_new_names_come_before_globs(tmp_path: Path) -> None:
+    options = {"strip_prefix": ("model.",), "rename": (r"layers\.(\d+)=h.\1",)}
+    exported = export(tmp_path / "out", include=("h.0.mlp.*", "norm.*"), **options)
+    assert "norm.weight" in exported
+    assert "h.0.mlp.up_proj.weight" in exported
+    assert all(name.startswith(("h.0.mlp.", "norm.")) for name in exported)
+
+
+def test_two_tensors_cannot_get_one_name(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"layernorm\.weight and \S+ would both become x\.w$"):
+        export(tmp_path / "out", rename=(r"^.*norm\..*=x.w",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_prefix_that_no_name_has_is_said(tmp_path: Path) -> None:
+    conversion = prepare(JOB, tmp_path / "out", Options(strip_prefix=("model.", "module.")))
+    assert any("no name begins with 'module.'" in note for note in conversion.notes)
+    assert not any("'model.'" in note for note in conversion.notes)
+
+
+def test_modes_follow_the_umask(tmp_path: Path) -> None:
+    export(tmp_path / "out")
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert (tmp_path / "out/model.safetensors").stat().st_mode == plain.stat().st_mode
+
+
+def test_overflow_names_the_tensor_and_the_largest_value() -> None:
+    report = Report(losses={Key("w", "param"): CastLosses(overflowed=3, largest=1e6)})
+    with pytest.raises(
+        BadRequest, match=r"1 tensors do not fit in their new type .*w: 3 values up to 1e\+06"
+    ):
+        refuse_overflow(report)
+    refuse_overflow(Report(losses={Key("w", "param"): CastLosses(nans=1)}))
+
+
+def test_an_output_inside_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    for destination in (JOB / "out", JOB, JOB.parent):
+        conversion = prepare(JOB, destination, Options())
+        with pytest.raises(BadRequest, match="write it elsewhere"):
+            perform(conversion, budget=Budget(), overwrite=True)
+
+
+def test_overwrite_replaces_only_what_we_could_have_written(tmp_path: Path) -> None:
+    precious = tmp_path / "thesis"
+    precious.mkdir()
+    (precious / "chapter.txt").write_text("years of work")
+    with pytest.raises(BadRequest, match=r"has no \.zerotools-output\.json, .* not replace it"):
+        perform(prepare(JOB, precious, Options()), budget=Budget(), overwrite=True)
+    assert (precious / "chapter.txt").read_text() == "years of work"
+    export(tmp_path / "out")
+    perform(prepare(JOB, tmp_path / "out", Options()), budget=Budget(), overwrite=True)

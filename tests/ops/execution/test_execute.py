@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.layouts import Placement, load, store, target
+from zerotools.core import dtypes
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import (
+    Carried,
+    Checkpoint,
+    Checksum,
+    Chunk,
+    FilePlan,
+    Key,
+    Literal,
+    Origin,
+    Target,
+    Tensor,
+)
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.numeric.cast_torch import torch_cast
+from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Array, numpy_cast
+from zerotools.ops.execution.execute import execute
+from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.workers import MIN_TILE_BYTES, Budget
+
+KEY = Key("w", "param")
+
+
+def whole(shape: tuple[int, ...], order: tuple[int, ...] | None = None) -> list[Placement]:
+    return [Placement(Box.whole(shape), "a", 3, order or tuple(range(len(shape))))]
+
+
+def columns(shape: tuple[int, int], count: int) -> list[Placement]:
+    width = shape[1] // count
+    return [
+        Placement(Box((0, i * width), (shape[0], width)), f"{i}", 1, (0, 1)) for i in range(count)
+    ]
+
+
+def noise(*shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def test_a_tensor_larger_than_the_budget(tmp_path: Path) -> None:
+    values = noise(700, 1100)
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, columns((700, 1100), 4))})
+    output = target(tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT32, whole(values.shape))})
+    budget = Budget(max_memory=3 * MIN_TILE_BYTES, workers=1)
+    assert values.nbytes > 20 * budget.tile_bytes
+    execute(plan(source, output.checkpoint), source.root, output, budget=budget)
+    assert load(output.checkpoint, KEY).tobytes() == values.tobytes()
+
+
+def test_a_transposed_source_with_large_gaps(tmp_path: Path) -> None:
+    values = noise(3, 30_000)
+    placed = whole(values.shape, order=(1, 0))
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, placed)})
+    output = target(tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT32, whole(values.shape))})
+    execute(plan(source, output.checkpoint), source.root, output)
+    assert load(output.checkpoint, KEY).tobytes() == values.tobytes()
+
+
+def test_few_columns_of_very_long_rows(tmp_path: Path) -> None:
+    values = noise(5, 40_000)
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, whole(values.shape))})
+    output = target(
+        tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT32, columns((5, 40_000), 8))}
+    )
+    execute(plan(source, output.checkpoint), source.root, output)
+    assert load(output.checkpoint, KEY).tobytes() == values.tobytes()
+
+
+def test_checksums_literals_and_carried_bytes(tmp_path: Path) -> None:
+    values = noise(300, 700)
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, columns((300, 700), 2))})
+    (tmp_path / "notes").write_bytes(b"0123456789")
+    size = 8 + values.nbytes + 4 + 5
+    chunk = Chunk(Box.whole(values.shape), "f", 8)
+    out = tmp_path / "out"
+    output = Target(
+        Checkpoint(out, {KEY: Tensor(dtypes.FLOAT32, values.shape, [chunk])}, Origin("t", out)),
+        {
+            "f": FilePlan(
+                size,
+                literals=[Literal(0, b"headhead")],
+                carried=[Carried(8 + values.nbytes + 4, tmp_path / "notes", 2, 5)],
+                checksums=[Checksum(8, values.nbytes, (8 + values.nbytes,))],
+            )
+        },
+    )
+    budget = Budget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
+    execute(plan(source, output.checkpoint), source.root, output, budget=budget)
+    data = (out / "f").read_bytes()
+    assert data[:8] == b"headhead"
+    assert data[8 : 8 + values.nbytes] == values.tobytes()
+    assert data[-9:-5] == zlib.crc32(values.tobytes()).to_bytes(4, "little")
+    assert data[-5:] == b"23456"
+
+
+def test_fp16_overflow_and_nan_are_counted(tmp_path: Path) -> None:
+    values = np.array([1.0, 7e4, -1e9, np.inf, np.nan, 65519.0], dtype=np.float32)
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, whole(values.shape))})
+    output = target(tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT16, whole(values.shape))})
+    report = execute(plan(source, output.checkpoint), source.root, output)
+    losses = report.losses[KEY]
+    assert (losses.overflowed, losses.largest, losses.nans) == (2, 1e9, 1)
+
+
+def test_what_is_not_finite_is_counted_in_parameters_alone(tmp_path: Path) -> None:
+    values = np.array([1.0, -np.inf, np.nan, 7e4], dtype=np.float32)
+    mask = Key("mask", "buffer")
+    placed = {key: (values, dtypes.FLOAT32, whole(values.shape)) for key in (KEY, mask)}
+    source = store(tmp_path / "in", placed)
+    for dtype, overflowed in ((dtypes.FLOAT32, 0), (dtypes.FLOAT16, 1)):
+        wanted = {key: (values.shape, dtype, whole(values.shape)) for key in (KEY, mask)}
+        output = target(tmp_path / dtype.name, wanted)
+        losses = execute(plan(source, output.checkpoint), source.root, output).losses
+        assert (losses[KEY].nans, losses[KEY].infinities) == (1, 1)
+        lost = losses.get(mask, NO_LOSSES)
+        assert (lost.nans, lost.infinities, lost.overflowed) == (0, 0, overflowed)
+
+
+@pytest.mark.torch
+def test_either_kernel_writes_and_verifies_the_same_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    values = noise(300, 700) * 1e-5
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, columns((300, 700), 4))})
+    written = []
+    for name, cast in (("numpy", numpy_cast), ("torch", torch_cast())):
+        placed = {KEY: (values.shape, dtypes.FLOAT16, whole(values.shape))}
+        output = target(tmp_path / name, placed)
+        copies, again = (plan(source, output.checkpoint) for _ in range(2))
+        report = execute(copies, source.root, output, cast=cast, again=again)
+        assert report.bytes_verified == 2 * values.size
+        written.append(load(output.checkpoint, KEY).tobytes())
+    assert written == [values.astype(np.float16).tobytes()] * 2
+
+
+def test_a_truncated_source_leaves_nothing(tmp_path: Path) -> None:
+    values = noise(64, 64)
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, whole(values.shape))})
+    os.truncate(source.root / "0/a", 100)
+    output = target(tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT32, whole(values.shape))})
+    with pytest.raises(BadFile, match=r"0/a ends at byte 100, and \d+ were expected"):
+        execute(plan(source, output.checkpoint), source.root, output)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]
+
+
+def test_a_check_can_veto_the_output(tmp_path: Path) -> None:
+    values = noise(4)
+    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, whole(values.shape))})
+    output = target(tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT32, whole(values.shape))})
+
+    def refuse(_: object) -> None:
+        raise BadRequest("no")
+
+    with pytest.raises(BadRequest, match="no"):
+        execute(plan(source, output.checkpoint), source.root, output, check=refuse)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_too_small_names_the_least_that_works() -> None:
+    with pytest.raises(BadRequest, match=r"4 workers need at least 786432"):
+        Budget(max_memory=1000, workers=4)
+    assert Budget(max_memory=786432, workers=4).tile_bytes == MIN_TILE_BYTES

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerotools.core import dtypes
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
+from zerotools.ops.weights.selection import MASTERS, WEIGHTS, choose_names, matcher, weights_from
+
+
+def checkpoint(aliases: dict[str, str] | None = None, **tensors: DType) -> Checkpoint:
+    """Tensors by `name__role`."""
+    keys = {Key(*text.split("__")): Tensor(dtype, (2,), ()) for text, dtype in tensors.items()}
+    return Checkpoint(Path("x"), keys, Origin("test", Path("x")), aliases=aliases or {})
+
+
+ZERO = {
+    "w__param": dtypes.FLOAT32,
+    "w__exp_avg": dtypes.FLOAT32,
+    "w__param16": dtypes.BFLOAT16,
+    "frozen__param": dtypes.BFLOAT16,
+    "odd__param16": dtypes.FLOAT16,
+    "mask__buffer": dtypes.BOOL,
+}
+
+
+def types(found: Checkpoint) -> dict[str, str]:
+    return {str(key): tensor.dtype.name for key, tensor in found.tensors.items()}
+
+
+def test_masters_where_there_are_any() -> None:
+    assert types(weights_from(checkpoint(**ZERO), MASTERS)) == {
+        "w": "float32",
+        "frozen": "bfloat16",
+        "odd": "float16",
+        "mask (buffer)": "bool",
+    }
+
+
+def test_the_16_bit_weights_and_what_was_not_trained() -> None:
+    assert types(weights_from(checkpoint(**ZERO), WEIGHTS)) == {
+        "w": "bfloat16",
+        "frozen": "bfloat16",
+        "odd": "float16",
+        "mask (buffer)": "bool",
+    }
+
+
+def test_masters_alone_have_no_16_bit_weights() -> None:
+    with pytest.raises(BadRequest, match="no 16-bit weights beside its masters"):
+        weights_from(checkpoint(w__param=dtypes.FLOAT32), WEIGHTS)
+    plain = checkpoint(w__param=dtypes.BFLOAT16)
+    assert types(weights_from(plain, WEIGHTS)) == {"w": "bfloat16"}
+
+
+def test_a_tied_name_holds_the_bytes_where_the_other_is_left_out() -> None:
+    tied = checkpoint({"head": "embed", "copy": "embed"}, embed__param=dtypes.FLOAT32)
+    both = choose_names(tied, matcher((), ()))
+    assert (types(both), both.aliases) == ({"embed": "float32"}, tied.aliases)
+    alone = choose_names(tied, matcher((), ("embed",)))
+    assert (types(alone), alone.aliases) == ({"head": "float32"}, {"copy": "head"})
+    assert choose_names(tied, matcher(("embed",), ())).aliases == {}

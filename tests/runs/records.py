@@ -1,0 +1,25 @@
+"""A record of a job's checkpoint, for tests that need one and care for some of its fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerotools.runs.record import JobRecord, ModelRecord, OptimizerRecord
+
+
+def a_record(**changes: Any) -> JobRecord:
+    """What two ranks saved at step 2 of 9."""
+    fields: dict[str, Any] = {
+        "step": 2,
+        "steps_total": 9,
+        "world_size": 2,
+        "stage": 3,
+        "precision": "fp32",
+        "seed": 0,
+        "consumed_sequences": 24,
+        "batch_size": 12,
+        "sequence_length": 8,
+        "optimizer": OptimizerRecord("adamw", ()),
+        "model": ModelRecord(1, 0),
+    }
+    return JobRecord(**{**fields, **changes})

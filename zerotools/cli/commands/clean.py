@@ -1,0 +1,183 @@
+"""`zerotools clean`: show what can go of jobs that are over, ask, and remove it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.job_reference import numbers_over, shown_jobs_argument
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.core.errors import BadRequest, DaemonRefused
+from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import STATES, TERMINAL
+
+HEADERS = ("id", "name", "state", "ended", "size", "what goes")
+RIGHT = ("id", "ended", "size")
+LONGEST_NAME = 40
+MOST_KEPT = 10
+OVER = tuple(state for state in STATES if state in TERMINAL)
+Answer = dict[str, Any]
+
+
+def _span(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        return seconds_of(int(value) if value.isascii() and value.isdecimal() else value)
+    except ValueError as error:
+        raise BadRequest(f"--older-than {value}: {error}") from None
+
+
+@click.command("clean")
+@shown_jobs_argument
+@click.option(
+    "--older-than",
+    metavar="TIME",
+    callback=_span,
+    help="Only jobs that ended longer ago: 30d, 12h, or seconds.",
+)
+@click.option(
+    "--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Not the N that ended last."
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(OVER),
+    help="Only jobs that ended so; may be repeated.",
+)
+@click.option(
+    "--outputs",
+    is_flag=True,
+    help="With the checkpoints that the JOBs left in the state directory.",
+)
+@click.option("--logs-only", is_flag=True, help="Keep the records; only logs and progress go.")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@socket_option
+@json_option
+def command(
+    references: tuple[str, ...],
+    older_than: int | None,
+    keep: int,
+    states: tuple[str, ...],
+    outputs: bool,
+    logs_only: bool,
+    dry_run: bool,
+    yes: bool,
+    socket: Path | None,
+    as_json: bool,
+) -> None:
+    """Remove jobs that are over: their records, logs and events. It shows what goes, and asks.
+
+    Without a JOB, all that are over are meant. No checkpoint and no export is removed: a job that
+    left its own in the state directory of the daemon stays, until --outputs JOB. Nothing goes that
+    a job which is not over names, such as in resume_from.
+    """
+    _refuse_contradictions(references, outputs, logs_only)
+    if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
+        raise BadRequest("there is nobody to ask here; give --yes to remove, or --dry-run to look")
+    client = DaemonClient(socket)
+    job_ids = numbers_over(client, references)
+    wanted = {
+        "jobs": job_ids or None,
+        "states": list(states) or None,
+        "older_than_seconds": older_than,
+        "keep": keep,
+        "outputs": outputs,
+        "logs_only": logs_only,
+    }
+    found = client.clean({**wanted, "dry_run": True})
+    if not as_json:
+        _show(found, logs_only)
+    stayed = [job for job in found["kept"] if job["id"] in job_ids]
+    if not dry_run and found["jobs"] and (yes or _agreed(found)):
+        gone, late = _remove(client, found, outputs=outputs, logs_only=logs_only, quiet=as_json)
+        stayed += late
+        found = {"jobs": gone, "kept": [*found["kept"], *late]}
+    if as_json:
+        render.print_json({**found, "dry_run": dry_run})
+    sys.stdout.flush()
+    _refuse(stayed)
+
+
+def _refuse_contradictions(job_ids: Sequence[str], outputs: bool, logs_only: bool) -> None:
+    if outputs and not job_ids:
+        raise BadRequest("--outputs removes checkpoints: name the jobs whose are to go")
+    if outputs and logs_only:
+        raise BadRequest("--outputs and --logs-only contradict each other; leave one out")
+
+
+def _show(found: Answer, logs_only: bool) -> None:
+    if found["jobs"]:
+        rows = [_row(job, logs_only) for job in found["jobs"]]
+        columns = render.terminal_columns(sys.stdout)
+        render.print_lines(render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns))
+    else:
+        click.echo("there is nothing to remove")
+    for job in found["kept"][:MOST_KEPT]:
+        click.echo(f"stays: {_named(job)}: {render.clean(job['why'])}")
+    if len(found["kept"]) > MOST_KEPT:
+        click.echo(f"stays: {len(found['kept']) - MOST_KEPT} more; --json lists them all")
+
+
+def _row(job: Answer, logs_only: bool) -> tuple[str, ...]:
+    what = "logs" if logs_only else "record, logs, events"
+    places = "".join(f", and ALL OF {place}" for place in job["outputs"])
+    since = None if job["ended"] is None else time.time() - job["ended"]
+    return (
+        str(job["id"]),
+        render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
+        job["state"],
+        f"{render.duration(since)} ago",
+        render.size(job["size_bytes"]),
+        what + places,
+    )
+
+
+def _named(job: Answer) -> str:
+    name = render.clean(job["name"])
+    return f"job {job['id']} ({name})" if name else f"job {job['id']}"
+
+
+def _agreed(found: Answer) -> bool:
+    size = render.size(sum(job["size_bytes"] for job in found["jobs"]))
+    count = len(found["jobs"])
+    return click.confirm(f"remove {'this job' if count == 1 else f'these {count} jobs'}, {size}?")
+
+
+def _remove(
+    client: DaemonClient, found: Answer, *, outputs: bool, logs_only: bool, quiet: bool
+) -> tuple[list[Answer], list[Answer]]:
+    """Remove just those that were shown, as nothing else has been agreed to; those that are gone,
+    and those that stayed. What somebody else has removed meanwhile is neither."""
+    gone: list[Answer] = []
+    stayed: list[Answer] = []
+    together = [job["id"] for job in found["jobs"]]
+    try:
+        # What two jobs wrote together goes with both; else one request for each, none of them long.
+        for ids in [together] if outputs else [[job_id] for job_id in together]:
+            answer = client.clean({"jobs": ids, "outputs": outputs, "logs_only": logs_only})
+            gone += answer["jobs"]
+            stayed += [job for job in answer["kept"] if not job["gone"]]
+    finally:
+        if not quiet:
+            size = render.size(sum(job["size_bytes"] for job in gone))
+            click.echo(f"removed: {len(gone)} job{'s' if len(gone) != 1 else ''}, {size}")
+    return gone, stayed
+
+
+def _refuse(stayed: Sequence[Answer]) -> None:
+    """What was named, or agreed to, and stays all the same."""
+    if stayed:
+        said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MOST_KEPT]]
+        if len(stayed) > MOST_KEPT:
+            said.append(f"{len(stayed) - MOST_KEPT} more stay")
+        raise DaemonRefused("; ".join(said), status=409, code="conflict")

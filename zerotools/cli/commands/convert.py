@@ -1,0 +1,115 @@
+"""`zerotools convert`: the same checkpoint in another format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.options.conversion_options import (
+    Writing,
+    carry_out,
+    conversion_options,
+    say_unchanged,
+)
+from zerotools.cli.options.deepspeed_options import zero_options
+from zerotools.cli.options.shared import (
+    config_dir_option,
+    layout_option,
+    section_option,
+    tag_option,
+)
+from zerotools.cli.options.sizes import ByteSize
+from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.ops.conversions.consolidate import DTYPES, refuse_overflow
+from zerotools.ops.conversions.conversion import Unchanged
+from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.conversions.targets import KEEP, STYLES, TARGETS, ZERO
+from zerotools.ops.execution.execute import Report
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("convert")
+@click.argument("path", type=_PATH)
+@click.argument("out", type=_PATH)
+@click.option("--to", type=click.Choice(list(TARGETS)), required=True, help="Format to write.")
+@tag_option
+@layout_option
+@section_option
+@config_dir_option
+@click.option(
+    "--world-size",
+    type=int,
+    help="Ranks that will load it (deepspeed, dcp). Default: as many as saved it.",
+)
+@zero_options
+@click.option(
+    "--style",
+    type=click.Choice(STYLES),
+    help="Whose names and directories (dcp). Default: torch.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice([KEEP, *DTYPES]),
+    help="Type of the floating-point weights (safetensors). Default: keep.",
+)
+@click.option(
+    "--max-shard-size",
+    "max_shard_bytes",
+    type=ByteSize(),
+    help="Largest weights file (safetensors). Default: 5GB.",
+)
+@click.option("--lr", type=float, help="Learning rate, where the checkpoint has none.")
+@click.option("--betas", type=(float, float), metavar="B1 B2", help="Likewise, Adam's betas.")
+@click.option("--eps", type=float, help="Likewise, Adam's eps.")
+@click.option("--weight-decay", type=float, help="Likewise, the weight decay.")
+@click.option("--momentum", type=float, help="Likewise, SGD's momentum.")
+@click.option(
+    "--order",
+    type=_PATH,
+    metavar="FILE",
+    help="Names of the trained parameters, one a line, as the optimizer gets them (deepspeed).",
+)
+@click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
+@conversion_options
+def command(
+    path: Path,
+    out: Path,
+    to: str,
+    tag: str | None,
+    layout: Path | None,
+    section: str | None,
+    config_dir: Path | None,
+    settings: Settings,
+    force: bool,
+    how: Writing,
+    **given: Any,
+) -> None:
+    """Write the checkpoint at PATH into OUT in another format, optimizer state included.
+
+    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken. What the
+    format cannot hold is listed.
+    """
+    given |= {name: getattr(settings, name) for name in ZERO}
+    options = {name: value for name, value in given.items() if value is not None}
+    prepared = prepare(
+        path,
+        out,
+        to,
+        options,
+        tag=tag,
+        layout=layout,
+        section=section,
+        config_dir=config_dir,
+        force=force,
+    )
+    if isinstance(prepared, Unchanged):
+        say_unchanged(prepared, as_json=how.as_json)
+        return
+    carry_out(prepared, how, verb="convert", check=_refuse_overflow)
+
+
+def _refuse_overflow(report: Report) -> None:
+    refuse_overflow(report, "use --dtype bf16 or fp32")

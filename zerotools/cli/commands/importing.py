@@ -1,0 +1,82 @@
+"""`zerotools import`: the job file that a config of another launcher amounts to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.config_options import Configs, config_options, read_job_file
+from zerotools.cli.options.shared import json_option
+from zerotools.cli.output import render
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.combine import Imported
+from zerotools.jobs.text.toml_text import to_toml
+
+_CHOICES = {
+    "model.path": "model.path, or model.config to start from random weights",
+    "data.text": "data.text, data.tokens or data.examples",
+    "train.steps": "train.steps or train.epochs",
+}
+"""What serves in the place of a key that is missing."""
+
+
+@click.command("import")
+@click.argument("job_file", metavar="[JOBFILE]", required=False, type=click.Path(allow_dash=True))
+@config_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the job file there; it must not exist.  [default: standard output]",
+)
+@json_option
+def command(job_file: str | None, configs: Configs, output: Path | None, as_json: bool) -> int:
+    """Print the job file that a config amounts to.
+
+    JOBFILE has what the config does not say (model, data, steps), and what "auto" stands for;
+    where both say something, they must agree. Without it, keys that are missing are listed.
+
+    What became of every key of the config is told on standard error: mapped to a key of the job
+    file, passed through to DeepSpeed, or ignored, and why.
+    """
+    if configs.lenient and not configs.any:
+        raise BadRequest("--lenient is for a config; give --deepspeed or --accelerate")
+    if not configs.any:
+        raise BadRequest("there is no config to import; give --deepspeed or --accelerate")
+    imported = configs.imported(None if job_file is None else read_job_file(job_file))
+    if imported.problem is not None:
+        raise imported.problem
+    text = to_toml(imported.tree, imported.origins) + _missing(imported)
+    if output is not None:
+        _write(output, text)
+    if as_json:
+        render.print_json(
+            {
+                "job": imported.tree,
+                "missing": list(imported.missing),
+                "origins": dict(imported.origins),
+                "deepspeed": imported.deepspeed,
+                **imported.findings.to_json(),
+            }
+        )
+    elif output is None:
+        sys.stdout.write(text)
+    return 0
+
+
+def _missing(imported: Imported) -> str:
+    if not imported.missing:
+        return ""
+    listed = "".join(f"#   {_CHOICES.get(key, key)}\n" for key in imported.missing)
+    return f"\n# A job needs these keys too, which no config says:\n{listed}"
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        with output.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise BadRequest(f"{output}: exists already; remove it, or name another file") from None

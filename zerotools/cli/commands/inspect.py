@@ -1,0 +1,239 @@
+"""`zerotools inspect`: what a checkpoint holds, from its metadata alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from zerotools import formats
+from zerotools.cli.options.shared import layout_option, section_option, tag_option
+from zerotools.cli.output import render
+from zerotools.cli.output.style import paint
+from zerotools.core.counts import counted
+from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.ops.inspection.inspect import Inspection, inspect, to_json
+from zerotools.ops.inspection.run_summary import ParamGroup, Training
+
+
+@click.command("inspect")
+@click.argument("path", type=click.Path(path_type=Path))
+@tag_option
+@layout_option
+@section_option
+@click.option("--tensors", is_flag=True, help="List every tensor, with its chunks and files.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
+def command(
+    path: Path,
+    tag: str | None,
+    layout: Path | None,
+    section: str | None,
+    tensors: bool,
+    as_json: bool,
+) -> int:
+    """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
+
+    No tensor data is read. Exit status 1 means that the checkpoint has problems.
+    """
+    inspection = inspect(formats.look(path, tag=tag, layout=layout, section=section))
+    if as_json:
+        render.print_json(to_json(inspection, chunks=tensors))
+    else:
+        render.print_lines(describe(inspection, tensors=tensors))
+    return EXIT_DIFFERENCES if inspection.problems else 0
+
+
+def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
+    """Lines for people; with `tensors`, every tensor too."""
+    lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
+    if inspection.training.param_groups:
+        lines += ["", *_groups(inspection.training.param_groups)]
+    if inspection.checkpoint.aliases:
+        tied = (f"{alias} = {name}" for alias, name in inspection.checkpoint.aliases.items())
+        lines += ["", f"tied: {', '.join(tied)}"]
+    lines += ["", *_files(inspection, numbered=tensors)]
+    if tensors:
+        lines += ["", *_tensors(inspection)]
+    origin = inspection.checkpoint.origin
+    said = (*origin.notes, origin.question, origin.refusal)
+    lines += [f"note: {render.clean(note)}" for note in said if note]
+    return [*lines, *_problems(inspection)]
+
+
+MOST_PROBLEMS = 8
+MOST_AFFECTED = 8
+
+
+def _head(inspection: Inspection) -> list[str]:
+    """What is wrong, in one line, before anything else."""
+    if not inspection.problems:
+        return []
+    if not inspection.incomplete:
+        count = len(inspection.problems)
+        return [paint(f"PROBLEMS: {count}, listed below", "warning", sys.stdout), ""]
+    tensors = counted(len(inspection.incomplete), "tensor")
+    parts = [f"{tensors} affected"]
+    if inspection.affected:
+        lost = len(inspection.affected) == len(inspection.missing)
+        files = len(set(inspection.checkpoint.files) | set(inspection.affected))
+        what = "missing" if lost else "missing or damaged"
+        total = counted(files, "file")
+        parts = [f"{len(inspection.affected)} of {total} {what}", *parts]
+    return [paint(f"INCOMPLETE: {', '.join(parts)}", "bad", sys.stdout), ""]
+
+
+def _problems(inspection: Inspection) -> list[str]:
+    """Every problem of its own, then the tensors that lost files take along, as one."""
+    consequences = {key.name for key in inspection.incomplete} if inspection.affected else set()
+    problems = [
+        problem
+        for problem in inspection.problems
+        if problem.file or problem.tensor not in consequences
+    ]
+    lines = [f"problem: {render.clean(problem.message)}" for problem in problems[:MOST_PROBLEMS]]
+    if len(problems) > MOST_PROBLEMS:
+        lines.append(f"... and {len(problems) - MOST_PROBLEMS} more problems (--json lists all)")
+    if consequences:
+        names = [str(key) for key in inspection.incomplete]
+        more = len(names) - MOST_AFFECTED
+        shown = ", ".join(names[:MOST_AFFECTED]) + (f" and {more} more" if more > 0 else "")
+        lines.append(f"affected: {counted(len(names), 'tensor')}: {render.clean(shown)}")
+    return lines
+
+
+def _facts(inspection: Inspection) -> list[str]:
+    origin = inspection.checkpoint.origin
+    version = f" ({origin.framework_version})" if origin.framework_version else ""
+    others = f" (also {', '.join(origin.other_tags)})" if origin.other_tags else ""
+
+    files = counted(len(inspection.checkpoint.files), "file")
+
+    def known(value: object) -> str:
+        return "" if value is None else str(value)
+
+    return render.fields(
+        [
+            ("path", str(origin.path)),
+            ("format", f"{origin.details.get('title') or origin.format}{version}"),
+            ("tag", f"{origin.tag}{others}" if origin.tag else ""),
+            ("step", known(origin.step)),
+            ("ZeRO stage", known(origin.stage)),
+            ("world size", known(origin.world_size)),
+            ("parameters", _parameters(inspection)),
+            ("types", _types(inspection.training)),
+            ("optimizer", _optimizer(inspection.training)),
+            ("loss scaler", _scaler(inspection.training)),
+            ("skipped steps", known(inspection.training.skipped_steps or None)),
+            (
+                "size",
+                f"{render.size(inspection.file_bytes)} in {files}, of which "
+                f"{render.size(inspection.unclaimed_bytes)} headers and padding",
+            ),
+        ]
+    )
+
+
+def _parameters(inspection: Inspection) -> str:
+    training = inspection.training
+    parts = []
+    if training.trainable is not None:
+        parts.append(f"{training.trainable:,} trainable")
+    if training.frozen:
+        parts.append(f"{training.frozen:,} frozen")
+    if training.shared:
+        parts.append(f"{training.shared:,} more under tied names")
+    return f"{inspection.parameters:,}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _types(training: Training) -> str:
+    if training.masters_dtype and training.masters_dtype != training.weights_dtype:
+        return f"{training.weights_dtype}, masters {training.masters_dtype}"
+    return training.weights_dtype or ""
+
+
+def _optimizer(training: Training) -> str:
+    optimizer = training.optimizer
+    if optimizer is None:
+        return ""
+    names = " in ".join(name for name in (optimizer.name, optimizer.wrapper) if name)
+    states = ", ".join(optimizer.states) or "no state"
+    return f"{names}: {states}" if names else states
+
+
+def _scaler(training: Training) -> str:
+    """A scaler that does not scale is not shown."""
+    scaler = training.loss_scaler or {}
+    scale, dynamic = scaler.get("cur_scale"), scaler.get("dynamic")
+    if scale is None or (scale == 1 and not dynamic):
+        return ""
+    return f"{scale:g}, {'dynamic' if dynamic else 'static'}"
+
+
+SHOWN_HYPERPARAMETERS = ("lr", "weight_decay", "betas", "eps", "momentum")
+
+
+def _groups(groups: Sequence[ParamGroup]) -> list[str]:
+    rows = []
+    for number, group in enumerate(groups):
+        values = group.hyperparameters
+        shown = (f"{k} {values[k]}" for k in SHOWN_HYPERPARAMETERS if k in values)
+        elements = "-" if group.elements is None else f"{group.elements:,}"
+        rows.append((str(number), str(len(group.params)), elements, ", ".join(shown)))
+    headers = ("GROUP", "TENSORS", "ELEMENTS", "HYPER-PARAMETERS")
+    return render.table(headers, rows, right=("GROUP", "TENSORS", "ELEMENTS"))
+
+
+def _roles(inspection: Inspection) -> list[str]:
+    rows = (
+        (
+            role.role,
+            str(role.tensors),
+            f"{role.elements:,}",
+            render.size(role.bytes),
+            ", ".join(role.dtypes),
+        )
+        for role in inspection.roles
+    )
+    headers = ("ROLE", "TENSORS", "ELEMENTS", "SIZE", "TYPE")
+    return render.table(headers, rows, right=("TENSORS", "ELEMENTS", "SIZE"))
+
+
+MOST_FILES = 16
+
+
+def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
+    """The files with their sizes; all of them, with numbers, where tensors are listed by these."""
+    files = list(inspection.checkpoint.files.items())
+    if numbered:
+        rows = [(str(n), name, render.size(count)) for n, (name, count) in enumerate(files)]
+        return render.table(("#", "FILE", "SIZE"), rows, right=("#", "SIZE"))
+    short = [(name, render.size(count)) for name, count in files[:MOST_FILES]]
+    lines = render.table(("FILE", "SIZE"), short, right=("SIZE",))
+    if len(files) > MOST_FILES:
+        lines.append(f"... and {len(files) - MOST_FILES} more (--json lists all)")
+    return lines
+
+
+def _tensors(inspection: Inspection) -> list[str]:
+    numbers = {name: number for number, name in enumerate(inspection.checkpoint.files)}
+    rows = []
+    for key, tensor in inspection.checkpoint.tensors.items():
+        files = {numbers[chunk.file] for chunk in tensor.chunks if chunk.file in numbers}
+        shape = "x".join(map(str, tensor.shape)) or "scalar"
+        count = str(len(tensor.chunks))
+        rows.append((key.name, key.role, tensor.dtype.name, shape, count, spans(sorted(files))))
+    headers = ("TENSOR", "ROLE", "TYPE", "SHAPE", "CHUNKS", "FILES (#)")
+    return render.table(headers, rows, right=("CHUNKS",))
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers with runs put together: `0-3, 7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs) or render.UNKNOWN

@@ -1,0 +1,180 @@
+"""`zerotools logs`: what the ranks of a job wrote."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from zerotools.cli.job_views.describe import Job, is_over, outcome, title
+from zerotools.cli.job_views.job_reference import find_job, job_argument
+from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.cli.output.log_lines import LogSink, sink
+from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, JobFailed
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import SUCCEEDED
+
+PART = 1 << 20
+TAIL_BYTES = 1 << 16
+
+
+@click.command("logs")
+@job_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option(
+    "--attempt", type=click.IntRange(min=1), metavar="N", help="Of this start.  [default: the last]"
+)
+@click.option(
+    "--rank", default="0", show_default=True, metavar="R", help="Of this rank, or of 'all'."
+)
+@click.option(
+    "-n",
+    "--tail",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Begin with the last N lines of each rank.",
+)
+@socket_option
+@json_option
+def command(
+    reference: str | None,
+    follow: bool,
+    attempt: int | None,
+    rank: str,
+    tail: int | None,
+    socket: Path | None,
+    as_json: bool,
+) -> int:
+    """Print what a job wrote to standard output and standard error.
+
+    JOB is a number or a name; without it, the newest job is meant.
+
+    On a terminal, escape sequences are shown instead of obeyed; into a pipe, one rank's bytes go
+    unchanged. With --follow, later attempts are followed too, unless --attempt names one, and the
+    exit status is 6 if the job did not succeed.
+    """
+    client = DaemonClient(socket)
+    job = find_job(client, reference)
+    ranks = parse_ranks(rank, job)
+    output = sink(as_json=as_json, prefixed=rank == "all")
+    reader = LogReader(client, int(job["id"]), ranks, output)
+    if not job["attempts"] and not follow:
+        why = f": {render.clean(job['reason'])}" if job["reason"] else ""
+        click.echo(f"{title(job)} has not started, so there is no log yet{why}", err=True)
+        return 0
+    try:
+        if tail is not None and job["attempts"]:
+            reader.skip_to_tail(attempt or job["attempt"]["number"], tail)
+        if follow:
+            reader.follow(attempt, Poller())
+        else:
+            reader.copy(attempt or job["attempt"]["number"])
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        reader.sink.finish()
+    return 0
+
+
+def parse_ranks(text: str, job: Job) -> Sequence[int]:
+    """The ranks that `text` names. Raises BadRequest."""
+    world_size = int(job["world_size"])  # 0: the daemon cannot read the job, and so not how many
+    if text == "all":
+        return range(world_size or 1)
+    if text.isascii() and text.isdigit() and (int(text) < world_size or not world_size):
+        return [int(text)]
+    has = "rank 0 alone" if world_size == 1 else f"ranks 0 to {world_size - 1}, or all"
+    raise BadRequest(f"--rank {text}: {title(job)} has {has}")
+
+
+class LogReader:
+    """Copies the logs of some ranks of one job into a sink."""
+
+    def __init__(
+        self, client: DaemonClient, job_id: int, ranks: Sequence[int], sink: LogSink
+    ) -> None:
+        self.sink = sink
+        self._client = client
+        self._id = job_id
+        self._ranks = ranks
+        self._offsets: dict[tuple[int, int], int] = {}
+
+    def skip_to_tail(self, attempt: int, lines: int) -> None:
+        """Let the next copy of `attempt` begin with the last `lines` lines of each rank."""
+        for rank in self._ranks:
+            self._offsets[attempt, rank] = self._tail_offset(attempt, rank, lines)
+
+    def _tail_offset(self, attempt: int, rank: int, lines: int) -> int:
+        """Where the last `lines` lines begin: read from the end, twice as much each time."""
+        span = TAIL_BYTES
+        while True:
+            part = self._client.logs(
+                self._id, attempt=attempt, rank=rank, offset=-span, limit=min(span, PART)
+            )
+            begin = part.next_offset - len(part.data)
+            data = part.data + self._rest(attempt, rank, part.next_offset, begin + span)
+            places = [found.start() for found in re.finditer(rb"\n", data[:-1])]
+            if len(places) >= lines:
+                return begin + (places[-lines] + 1 if lines else len(data))
+            if begin == 0:
+                return 0
+            span *= 2
+
+    def _rest(self, attempt: int, rank: int, offset: int, end: int) -> bytes:
+        """What lies in [offset, end), for spans that one answer is too short for."""
+        found = b""
+        while offset < end:
+            part = self._client.logs(
+                self._id, attempt=attempt, rank=rank, offset=offset, limit=min(PART, end - offset)
+            )
+            if not part.data:
+                break
+            found += part.data
+            offset = part.next_offset
+        return found
+
+    def copy(self, attempt: int) -> bool:
+        """All that there is by now, rank by rank. True: the attempt will write no more."""
+        done = [self._copy_rank(attempt, rank) for rank in self._ranks]
+        return all(done)
+
+    def _copy_rank(self, attempt: int, rank: int) -> bool:
+        while True:
+            offset = self._offsets.get((attempt, rank), 0)
+            part = self._client.logs(
+                self._id, attempt=attempt, rank=rank, offset=offset, limit=PART
+            )
+            if part.data:
+                self.sink.feed(attempt, rank, part.data)
+            self._offsets[attempt, rank] = part.next_offset
+            if part.over or not part.data:
+                return part.over
+
+    def follow(self, only: int | None, poller: Poller) -> None:
+        """Until the job is over, or the attempt `only` is. Raises JobFailed unless it succeeded."""
+        current = only
+        for _ in poller.rounds():
+            job = poller.ask(lambda: self._client.job(self._id))
+            newest = job["attempt"]["number"] if job["attempt"] else 0
+            current = current or newest
+            ended = current > 0 and self._ask_copy(poller, current)
+            if ended and only is not None:
+                return
+            if ended and newest > current:
+                current += 1
+                self.sink.finish()
+                sys.stderr.write(f"attempt {current} of job {self._id}\n")
+            elif is_over(job):
+                self.sink.finish()
+                if job["state"] != SUCCEEDED:
+                    raise JobFailed(f"{title(job)} {outcome(job)}")
+                sys.stderr.write(f"{title(job)} {outcome(job)}\n")
+                return
+
+    def _ask_copy(self, poller: Poller, attempt: int) -> bool:
+        return poller.ask(lambda: self.copy(attempt))

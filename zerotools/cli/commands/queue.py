@@ -1,0 +1,96 @@
+"""`zerotools queue`: the jobs, one line each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.describe import Job, age, loss, paint_state, ranks, steps, why
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import STATES, TERMINAL
+
+PAGE = 1000
+HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "age", "why")
+RIGHT = ("id", "stage", "ranks", "step", "loss", "age")
+LONGEST_NAME = 40
+
+
+@click.command("queue")
+@click.option("-a", "--all", "show_all", is_flag=True, help="Jobs that are over, too.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="The newest N of them alone."
+)
+@socket_option
+@json_option
+def command(show_all: bool, limit: int | None, socket: Path | None, as_json: bool) -> None:
+    """List the jobs that wait or run, with what they wait for.
+
+    The age of a job that is over is the time since its end.
+    """
+    client = DaemonClient(socket)
+    jobs = all_jobs(client, limit) if show_all else open_jobs(client)
+    left_out = 0 if limit is None else max(0, len(jobs) - limit)
+    jobs = jobs[left_out:]
+    if as_json:
+        render.print_json(jobs)
+    elif jobs:
+        render.print_lines(table(jobs, render.terminal_columns(sys.stdout)))
+        if left_out:
+            click.echo(f"... older jobs are left out (--limit {limit})")
+    elif show_all:
+        click.echo("there are no jobs; queue one with: zerotools submit JOBFILE")
+    else:
+        click.echo("no job waits or runs; those that are over: zerotools queue --all")
+
+
+def all_jobs(client: DaemonClient, most: int | None = None) -> list[dict[str, Any]]:
+    """Every job, or the newest `most` and one, the oldest first."""
+    found: list[dict[str, Any]] = []
+    page = client.jobs(limit=PAGE)
+    while page:
+        found += page
+        if most is not None and len(found) > most:
+            break
+        page = client.jobs(limit=PAGE, after=page[-1]["id"]) if len(page) == PAGE else []
+    return found[::-1]
+
+
+def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:
+    """Every job that is not over, the oldest first.
+
+    States are asked for in the order in which jobs pass through them, so that one that moves
+    meanwhile is not missed; where it is seen twice, the later view counts.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for state in (state for state in STATES if state not in TERMINAL):
+        for job in client.jobs(state=state, limit=PAGE):
+            found[job["id"]] = job
+    return [found[job_id] for job_id in sorted(found)]
+
+
+def table(jobs: Sequence[Job], columns: int | None) -> list[str]:
+    """Lines of the listing. Reasons that do not fit beside their jobs stand below them, whole."""
+    rows = [_row(job) for job in jobs]
+    paint = {"state": partial(paint_state, stream=sys.stdout)}
+    return render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns, paint=paint)
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    return (
+        str(job["id"]),
+        render.shorten(render.clean(job["name"] or render.UNKNOWN), LONGEST_NAME),
+        job["state"].replace("_", " "),
+        render.UNKNOWN if job["stage"] is None else str(job["stage"]),
+        ranks(job),
+        steps(job),
+        loss(job["progress"]),
+        age(job),
+        why(job),
+    )

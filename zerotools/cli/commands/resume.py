@@ -1,0 +1,39 @@
+"""`zerotools resume`: go on with a job that was stopped, cancelled or held, or that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zerotools.cli.job_views.describe import title
+from zerotools.cli.job_views.job_reference import find_job, job_argument
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.jobs.client.daemon_client import DaemonClient
+
+
+@click.command("resume")
+@job_argument
+@socket_option
+@json_option
+def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
+    """Go on with a job that is over: a new job, in the same directory.
+
+    It runs the same job file from the newest checkpoint that is whole, or from the start where
+    there is none. A job that is held goes on itself, where it was. JOB is a number or a name;
+    without it, the newest job is meant.
+    """
+    client = DaemonClient(socket)
+    job_id = int(find_job(client, reference)["id"])
+    job = client.resume(job_id)
+    if as_json:
+        render.print_json(job)
+        return
+    if job["id"] == job_id:
+        click.echo(f"{title(job)} is no longer held: it is {str(job['state']).replace('_', ' ')}")
+        return
+    from_where = (
+        "goes on from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
+    )
+    click.echo(f"{title(job)} is queued; it {from_where} in {job['output_dir']}")

@@ -1,0 +1,212 @@
+"""`zerotools show`: everything about one job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.compiler_locks import suspects
+from zerotools.cli.job_views.curves import curves_of
+from zerotools.cli.job_views.describe import (
+    Job,
+    checkpoint_path,
+    exported_model,
+    is_over,
+    loss,
+    paint_state,
+    plan,
+    steps,
+    title,
+    why,
+)
+from zerotools.cli.job_views.job_reference import find_job, shown_jobs_argument
+from zerotools.cli.job_views.progress_line import figures, speed, time_left
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.cli.plots import picture, terminal_plot
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.binding.bind import plain
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import HELD, SUCCEEDED
+from zerotools.jobs.tables.data import PREDICTIONS
+
+ATTEMPT_HEADERS = (
+    "attempt",
+    "state",
+    "started",
+    "lasted",
+    "steps",
+    "peak host",
+    "peak GPU",
+    "exit",
+    "why it ended",
+)
+
+
+@click.command("show")
+@shown_jobs_argument
+@click.option("--spec", "whole_spec", is_flag=True, help="The job file with every default.")
+@click.option("--plot", is_flag=True, help="Draw the loss and the memory instead.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --plot: draw into a .png, .svg or .pdf.",
+)
+@socket_option
+@json_option
+def command(
+    references: tuple[str, ...],
+    whole_spec: bool,
+    plot: bool,
+    output: Path | None,
+    socket: Path | None,
+    as_json: bool,
+) -> None:
+    """Show one job: its state and why, its attempts with their peaks of memory, its checkpoints.
+
+    JOB is a number or a name; without it, the newest job is meant.
+
+    With --plot, draw loss and memory by step in the terminal, or with -o as a picture, for which
+    matplotlib must be installed (pip install 'zerotools[plot]'). The steps of jobs that a job
+    resumes come before its own; several JOBs are drawn over one another.
+
+    Values of environment variables are never shown.
+    """
+    _check_options(references, plot, output, as_json)
+    client = DaemonClient(socket)
+    jobs = [find_job(client, reference) for reference in references or (None,)]
+    job = jobs[0]
+    if plot:
+        terminal_plot.plot([(title(each), curves_of(client, each)) for each in jobs], output)
+    elif as_json:
+        render.print_json(job)
+    else:
+        columns = render.terminal_columns(sys.stdout)
+        render.print_lines(page(job, columns, whole_spec=whole_spec))
+
+
+def _check_options(
+    references: tuple[str, ...], plot: bool, output: Path | None, as_json: bool
+) -> None:
+    if len(references) > 1 and not plot:
+        raise BadRequest("several jobs can only be drawn; add --plot, or name one job")
+    if output is not None and not plot:
+        raise BadRequest(f"-o {output}: is for --plot; give both")
+    if plot and as_json:
+        raise BadRequest("--plot is a drawing; for numbers read metrics.jsonl in the output_dir")
+    if output is not None:
+        picture.check_name(output)
+
+
+def page(job: Job, columns: int | None, *, whole_spec: bool = False) -> list[str]:
+    """Lines of the page."""
+    state = paint_state(str(job["state"]).replace("_", " "), sys.stdout)
+    lines = [f"{title(job)}: {state}"]
+    lines += render.fields(_facts(job), indent=2)
+    if job["attempts"]:
+        rows = [_attempt_row(attempt) for attempt in job["attempts"]]
+        right = ("attempt", "lasted", "steps", "peak host", "peak GPU")
+        lines += [
+            "",
+            *render.table_and_remarks(ATTEMPT_HEADERS, rows, right=right, columns=columns),
+        ]
+    spec = job["spec"] if whole_spec else set_part(job)
+    lines += ["", "job file" if whole_spec else "job file (its defaults: --spec)"]
+    return lines + render.fields(flatten(spec), indent=2)
+
+
+def _facts(job: Job) -> Iterator[tuple[str, str]]:
+    yield "why", why(job)
+    for lock in suspects(job):
+        yield "a lock", lock
+    yield "plan", plan(job)
+    if job["progress"]:
+        yield "progress", f"step {steps(job)}, loss {loss(job['progress'])}"
+        yield "last step", figures(job["progress"])
+        yield "speed", speed(job["progress"])
+        if not is_over(job):
+            yield "left", time_left(job["progress"])
+    yield "queued", render.moment(job["created"])
+    if job["started"]:
+        yield "started", render.moment(job["started"])
+    if job["ended"]:
+        yield "ended", render.moment(job["ended"])
+    yield "output", str(job["output_dir"])
+    yield "checkpoint", checkpoint_path(job) or "none yet"
+    if job["started"] and job["spec"].get("eval", {}).get("predict_with_generate"):
+        yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
+    yield "model", exported_model(job)
+    yield "user", f"uid {job['uid']}"
+    done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
+    if (is_over(job) and not done and job["latest_checkpoint"]) or job["state"] == HELD:
+        yield "go on", f"zerotools resume {job['id']}"
+    yield "log", f"zerotools logs {'' if is_over(job) else '-f '}{job['id']}"
+
+
+def _attempt_row(attempt: Mapping[str, Any]) -> tuple[str, ...]:
+    lasted = None
+    if attempt["started"] and attempt["ended"]:
+        lasted = attempt["ended"] - attempt["started"]
+    return (
+        str(attempt["number"]),
+        str(attempt["state"]),
+        _without_year(attempt["started"]),
+        render.duration(lasted),
+        str(attempt["steps_done"]),
+        render.size(attempt["peak_host_bytes"]),
+        render.size(attempt["peak_gpu_bytes"]),
+        _exit(attempt),
+        attempt["cause"] or "",
+    )
+
+
+def _without_year(unix_seconds: float | None) -> str:
+    """The row has to fit into 80 columns, and the facts above it have the year."""
+    return render.UNKNOWN if unix_seconds is None else render.moment(unix_seconds)[5:]
+
+
+def _exit(attempt: Mapping[str, Any]) -> str:
+    if attempt["signal"] is not None:
+        return f"signal {attempt['signal']}"
+    return render.UNKNOWN if attempt["exit_code"] is None else str(attempt["exit_code"])
+
+
+def set_part(job: Job) -> dict[str, Any]:
+    """What of a job file its author set. Of a job whose daemon does not say that: the keys whose
+    values are not the defaults, and those that this version does not know."""
+    from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
+
+    known = job_keys()
+    told = job.get("set_keys")
+
+    def is_set(key: str, value: object) -> bool:
+        if told is not None:
+            return key in told
+        return key not in known or value not in (plain(default_of(key)), {})
+
+    def kept(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in tree.items():
+            key = f"{prefix}{name}"
+            if isinstance(value, Mapping) and (key not in known or told is not None):
+                if inner := dict(kept(value, f"{key}.")):
+                    yield name, inner
+            elif is_set(key, value):
+                yield name, value
+
+    return dict(kept(job["spec"], ""))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """`train.steps` and `40` for every key, as a job file would have it."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, json.dumps(value, ensure_ascii=False)

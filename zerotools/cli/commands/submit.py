@@ -1,0 +1,186 @@
+"""`zerotools submit`: check a job file here, queue it there, and follow it if asked."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.describe import (
+    Job,
+    checkpoint_path,
+    exported_model,
+    outcome,
+    plan,
+    title,
+)
+from zerotools.cli.job_views.follow import Follower
+from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_views.queueing import check_all, queue_all
+from zerotools.cli.options.config_options import Configs, config_options, read_job_file
+from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import say
+from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, DaemonUnreachable, ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.submissions import Submission
+from zerotools.jobs.imports.combine import CONFIG
+from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
+from zerotools.jobs.tables.spec import JobSpec
+
+
+@click.command("submit")
+@click.argument(
+    "job_files", metavar="JOBFILE...", nargs=-1, required=True, type=click.Path(allow_dash=True)
+)
+@click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
+@click.option("--name", metavar="TEXT", help="Call the job this, whatever its file says.")
+@config_options
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the jobs and the shapes of their models; queue nothing.",
+)
+@socket_option
+@json_option
+def command(
+    job_files: tuple[str, ...],
+    follow: bool,
+    name: str | None,
+    configs: Configs,
+    dry_run: bool,
+    socket: Path | None,
+    as_json: bool,
+) -> int:
+    """Queue one or more training jobs.
+
+    A JOBFILE is TOML or JSON; - reads one from standard input. Relative paths in it are taken from
+    its own directory. All jobs are checked, also against one another, before the first is queued.
+
+    With --deepspeed or --accelerate, the job is what JOBFILE and the config say together, as
+    zerotools import prints it; what became of each key of the config is told on standard error.
+
+    With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
+    """
+    if len(job_files) > 1 and (follow or name is not None):
+        option = "--follow" if follow else "--name"
+        raise BadRequest(f"{option} is for one job file; there are {len(job_files)}")
+    if dry_run and follow:
+        raise BadRequest("--follow has nothing to follow with --dry-run; leave one out")
+    jobs = [Submission(_called(path), read_job(path, configs)) for path in job_files]
+    if name is not None:
+        jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
+    client = DaemonClient(socket)
+    if dry_run:
+        return _rehearse(client, jobs, as_json)
+    queued = _queue(client, jobs, as_json)
+    if follow:
+        return _follow(client, queued[0], as_json)
+    if as_json:
+        render.print_json(queued)
+    else:
+        _say_what_next(queued[-1])
+    return 0
+
+
+def _called(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def read_job(name: str, configs: Configs) -> JobSpec:
+    """The job in the file `name`, with what `configs` say.
+
+    Raises:
+        BadRequest, Unsupported: naming the file and the key.
+    """
+    job = read_job_file(name)
+    config = look_up(job.tree, CONFIG)
+    if configs.lenient and not configs.any and not isinstance(config, str):
+        raise BadRequest(
+            f"{name}: --lenient is for a config in a file; give --deepspeed or --accelerate"
+        )
+    if not configs.any and config is None:
+        return job_from_tree(job.tree, source=job.source, base_dir=job.base_dir, text=job.text)
+    imported = configs.imported(job)
+    if imported.problem is not None:
+        raise imported.problem
+    assert imported.spec is not None
+    return imported.spec
+
+
+def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> int:
+    """Files and machine are looked at by the daemon, as at a submit, and each model is built
+    without weights, as its ranks would; without a daemon they are not."""
+    try:
+        check_all(client, jobs, models=True)
+    except DaemonUnreachable as error:
+        say("warning", f"the files of the job and the machine were not looked at: {error}")
+    if as_json:
+        render.print_json([job_to_dict(each.spec) for each in jobs])
+        return 0
+    for each in jobs:
+        spec = each.spec
+        job = {
+            "spec": job_to_dict(spec),
+            "world_size": spec.world_size,
+            "device": spec.device,
+            "stage": spec.stage,
+        }
+        name = render.clean(spec.name) if spec.name else "the job"
+        click.echo(f"{name} would be queued: {plan(job)}")
+    return 0
+
+
+def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> list[dict[str, Any]]:
+    """Queue the jobs if none is refused, and say so of each; as JSON all at once, also where the
+    queueing broke off."""
+    if len(jobs) > 1:
+        check_all(client, jobs)
+    queued: list[dict[str, Any]] = []
+
+    def tell(job: dict[str, Any]) -> None:
+        queued.append(job)
+        if not as_json:
+            click.echo(f"{title(job)} is queued: {plan(job)}")
+
+    try:
+        return queue_all(client, jobs, tell)
+    except ZerotoolsError:
+        if as_json:
+            render.print_json(queued)
+        raise
+
+
+def _say_what_next(job: Job) -> None:
+    job_id = job["id"]
+    click.echo(f"  see the queue  zerotools queue\n  read its log   zerotools logs -f {job_id}")
+    click.echo(f"  stop it        zerotools cancel {job_id}")
+
+
+def _follow(client: DaemonClient, job: Job, as_json: bool) -> int:
+    """Progress goes to stdout; to stderr where stdout is for JSON."""
+    stream = sys.stderr if as_json else sys.stdout
+    try:
+        ended = Follower(client, job, stream, Poller()).run()
+    except KeyboardInterrupt:
+        click.echo(
+            f"\n{title(job)} goes on without you; read its log: zerotools logs -f {job['id']}, "
+            f"stop it: zerotools cancel {job['id']}",
+            err=True,
+        )
+        return EXIT_INTERRUPTED
+    if as_json:
+        render.print_json([ended])
+        return 0
+    click.echo(f"{title(ended)} {outcome(ended)}")
+    if path := checkpoint_path(ended):
+        click.echo(f"  look inside  zerotools inspect {shlex.quote(str(path))}")
+    if model := exported_model(ended):
+        click.echo(f"  the model    {model}")
+    return 0

@@ -1,0 +1,156 @@
+"""A job in words: what the job commands say of it. Jobs are the daemon's JSON objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from zerotools.cli.output import render
+from zerotools.cli.output.style import paint
+from zerotools.core.counts import counted
+from zerotools.jobs import states
+from zerotools.jobs.states import SUCCEEDED, TERMINAL
+from zerotools.jobs.tables.checkpoint import EXPORT
+
+Job = Mapping[str, Any]
+LONGEST_LINE = 120
+"""Columns of a log line that are shown of a phase."""
+
+_MEANINGS: Mapping[str, str] = {
+    states.QUEUED: "quiet",
+    states.LAUNCHING: "busy",
+    states.RUNNING: "busy",
+    states.STOPPING: "warning",
+    states.WAITING_RETRY: "warning",
+    states.SUCCEEDED: "good",
+    states.FAILED: "bad",
+    states.CANCELLED: "quiet",
+    states.HALTED: "warning",
+    states.HELD: "warning",
+}
+
+
+def title(job: Job) -> str:
+    """`job 7 (tiny)`."""
+    name = render.clean(str(job["name"] or ""))
+    return f"job {job['id']} ({name})" if name else f"job {job['id']}"
+
+
+def why(job: Job, now: float | None = None) -> str:
+    """Why it waits or how it ended; of one that runs, what it is at, since when, and whether it
+    still moves: `loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log
+    line: ...`."""
+    phase, reason = job.get("phase"), str(job["reason"] or "")
+    if not phase:
+        return reason
+    now = time.time() if now is None else now
+    parts = [reason] if reason else []
+    if reason and reason == phase["doing"] and phase["since"] is not None:
+        parts = [f"{reason} for {render.duration(now - phase['since'])}"]
+    if phase["quiet"]:
+        parts.append(f"no progress for {render.duration(now - phase['last_progress'])}")
+    text = ", ".join(parts)
+    if phase["last_line"] and (phase["quiet"] or is_compiling(job)):
+        text += f"; the last log line: {render.shorten(phase['last_line'], LONGEST_LINE)}"
+    return text
+
+
+def is_compiling(job: Job) -> bool:
+    """Whether its ranks wait for a compiler, whose lines are all that moves."""
+    phase = job.get("phase") or {}
+    return str(phase.get("doing") or "").startswith("compiling ")
+
+
+def is_over(job: Job) -> bool:
+    """Whether nothing more will happen to it."""
+    return job["state"] in TERMINAL
+
+
+def ranks(job: Job) -> str:
+    """`2 GPU` or `2 CPU`."""
+    return f"{job['world_size']} {'GPU' if job['device'] == 'cuda' else 'CPU'}"
+
+
+def plan(job: Job) -> str:
+    """What it will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own program`."""
+    steps = job["spec"].get("train", {}).get("steps")
+    count = job["world_size"]
+    where = "GPU" if job["device"] == "cuda" else "CPU"
+    parts = [f"{counted(count, 'rank')} on {where}"]
+    parts.append(_what(job) if job["stage"] is None else f"ZeRO stage {job['stage']}")
+    if steps is not None:
+        parts.append(counted(steps, "step"))
+    return ", ".join(parts)
+
+
+def _what(job: Job) -> str:
+    script = job["spec"].get("script")
+    if script is None:
+        return "nothing that this version can read"
+    launcher = script["launcher"]
+    return "its own program" if launcher == "plain" else f"its own program under {launcher}"
+
+
+def steps(job: Job) -> str:
+    """`12/40`; `-` before the first step."""
+    progress = job["progress"] or {}
+    step = progress.get("step")
+    total = job["spec"].get("train", {}).get("steps") or progress.get("steps")
+    if not _is_count(step):
+        return render.UNKNOWN
+    return f"{step}/{total}" if _is_count(total) else str(step)
+
+
+def _is_count(value: object) -> bool:
+    """What comes from a job may be of any type, and of thousands of digits."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def loss(progress: Mapping[str, Any] | None) -> str:
+    """The loss with four decimals; `nan` where a step reported none, as JSON has no NaN."""
+    if not progress or "loss" not in progress:
+        return render.UNKNOWN
+    value = progress["loss"]
+    if isinstance(value, bool | str | list | dict):
+        return render.UNKNOWN
+    return "nan" if value is None else render.loss(value)
+
+
+def age(job: Job, now: float | None = None) -> str:
+    """Since when: of a finished job since its end, else since its submission."""
+    since = job["ended"] or job["created"]
+    return render.duration((time.time() if now is None else now) - since)
+
+
+def outcome(job: Job) -> str:
+    """How a finished job ended: `succeeded at step 40 of 40, after 32 s`."""
+    text = str(job["state"])
+    done = steps(job)
+    if done != render.UNKNOWN:
+        text += f" at step {done.replace('/', ' of ')}"
+    if job["started"] and job["ended"]:
+        text += f", after {render.duration(job['ended'] - job['started'])}"
+    if job["state"] != SUCCEEDED and job["reason"]:
+        text += f": {render.clean(job['reason'])}"
+    return text
+
+
+def checkpoint_path(job: Job) -> str:
+    """Path of its newest checkpoint; empty where it has none."""
+    checkpoint = job["latest_checkpoint"]
+    return render.clean(str(checkpoint["path"])) if checkpoint else ""
+
+
+def exported_model(job: Job) -> str:
+    """Path of the model that it was to leave, and did; empty where its reason says why not."""
+    wanted = job["spec"].get("checkpoint", {}).get("export_on_finish")
+    if not wanted or job["state"] != SUCCEEDED or job["reason"]:
+        return ""
+    return render.clean(f"{job['output_dir']}/{EXPORT}")
+
+
+def paint_state(state: str, stream: TextIO) -> str:
+    """A job's state as it is shown; `state` may be padded, and have spaces for underscores."""
+    meaning = _MEANINGS.get(state.strip().replace(" ", "_"), "strong")
+    return paint(state, meaning, stream)

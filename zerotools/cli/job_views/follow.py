@@ -1,0 +1,100 @@
+"""Watching a job until it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from zerotools.cli.job_views.describe import Job, is_over, outcome, title, why
+from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_views.progress_line import ProgressLine
+from zerotools.cli.output import render
+from zerotools.core.errors import JobFailed
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import HALTED, HELD, SUCCEEDED
+
+
+class Follower:
+    """Shows one job's states and progress on `stream`."""
+
+    def __init__(self, client: DaemonClient, job: Job, stream: TextIO, poller: Poller) -> None:
+        self._client = client
+        self._id = int(job["id"])
+        self._poller = poller
+        self._line = ProgressLine(stream)
+        poller.say = self._line.say
+        self._said: tuple[object, ...] = ()
+        self._attempt = 0
+        self._offset = 0
+
+    def run(self) -> Job:
+        """Until the job is over or held: the job then. Raises JobFailed unless it succeeded."""
+        try:
+            job = self._watch()
+        finally:
+            self._line.finish()
+        if job["state"] != SUCCEEDED:
+            raise JobFailed(f"{title(job)} {outcome(job)}; {_what_now(job)}")
+        return job
+
+    def _watch(self) -> Job:
+        for _ in self._poller.rounds():
+            job = self._poller.ask(lambda: self._client.job(self._id))
+            if not is_over(job) and job["state"] != HELD:
+                self._show_state(job)
+                self._show_phase(job)
+            if job["attempt"]:
+                self._line.host_peak_bytes = job["attempt"]["peak_host_bytes"]
+            self._show_attempts(job)
+            if is_over(job) or job["state"] == HELD:
+                return job
+        raise AssertionError("rounds never end")
+
+    def _show_state(self, job: Job) -> None:
+        number = job["attempt"]["number"] if job["attempt"] else 0
+        said = (job["state"], job["reason"], number)
+        known, self._said = self._said, said
+        if said == known or (not job["reason"] and (job["state"], number) == known[::2]):
+            return
+        text = f"{title(job)} {str(job['state']).replace('_', ' ')}"
+        if job["state"] == "running" and number > 1:
+            text += f", attempt {number}"
+        if job["reason"]:
+            text += f": {render.clean(job['reason'])}"
+        self._line.say(text)
+
+    def _show_phase(self, job: Job) -> None:
+        """What moves while no step does: on a terminal at once, elsewhere now and then."""
+        phase = job.get("phase") or {}
+        if phase.get("quiet") or (phase.get("doing") and phase["doing"] == job["reason"]):
+            self._line.waits(f"{title(job)}: {render.clean(why(job))}")
+
+    def _show_attempts(self, job: Job) -> None:
+        """Everything that attempts have reported since the last round."""
+        for attempt in job["attempts"]:
+            if attempt["number"] > self._attempt:
+                self._attempt, self._offset = attempt["number"], 0
+            if attempt["number"] == self._attempt:
+                self._show_progress()
+
+    def _show_progress(self) -> None:
+        while True:
+            answer = self._poller.ask(self._progress)
+            for record in answer["records"]:
+                self._line.show(record)
+            if answer["next"] == self._offset:
+                return
+            self._offset = answer["next"]
+
+    def _progress(self) -> Mapping[str, Any]:
+        return self._client.progress(self._id, attempt=self._attempt, since=self._offset)
+
+
+def _what_now(job: Job) -> str:
+    if job["state"] == HALTED:
+        return f"go on with it: zerotools resume {job['id']}"
+    if job["state"] == HELD:
+        return (
+            f"let it go on: zerotools resume {job['id']}, or end it: zerotools cancel {job['id']}"
+        )
+    return f"its log: zerotools logs {job['id']}"

@@ -1,0 +1,118 @@
+"""Which job a command means: a number, a name, or none for the newest; and their completion.
+
+Several jobs may have one name, as those do that go on with one another. The newest is meant, unless
+more than one of them is not over: then the command asks for a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from zerotools.cli.job_views.curves import jobs_before
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import TERMINAL
+
+_COMPLETION_SECONDS = 1.0
+_MOST_COMPLETED = 100
+
+Job = Mapping[str, Any]
+
+
+def _complete(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Numbers of the newest jobs, or names once a letter was typed; nothing without a daemon."""
+    socket: Path | None = context.params.get("socket")
+    try:
+        client = DaemonClient(socket, timeout_seconds=_COMPLETION_SECONDS)
+        jobs = client.jobs(limit=_MOST_COMPLETED)
+    except ZerotoolsError:
+        return []
+    described = {str(job["id"]): f"{job['name'] or ''} {job['state']}".strip() for job in jobs}
+    if incomplete and not incomplete.isdecimal():
+        described = {str(job["name"]): str(job["state"]) for job in reversed(jobs) if job["name"]}
+    return [
+        CompletionItem(word, help=text)
+        for word, text in described.items()
+        if word.startswith(incomplete)
+    ]
+
+
+job_argument = click.argument(
+    "reference", metavar="[JOB]", required=False, shell_complete=_complete
+)
+"""One job: its number or its name; the newest job where it is left out."""
+shown_jobs_argument = click.argument(
+    "references", metavar="[JOB]...", nargs=-1, shell_complete=_complete
+)
+jobs_argument = click.argument(
+    "references", metavar="JOB...", nargs=-1, required=True, shell_complete=_complete
+)
+
+
+def find_job(client: DaemonClient, reference: str | None) -> dict[str, Any]:
+    """The job that `reference` means.
+
+    Raises:
+        BadRequest: there is none, or several that are not over have the name.
+    """
+    if reference is None:
+        return _newest(client)
+    if is_number(reference):
+        return client.job(int(reference))
+    named = [job for job in _all(client) if job["name"] == reference]
+    if not named:
+        raise BadRequest(
+            f"no job has the name {reference!r}; give the number or the name of one that "
+            "`zerotools queue --all` lists"
+        )
+    going = [job for job in named if job["state"] not in TERMINAL]
+    if len(going) > 1:
+        numbers = ", ".join(str(job["id"]) for job in reversed(going))
+        raise BadRequest(f"jobs {numbers} have the name {reference!r}; give the number of one")
+    return dict((going or named)[0])
+
+
+def is_number(reference: str) -> bool:
+    """Whether `reference` is the number of a job: 007 is not, but may be a name."""
+    return reference.isascii() and reference.isdecimal() and not reference.startswith("0")
+
+
+def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
+    """The jobs that `references` mean to a command that is for jobs that are over, each once.
+
+    Raises:
+        BadRequest: no job has the name, or several have it.
+    """
+    found: dict[int, None] = {}
+    for reference in references:
+        if is_number(reference):
+            found[int(reference)] = None
+            continue
+        named = [job["id"] for job in _all(client) if job["name"] == reference]
+        if len(named) > 1:
+            numbers = " ".join(map(str, reversed(named)))
+            raise BadRequest(f"jobs {numbers} have the name {reference!r}; give their numbers")
+        found[named[0] if named else find_job(client, reference)["id"]] = None
+    return list(found)
+
+
+def _newest(client: DaemonClient) -> dict[str, Any]:
+    jobs = client.jobs(limit=1)
+    if not jobs:
+        raise BadRequest("there are no jobs yet; submit one with: zerotools submit JOBFILE")
+    return jobs[0]
+
+
+def _all(client: DaemonClient) -> Iterator[Job]:
+    """Every job, the newest first."""
+    newest = client.jobs(limit=1)
+    if newest:
+        yield newest[0]
+        yield from jobs_before(client, newest[0]["id"])

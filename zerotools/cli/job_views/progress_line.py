@@ -1,0 +1,244 @@
+"""The progress of a job as lines: one that is rewritten on a terminal, one now and then elsewhere.
+
+Records are the trainer's datagrams (docs/reference/http-api.md): steps, checkpoints, resumes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TextIO
+
+from zerotools.cli.output import render
+
+EVERY_SECONDS = 30.0
+"""Between two lines of steps where the stream is not a terminal."""
+Record = Mapping[str, Any]
+
+
+class ProgressLine:
+    """Writes the progress of one job to `stream`."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        every_seconds: float = EVERY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._tty = stream.isatty()
+        self._every = every_seconds
+        self._clock = clock
+        self.host_peak_bytes: int | None = None
+        self._next = 0.0
+        self._next_wait = clock() + every_seconds
+        self._held: str | None = None
+        self._last: Record | None = None
+
+    def show(self, record: Record) -> None:
+        """Take one record."""
+        if record.get("event") == "step":
+            self._step(record)
+        elif text := event_text(record):
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """A line that stays, after the step that came before it."""
+        if self._tty:
+            self._erase()
+        elif self._held is not None:
+            self._stream.write(self._held + "\n")
+            self._held = None
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def waits(self, text: str) -> None:
+        """What a job is at that takes its time; the first words were said when it began."""
+        if self._tty:
+            self._erase()
+            columns = (render.terminal_columns(self._stream) or 80) - 1
+            self._held = render.shorten(text, columns)
+            self._stream.write(self._held)
+        elif self._clock() >= self._next_wait:
+            self._stream.write(text + "\n")
+        else:
+            return
+        self._next_wait = self._clock() + self._every
+        self._stream.flush()
+
+    def finish(self) -> None:
+        """Let the last step stay where it is; on a terminal, it stands below what came after."""
+        if self._tty and self._last is not None and self._held is None:
+            self._step(self._last)
+        if self._held is not None:
+            self._stream.write("\n" if self._tty else self._held + "\n")
+        self._held = self._last = None
+        self._stream.flush()
+
+    def _step(self, record: Record) -> None:
+        columns = (render.terminal_columns(self._stream) or 80) - 1 if self._tty else None
+        text = step_text(record, self.host_peak_bytes, columns)
+        self._last = record
+        if self._tty:
+            self._erase()
+            self._stream.write(text)
+            self._held = text
+        elif self._clock() >= self._next:
+            self._stream.write(text + "\n")
+            self._next = self._clock() + self._every
+            self._held = None
+        else:
+            self._held = text
+        self._stream.flush()
+
+    def _erase(self) -> None:
+        if self._held is not None:
+            self._stream.write("\r\x1b[K")
+            self._held = None
+
+
+def step_text(
+    record: Record, host_peak_bytes: int | None = None, columns: int | None = None
+) -> str:
+    """`step 12/40   30%  loss 2.5031  grad 0.81  lr 3.0e-04  15,300 tokens/s  14 s left`.
+
+    The host memory is the peak of all ranks where that is known, else what rank 0 holds. Where
+    `columns` are too few for all of it, what matters least is left out; the step, the loss and the
+    time left are last to go.
+    """
+    parts = [part for part in _parts(record, host_peak_bytes) if part[1]]
+    while columns is not None and len(parts) > 1 and render.width(_joined(parts)) > columns:
+        parts.remove(max(parts, key=lambda part: part[0]))
+    text = _joined(parts)
+    return text if columns is None else render.shorten(text, columns)
+
+
+def _joined(parts: list[tuple[int, str]]) -> str:
+    return "  ".join(text for _, text in parts)
+
+
+def _parts(record: Record, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
+    """What there is to show from left to right, each with the order in which it is given up: the
+    highest first. A text may be empty."""
+    step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
+    yield 0, f"step {step:>{len(str(total))}}/{total}" if total > 0 else f"step {step}"
+    yield 3, f"{100 * step // total:3d}%" if total > 0 else ""
+    yield 1, _loss(record)
+    forms = (
+        (7, "grad_norm", "grad {:.3g}"),
+        (8, "lr", "lr {:.1e}"),
+        (9, "loss_scale", "scale {:g}"),
+        (4, "tokens_per_second", "{:,.0f} tokens/s"),
+        (10, "mfu", "MFU {:.1%}"),
+    )
+    for order, name, form in forms:
+        value = _number(record, name)
+        yield order, "" if value is None else form.format(value)
+    skipped = _number(record, "skipped_steps")
+    yield 5, f"{skipped:.0f} skipped" if skipped else ""
+    yield 11, _host_memory(record, host_peak_bytes)
+    memory = _number(record, "gpu_peak_bytes")
+    yield 6, "" if memory is None else f"GPU {render.size(memory)}"
+    left = time_left(record)
+    yield 2, f"{left} left" if left else ""
+
+
+def _loss(record: Record) -> str:
+    value = _number(record, "loss")
+    if value is not None:
+        return f"loss {render.loss(value)}"
+    return "loss nan" if "loss" in record else ""  # JSON has no NaN: the API says null
+
+
+def _host_memory(record: Record, peak_bytes: int | None) -> str:
+    if peak_bytes is not None:
+        return f"host peak {render.size(peak_bytes)}"
+    memory = _number(record, "rss_bytes")
+    return "" if memory is None else f"host {render.size(memory)} (rank 0)"
+
+
+def figures(record: Record) -> str:
+    """`gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`; what of it is known."""
+    forms = (
+        ("grad_norm", "gradient norm {:.3g}"),
+        ("lr", "learning rate {:.1e}"),
+        ("loss_scale", "loss scale {:g}"),
+        ("skipped_steps", "{:.0f} steps skipped"),
+    )
+    known = ((form, _number(record, name)) for name, form in forms)
+    return ", ".join(form.format(value) for form, value in known if value is not None)
+
+
+def speed(record: Record) -> str:
+    """`15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`; what of it is known."""
+    forms = (
+        ("tokens_per_second", "{:,.0f} tokens/s"),
+        ("mfu", "MFU {:.1%}"),
+        ("step_seconds", "{:.3g} s for the last step"),
+    )
+    known = ((form, _number(record, name)) for name, form in forms)
+    return ", ".join(form.format(value) for form, value in known if value is not None)
+
+
+def time_left(record: Record) -> str:
+    """`14 s` until the last step, by the pace of the newest; empty where that is not known."""
+    step, total = _number(record, "step") or 0, _number(record, "steps") or 0
+    left, seconds = _number(record, "seconds_left"), _number(record, "step_seconds")
+    if left is None and seconds is not None:
+        left = seconds * (total - step)
+    return render.duration(left) if left is not None and total > step else ""
+
+
+def _number(record: Record, name: str) -> float | None:
+    """A number of a record. What comes from a job may be of any type."""
+    value = record.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if abs(value) <= sys.float_info.max else None  # not of NaN either
+
+
+def event_text(record: Record) -> str:
+    """A record that is not a step, in a sentence; empty for one that users need not see."""
+    step, path = int(_number(record, "step") or 0), render.clean(str(record.get("path", "")))
+    match record.get("event"):
+        case "checkpoint":
+            how = "found a checkpoint of" if record.get("found") else "saved"
+            return f"{how} step {step}: {path}{_cost(record)}"
+        case "eval":
+            return _evaluated(step, record)
+        case "save_failed":
+            return f"could not save step {step}: {render.clean(_why(record))}"
+        case "resumed":
+            rng = "" if record.get("rng") == "restored" else "; random state seeded anew"
+            return f"goes on from step {step}: {path}{rng}"
+        case "skipped_checkpoint":
+            return f"passed over a damaged checkpoint: {path} ({render.clean(_why(record))})"
+        case "error":
+            return f"rank {record.get('rank', 0)}: {render.clean(str(record.get('message', '')))}"
+    return ""
+
+
+def _cost(record: Record) -> str:
+    """Bytes and seconds of a checkpoint, which those of users' programs do not tell."""
+    size, seconds = _number(record, "bytes"), _number(record, "seconds")
+    return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"
+
+
+def _evaluated(step: int, record: Record) -> str:
+    loss, perplexity = _number(record, "loss"), _number(record, "perplexity")
+    shown = "nan" if loss is None else render.loss(loss)
+    also = "" if perplexity is None else f"  perplexity {render.loss(perplexity)}"
+    return f"evaluated step {step}: loss {shown}{also}{_scores(record)}"
+
+
+def _scores(record: Record) -> str:
+    """What generating came to, where the job asks for it."""
+    named = (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeL", "ROUGE-L"), ("bleu", "BLEU"))
+    known = ((name, _number(record, key)) for key, name in named)
+    return "".join(f"  {name} {value:.2f}" for name, value in known if value is not None)
+
+
+def _why(record: Record) -> str:
+    return str(record.get("why", "no reason given"))

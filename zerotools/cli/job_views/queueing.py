@@ -1,0 +1,94 @@
+"""Queueing the jobs of a command: all or none are refused, and each that is queued is announced."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from zerotools.cli.output.messages import say, say_error
+from zerotools.core.errors import AnswerLost, DaemonUnreachable, ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.submissions import Submission, clashes, naming
+
+Job = dict[str, Any]
+
+
+def check_all(
+    client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False
+) -> None:
+    """Raise what any of the jobs would be refused for, naming its file; all but the last refusal go
+    to stderr. With `models`, also what ranks would refuse of the models. Raises DaemonUnreachable.
+    """
+    refusals: list[ZerotoolsError] = list(clashes(submissions))
+    for each in submissions:
+        try:
+            for note in client.check(each.spec, model=models):
+                say("note", f"{each.source}: {note}")
+        except DaemonUnreachable:
+            if not refusals:
+                raise
+            break
+        except ZerotoolsError as error:
+            refusals.append(naming(each.source, error))
+    for refusal in refusals[:-1]:
+        say_error(str(refusal))
+    if refusals:
+        raise refusals[-1]
+
+
+def queue_all(
+    client: DaemonClient,
+    submissions: Sequence[Submission],
+    queued: Callable[[Job], None],
+) -> list[Job]:
+    """Queue the jobs in order; `queued` is told of each as soon as it is durable.
+
+    What is refused all the same, or breaks off, is raised with the files that were queued, that may
+    be, and that were not.
+    """
+    jobs: list[Job] = []
+    for number, each in enumerate(submissions):
+        try:
+            jobs.append(_queue(client, each))
+        except KeyboardInterrupt:
+            _tell_rest(submissions, jobs, number, lost=True)
+            raise
+        except ZerotoolsError as error:
+            _tell_rest(submissions, jobs, number, lost=isinstance(error, AnswerLost))
+            raise naming(each.source, error) from error
+        queued(jobs[-1])
+    return jobs
+
+
+def _queue(client: DaemonClient, submission: Submission) -> Job:
+    """Submit with a key, so that asking again after a lost answer does not queue it twice."""
+    key = uuid.uuid4().hex
+    try:
+        return client.submit(submission.spec, idempotency_key=key)
+    except AnswerLost as lost:
+        try:
+            return client.submit(submission.spec, idempotency_key=key)
+        except DaemonUnreachable:
+            raise lost from None  # it may have queued the job before it went
+
+
+def _tell_rest(
+    submissions: Sequence[Submission], jobs: Sequence[Job], failed: int, *, lost: bool
+) -> None:
+    if len(submissions) == 1:
+        if lost:
+            say("warning", f"{submissions[0].source} may be queued; look at zerotools queue --all")
+        return
+    done = [
+        f"{each.source} (job {job['id']})" for each, job in zip(submissions, jobs, strict=False)
+    ]
+    parts = [f"queued: {', '.join(done) or 'none'}"]
+    rest = [each.source for each in submissions[failed:]]
+    if lost:
+        parts.append(f"not known, look at zerotools queue: {rest.pop(0)}")
+    if rest:
+        parts.append(f"not queued: {', '.join(rest)}")
+    click.echo("; ".join(parts), err=True)

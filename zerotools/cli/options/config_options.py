@@ -1,0 +1,179 @@
+"""Options that bring in the configs of other launchers, and what is printed of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from zerotools.cli.output.render import clean
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
+from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.imports.reading.report import render
+from zerotools.jobs.jobfile.parse import read_tree
+from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed
+from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.json_text import parse_json
+from zerotools.jobs.text.yaml_text import parse_yaml
+
+LARGEST_JOB = 1 << 20
+
+
+class Configs(NamedTuple):
+    """The files that were named, and whether blog syntax is let pass."""
+
+    deepspeed: Path | None
+    accelerate: Path | None
+    lenient: bool
+
+    @property
+    def any(self) -> bool:
+        """Whether a config was named."""
+        return self.deepspeed is not None or self.accelerate is not None
+
+    def imported(self, job: JobFile | None) -> Imported:
+        """The job that `job` and these configs say; the report of it goes to stderr.
+
+        Raises:
+            BadRequest: a file that cannot be read.
+            Unsupported: YAML, and PyYAML is not installed.
+        """
+        job, named = self._with_named(job)
+        result = import_configs(
+            job,
+            deepspeed=None if named is None else self._deepspeed(named),
+            accelerate=None if self.accelerate is None else self._accelerate(self.accelerate),
+            load=self._named,
+            release=_release(job),
+        )
+        files = [path for path in (named, self.accelerate) if path is not None]
+        sources = [*([] if job is None else [job.source]), *map(str, files)]
+        lines = [f"# {' with '.join(sources)}", *render(result.findings)]
+        if result.changes:
+            lines += ["# what DeepSpeed is given of it", *(f"#   {x}" for x in result.changes)]
+        sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
+        return result
+
+    def _with_named(self, job: JobFile | None) -> tuple[JobFile | None, Path | None]:
+        """The job file without the path of DeepSpeed's JSON, and that path.
+
+        Raises:
+            BadRequest: the command line names one, too.
+        """
+        config = None if job is None else look_up(job.tree, CONFIG)
+        if job is None or not isinstance(config, str):
+            return job, self.deepspeed
+        if self.deepspeed is not None:
+            raise BadRequest(
+                f"{job.source}: {CONFIG} = {config}: has no place beside --deepspeed "
+                f"{self.deepspeed}; remove one of them"
+            )
+        tree = dict(job.tree)
+        tree["deepspeed"] = {k: v for k, v in tree["deepspeed"].items() if k != "config"}
+        return replace(job, tree=tree), job.base_dir / Path(config).expanduser()
+
+    def _deepspeed(self, path: Path) -> Document:
+        if path.suffix in (".yaml", ".yml"):
+            raise BadRequest(
+                f"{path}: is YAML, and DeepSpeed's config is JSON; an accelerate config is given "
+                "with --accelerate"
+            )
+        text = read_text(path, "DeepSpeed config")
+        return parse_json(text, source=str(path), lenient=self.lenient)
+
+    def _accelerate(self, path: Path) -> Document:
+        text = read_text(path, "accelerate config")
+        if path.suffix == ".json":
+            return parse_json(text, source=str(path), lenient=self.lenient)
+        return parse_yaml(text, source=str(path), lenient=self.lenient)
+
+    def _named(self, name: str) -> Document:
+        """A file that the accelerate config names: from here, as accelerate does, or beside it."""
+        path = Path(name).expanduser()
+        if self.accelerate is not None and not path.exists():
+            beside = self.accelerate.parent / path
+            path = beside if beside.exists() else path
+        if not path.exists():
+            raise BadRequest(
+                f"{self.accelerate}: deepspeed_config_file = {name}: is neither here nor beside "
+                f"{self.accelerate}; correct the path"
+            )
+        return self._deepspeed(path)
+
+
+def _release(job: JobFile | None) -> Release:
+    """The DeepSpeed of the job's Python; the newest that is known where it has none."""
+    python = None if job is None else look_up(job.tree, "python")
+    found = installed(python if isinstance(python, str) else None)
+    return NEWEST if found is None else found
+
+
+def config_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options; the command is given them as `configs`."""
+
+    @wraps(command)
+    def collected(
+        *, deepspeed: Path | None, accelerate: Path | None, lenient: bool, **given: Any
+    ) -> int:
+        return command(**given, configs=Configs(deepspeed, accelerate, lenient))
+
+    options = (
+        click.option(
+            "--deepspeed",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Take settings from DeepSpeed's JSON.",
+        ),
+        click.option(
+            "--accelerate",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Take settings from accelerate's YAML.",
+        ),
+        click.option(
+            "--lenient",
+            is_flag=True,
+            help="Mend what came off a web page (comments, commas, quotes, spaces, indentation), "
+            "and show each mend.",
+        ),
+    )
+    for option in reversed(options):
+        option(collected)
+    return collected
+
+
+def read_job_file(name: str) -> JobFile:
+    """The tree of the job file `name`, `-` for standard input.
+
+    Raises:
+        BadRequest: it cannot be read, or is neither TOML nor JSON.
+    """
+    if name == "-":
+        text = _text("standard input", sys.stdin.buffer.read(LARGEST_JOB + 1))
+        tree = read_tree(text, source="standard input")
+        return JobFile(tree, "standard input", Path.cwd(), text)
+    path = Path(name)
+    try:
+        with path.open("rb") as stream:  # it may be a pipe
+            data = stream.read(LARGEST_JOB + 1)
+    except FileNotFoundError:
+        raise BadRequest(f"{name}: there is no such job file") from None
+    except OSError as error:
+        raise BadRequest(f"{name}: cannot be read ({error.strerror})") from error
+    text = _text(name, data)
+    return JobFile(read_tree(text, source=name), name, path.absolute().parent, text)
+
+
+def _text(source: str, data: bytes) -> str:
+    if len(data) > LARGEST_JOB:
+        raise BadRequest(f"{source}: a job file has {LARGEST_JOB} bytes at most, and this has more")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{source}: is not UTF-8 text (byte {error.start})") from None

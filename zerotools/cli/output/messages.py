@@ -1,0 +1,97 @@
+"""What goes to standard error: `error:`, `hint:`, `warning:` and `note:`, each with its label.
+
+A message of `zerotools.core.errors` is one sentence that ends with what to do. Where that is a
+clause of its own, after the last semicolon, it is shown as a hint:
+
+    train.stepps: unknown key; did you mean train.steps?
+
+    error: train.stepps: unknown key
+    hint: did you mean train.steps?
+
+On a terminal, lines are wrapped at words to its width, and what follows a label's first line is
+indented. Elsewhere every message is one line, so that programs can search for it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from typing import TextIO
+
+from zerotools.cli.output import render
+from zerotools.cli.output.style import paint
+
+_LABELS = {
+    "error": "error",
+    "hint": "busy",
+    "warning": "warning",
+    "note": "quiet",
+    "dropped": "warning",
+}
+_VERBS = """
+    add allow ask check choose convert copy correct create delete describe export fetch free give
+    install leave let list load lower make merge move name pass pick point print put raise read
+    redistribute remove rename repeat report reshard resume run save say see set split start state
+    stop submit switch take train try turn type update upgrade use wait write zerotools
+"""
+_PHRASES = (
+    *("did you mean", "end it", "go on", "is it", "is zerotoolsd", "its log", "its tags"),
+    *("known keys", "look at", "pip install", "the daemon is", "the same command with"),
+    *("those that are", r"to [^;,:]+, (?:set|submit|type|use)", "if [^;,:]+, leave"),
+)
+_ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
+"""How a clause begins that tells what to do (a regular expression)."""
+_HINT = re.compile(rf"^(.*); ((?:{_ADVICE})(?![\w-])[^;]*(?:; or [^;]*)?)$", re.DOTALL)
+_EXCERPT = re.compile(r" +\d* \| ")
+"""A line of a file that a message shows, or the mark below it."""
+_NARROWEST = 40
+
+
+def split(message: str) -> tuple[str, str]:
+    """What is wrong, and what to do about it ("" where the message has no clause that says it)."""
+    head, newline, excerpt = message.partition("\n")
+    if not all(_EXCERPT.match(line) for line in excerpt.splitlines()):
+        return message, ""
+    found = _HINT.match(head)
+    return (found[1] + newline + excerpt, found[2]) if found else (message, "")
+
+
+def say_error(message: str, stream: TextIO | None = None) -> None:
+    """An error, with its hint on a line of its own."""
+    what, hint = split(message)
+    say("error", what, stream)
+    if hint:
+        say("hint", hint, stream)
+
+
+def say(label: str, text: str, stream: TextIO | None = None) -> None:
+    """One message; `label` is a key of `_LABELS`. Names in it cannot move the cursor."""
+    stream = stream or sys.stderr
+    columns = render.terminal_columns(stream)
+    shown = paint(f"{label}:", _LABELS[label], stream)
+    lines = [render.clean(line) for line in text.split("\n")]
+    if columns is not None:
+        lines = wrapped(f"{label}:", lines, columns)
+    stream.write(f"{shown} " + "\n".join(lines) + "\n")
+    stream.flush()
+
+
+def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
+    """`lines` cut at words: to `columns`, the first of them after `label`."""
+    width = max(_NARROWEST, columns - 1)
+    cut: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()))
+        first = " " * (len(label) + 1) if not cut else indent
+        cut += textwrap.wrap(
+            line.strip(),
+            width,
+            initial_indent=first,
+            subsequent_indent=indent + "  ",
+            break_long_words=False,  # a path stays whole, so that it can be copied
+            break_on_hyphens=False,
+        ) or [""]
+    if cut:
+        cut[0] = cut[0][len(label) + 1 :]
+    return cut

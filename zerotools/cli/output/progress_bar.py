@@ -1,0 +1,99 @@
+"""How far a conversion is: a bar on a terminal, a line now and then elsewhere.
+
+Both begin with the first bytes, so that a refusal is not preceded by an empty bar.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from zerotools.cli.output import render
+
+EVERY_SECONDS = 30.0
+"""Between two lines where the stream is not a terminal."""
+
+
+class Bar:
+    """tqdm's bar, made when the first bytes come."""
+
+    def __init__(self, total: int, verb: str, stream: TextIO) -> None:
+        self._total = total
+        self._verb = verb
+        self._stream = stream
+        self._bar: Any = None
+
+    def advance(self, count: int) -> None:
+        """`count` bytes more are done."""
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=self._total,
+                desc=self._verb,
+                unit="iB",  # after tqdm's own K, M, G
+                unit_scale=True,
+                unit_divisor=1024,
+                file=self._stream,
+                dynamic_ncols=True,
+            )
+        self._bar.update(count)
+
+    def close(self) -> None:
+        """Leave the bar as it is, and the cursor below it."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+class Lines:
+    """`consolidating: 41 %, 3.2 GiB of 7.8 GiB, 40 s left`, every half a minute."""
+
+    def __init__(
+        self,
+        total: int,
+        verb: str,
+        stream: TextIO,
+        *,
+        every_seconds: float = EVERY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total
+        self._verb = verb
+        self._stream = stream
+        self._every = every_seconds
+        self._clock = clock
+        self._began = self._said = clock()
+        self._done = 0
+
+    def advance(self, count: int) -> None:
+        """`count` bytes more are done."""
+        self._done += count
+        now = self._clock()
+        if now - self._said < self._every or self._done >= self._total:
+            return
+        self._said = now
+        left = (now - self._began) * (self._total - self._done) / self._done
+        self._stream.write(
+            f"{self._verb}: {100 * self._done // self._total} %, {render.size(self._done)} of "
+            f"{render.size(self._total)}, {render.duration(left)} left\n"
+        )
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
+@contextmanager
+def progress(
+    total: int, verb: str, stream: TextIO | None = None
+) -> Iterator[Callable[[int], None]]:
+    """What is to be told how many bytes were done, of `total`; shown on `stream`, or stderr."""
+    stream = stream or sys.stderr
+    bar = Bar(total, verb, stream) if stream.isatty() else Lines(total, verb, stream)
+    try:
+        yield bar.advance
+    finally:
+        bar.close()

@@ -1,0 +1,133 @@
+"""DCP's flat keys and what they mean: which name, which role.
+
+    <model>.<fqn>                       (fqn, param)
+    <optimizer>.state.<fqn>.<state>     (fqn, state)      torch, accelerate, torchtitan
+    optim.<fqn>.<state>                 (fqn, state)      a zerotools job
+
+<model> is the section that was chosen, <optimizer> one that trains it. All else keeps its whole
+flat key as its name and is state: the run's, that of other models, and other models themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from zerotools.core.checkpoint import Key
+from zerotools.formats.dcp.keys.choice import Choice, choose, trainers
+from zerotools.formats.dcp.keys.optimizer_sections import OptimizerSection
+from zerotools.formats.dcp.keys.paths import values_of
+from zerotools.formats.dcp.keys.sections import Section, Sections, find_sections
+from zerotools.io.distcp.metadata import Metadata
+
+STATE_ROLE = "state"
+# Roles of weights: an optimizer that calls its state so does not make weights of it.
+_WEIGHTS = ("param", "param16", "buffer", STATE_ROLE)
+_JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
+
+
+@dataclass(frozen=True)
+class Named:
+    """`keys` by flat key. `optimizers` are the prefixes of the flat keys of those that train the
+    model, and `numbered` the names of the parameters that one has by number. `notes` are for the
+    user; `question` asks which of several models is meant, which all have their flat keys then."""
+
+    keys: Mapping[str, Key]
+    optimizers: tuple[str, ...] = ()
+    numbered: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    question: str | None = None
+
+
+def name_all(metadata: Metadata, path: object, section: str | None = None) -> Named:
+    """The keys of the checkpoint at `path`; `section` is the user's choice of a model.
+
+    Raises:
+        BadRequest: there is no such section.
+    """
+    sections = find_sections(values_of(metadata))
+    choice = choose(sections, path, section)
+    found: dict[str, Key] = {}
+    if choice.model is not None:
+        found |= {flat: Key(name, "param") for flat, name in choice.model.names.items()}
+    elif choice.question is not None:
+        found |= {flat: Key(flat, "param") for model in sections.models for flat in model.names}
+    numbered: dict[int, str] = {}
+    mine: list[str] = []
+    for owner, before in _trained(sections, choice):
+        for optimizer in trainers(sections, owner) if sections.models else sections.optimizers:
+            mine += [optimizer.prefix] if choice.question is None else []
+            ordered = {} if before else _in_order(optimizer, owner)
+            numbered |= ordered
+            found |= dict(_state(optimizer, owner, ordered, before))
+    keys = {flat: found.get(flat) or Key(flat, STATE_ROLE) for flat in metadata.tensors}
+    notes = choice.notes + (_BY_NUMBER if numbered else ())
+    return Named(_distinct(keys), tuple(mine), numbered, notes, choice.question)
+
+
+_BY_NUMBER = ("the optimizer's state is by number; names are the weights', in order",)
+
+
+def _trained(sections: Sections, choice: Choice) -> Iterator[tuple[Section, str]]:
+    """The models whose optimizers' state is told, and what stands before its names."""
+    if choice.model is not None:
+        yield choice.model, ""
+    elif not sections.models:
+        yield Section((), {}, {}), ""
+    else:
+        yield from ((model, f"{model.label}." if model.path else "") for model in sections.models)
+
+
+def _state(
+    optimizer: OptimizerSection, owner: Section, ordered: Mapping[int, str], before: str
+) -> Iterator[tuple[str, Key]]:
+    for flat, (name, role) in optimizer.state.items():
+        if role in _WEIGHTS:
+            continue
+        if optimizer.is_numbered:
+            name = ordered.get(int(name), f"{optimizer.prefix}state.{name}")
+        elif name not in owner.known and name.removeprefix("state.") in owner.known:
+            name = name.removeprefix("state.")
+        yield flat, Key(before + name, role)
+
+
+def _in_order(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
+    """Names by number, where the optimizer has as many parameters as there are floating-point
+    weights, in the model's order, and every shape agrees."""
+    if not optimizer.is_numbered:
+        return {}
+    candidates = [flat for flat, tensor in owner.tensors.items() if tensor.dtype.is_float]
+    numbers = {number for number, _ in optimizer.state.values()}
+    if numbers != {str(number) for number in range(len(candidates))}:
+        return {}
+    for flat, (number, _) in optimizer.state.items():
+        shape = optimizer.tensors[flat].shape
+        if shape not in ((), (1,), owner.tensors[candidates[int(number)]].shape):
+            return {}
+    return {number: owner.names[flat] for number, flat in enumerate(candidates)}
+
+
+def job_keys(flats: Iterable[str]) -> dict[str, Key]:
+    """The keys of a zerotools job, whose record says that it has two sections."""
+    return _distinct({flat: _job_key(flat) for flat in flats})
+
+
+def _job_key(flat: str) -> Key:
+    if flat.startswith(_JOB_MODEL):
+        return Key(flat.removeprefix(_JOB_MODEL), "param")
+    name, _, role = flat.removeprefix(_JOB_OPTIMIZER).rpartition(".")
+    if flat.startswith(_JOB_OPTIMIZER) and name and role not in _WEIGHTS:
+        return Key(name, role)
+    return Key(flat, STATE_ROLE)
+
+
+def _distinct(keys: Mapping[str, Key]) -> dict[str, Key]:
+    """Each flat key's Key; the second of two that would be one is state under its flat key."""
+    found: dict[str, Key] = {}
+    taken: set[Key] = set()
+    for flat, key in keys.items():
+        if key in taken:
+            key = Key(flat, STATE_ROLE)
+        taken.add(key)
+        found[flat] = key
+    return found

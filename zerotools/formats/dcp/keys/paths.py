@@ -1,0 +1,150 @@
+"""Where each value of a DCP lies in the state dict that was saved.
+
+planner_data records it, `("app", "model", "net.0.weight")` for `app.model.net.0.weight`, unless the
+state dict was flat already: then a path is the one flat key. A flat `optim.net.0.weight.exp_avg`
+may be a section `optim` that the program wrote into its keys, or a weight of a submodule of that
+name. It is split only where the keys prove it: below `optim` lie the param groups of an optimizer,
+or the states of names that the other keys have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from zerotools.core.errors import BadFile
+from zerotools.formats.dcp.keys.section_names import is_optimizer_word, names_a_weight
+from zerotools.io.distcp.metadata import Metadata, SavedTensor
+
+Path = tuple[str | int, ...]
+# No program nests deeper, and a path without end would cost more than the file that has it.
+DEEPEST = 32
+# Parts of a flat key that may be a section written into it.
+_MOST_WORDS = 8
+_GROUPS = "param_groups."
+
+
+class Value(NamedTuple):
+    """One flat key, its path, and its tensor (None for a value that is not a tensor)."""
+
+    flat: str
+    path: Path
+    tensor: SavedTensor | None
+
+
+def text_of(path: Iterable[str | int]) -> str:
+    """The flat key that torch makes of a path."""
+    return ".".join(map(str, path))
+
+
+def name_below(value: Value, depth: int) -> str:
+    """The part of the flat key that follows `depth` parts of the path."""
+    return text_of(value.path[depth:])
+
+
+def values_of(metadata: Metadata) -> list[Value]:
+    """All values with their paths, in the order of the state dict where it was recorded.
+
+    Raises:
+        BadFile: one lies deeper than any program puts it.
+    """
+    known = metadata.paths or {}
+    there = dict.fromkeys((*metadata.tensors, *metadata.blobs))
+    ordered = dict.fromkeys((*(flat for flat in known if flat in there), *there))
+    found = [
+        Value(flat, _whole(flat, known.get(flat)), metadata.tensors.get(flat)) for flat in ordered
+    ]
+    return _split(found, has_paths=bool(known))
+
+
+def _whole(flat: str, path: Path | None) -> Path:
+    """A path that says something else than its key is not believed: names come from keys."""
+    if path is not None and len(path) > DEEPEST:
+        raise BadFile(f"{flat:.80}... lies {len(path)} levels deep, and at most {DEEPEST} are read")
+    return path if path and text_of(path) == flat else (flat,)
+
+
+def _split(values: list[Value], *, has_paths: bool) -> list[Value]:
+    """With the sections that are written into flat keys."""
+    flat = [value for value in values if len(value.path) == 1]
+    sections = _optimizers(flat)
+    if sections:
+        sections |= _models(flat, sections)
+    elif not has_paths and _first(flat) == {"model"} and len(flat) == len(values):
+        sections = {"model"}
+    return [_below(value, sections) for value in values]
+
+
+def _below(value: Value, sections: set[str]) -> Value:
+    section = _section_of(value.flat, sections)
+    if section is None or len(value.path) > 1:
+        return value
+    return value._replace(path=(section, value.flat[len(section) + 1 :]))
+
+
+def _section_of(flat: str, sections: set[str]) -> str | None:
+    """Which of `sections` a flat key begins with, as whole words."""
+    parts = flat.split(".", _MOST_WORDS)
+    before = (".".join(parts[:count]) for count in range(1, len(parts)))
+    return next((text for text in before if text in sections), None)
+
+
+def _first(values: Iterable[Value]) -> set[str]:
+    return {value.flat.partition(".")[0] for value in values}
+
+
+def _optimizers(values: list[Value]) -> set[str]:
+    """What stands before the optimizers that flat keys hold."""
+    found: set[str] = set()
+    modules: set[str] = set()
+    for value in values:
+        before, groups, _ = value.flat.partition(f".{_GROUPS}")
+        if groups and before and _GROUPS not in before:
+            (found if is_option(value) else modules).add(before)
+    found -= modules
+    tensors = {value.flat for value in values if value.tensor is not None}
+    for word in filter(is_optimizer_word, _first(values) - found):
+        below = [flat[len(word) + 1 :] for flat in tensors if flat.startswith(f"{word}.")]
+        others = {flat for flat in tensors if not flat.startswith(f"{word}.")}
+        endings = others | {flat.partition(".")[2] for flat in others}
+        if below and all(_is_state(name, endings) for name in below):
+            found.add(word)
+    return found
+
+
+def _is_state(name: str, weights: set[str]) -> bool:
+    weight, _, role = name.removeprefix("state.").rpartition(".")
+    weights_own, _, _ = name.rpartition(".")
+    return not names_a_weight(role) and (weight in weights or weights_own in weights)
+
+
+def is_option(value: Value) -> bool:
+    """Whether it can be an option of a param group: no tensor, or a number."""
+    return value.tensor is None or not value.tensor.shape
+
+
+def _models(values: list[Value], optimizers: set[str]) -> set[str]:
+    """What stands before the names of the weights that those optimizers have state of."""
+    names = set(_trained(values, optimizers))
+    known = {value.flat for value in values if value.tensor is not None}
+    if any(name in known for name in names):
+        return set()
+    return {
+        section
+        for section in _first(values) - optimizers
+        if any(f"{section}.{name}" in known for name in names)
+    }
+
+
+def _trained(values: list[Value], optimizers: set[str]) -> Iterator[str]:
+    for value in values:
+        section = _section_of(value.flat, optimizers)
+        if section is not None and value.tensor is not None:
+            name = value.flat[len(section) + 1 :].rpartition(".")[0]
+            yield name
+            yield name.removeprefix("state.")
+
+
+def tensors_of(values: Iterable[Value]) -> Mapping[str, SavedTensor]:
+    """Those values that are tensors, by flat key."""
+    return {value.flat: value.tensor for value in values if value.tensor is not None}

@@ -1,0 +1,238 @@
+"""The models that a DCP holds, and which of them is meant.
+
+A state dict of a model is flat, so its names are the last parts of paths, and what stands before
+them is a section: `("app", "model")`. Loose tensors of the top level are the section `.`; a bare
+state dict is that section alone. Which section is a model tells the optimizer whose state has its
+names, or the shapes of its weights where it has numbers; then what programs with one model call
+it. Where that leaves two, the user is asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from zerotools.formats.dcp.keys.optimizer_sections import OptimizerSection, find_optimizers
+from zerotools.formats.dcp.keys.paths import Path, Value, text_of
+from zerotools.formats.dcp.keys.section_names import (
+    is_copy_word,
+    is_counter,
+    is_model_word,
+    is_state_word,
+)
+from zerotools.io.distcp.metadata import SavedTensor
+
+ROOT = "."
+# Of so many models none is meant, and no optimizer is looked for: all pairs would be compared.
+MOST = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """Tensors of one dict by flat key; `names` are those that they have in the dict."""
+
+    path: Path
+    names: Mapping[str, str]
+    tensors: Mapping[str, SavedTensor]
+
+    @property
+    def label(self) -> str:
+        return text_of(self.path) if self.path else ROOT
+
+    @property
+    def word(self) -> str | int:
+        """The last part of its path."""
+        return self.path[-1] if self.path else ROOT
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        return frozenset(self.names.values())
+
+    @property
+    def may_be_a_model(self) -> bool:
+        """Whether it is called one, or one of its tensors can be a weight: no number, no counter,
+        and nothing of the run."""
+        if is_model_word(self.word):
+            return True
+        if any(map(is_state_word, self.path)) and not any(map(is_model_word, self.path)):
+            return False
+        return any(t.dtype.is_float and len(t.shape) > 0 for t in self.tensors.values())
+
+
+@dataclass(frozen=True)
+class Sections:
+    """`models` may each be a model; `others` hold tensors of the run. `owner` has, by its place in
+    `optimizers`, the models whose names an optimizer has."""
+
+    models: tuple[Section, ...]
+    others: tuple[Section, ...]
+    optimizers: tuple[OptimizerSection, ...]
+    owners: tuple[tuple[Section, ...], ...]
+
+
+def find_sections(values: Sequence[Value]) -> Sections:
+    """Take the values of a state dict apart."""
+    optimizers = find_optimizers(values)
+    taken = {flat for optimizer in optimizers for flat in optimizer.flats()}
+    rest = [value for value in values if value.tensor is not None and value.flat not in taken]
+    leaves = _leaves(rest)
+    if not optimizers and [leaf.path for leaf in leaves] == [()]:
+        return Sections(tuple(leaves), (), (), ())
+    leaves = _without_counters(leaves, optimizers)
+    models = _whole_models([leaf for leaf in leaves if leaf.may_be_a_model])
+    if max(len(models), len(optimizers)) > MOST:
+        return Sections(tuple(models), (), (), ())
+    models = _merged(models, optimizers)
+    others = tuple(leaf for leaf in leaves if not leaf.may_be_a_model)
+    owners = tuple(tuple(_owners(optimizer, models)) for optimizer in optimizers)
+    return Sections(tuple(models), others, tuple(optimizers), owners)
+
+
+def _leaves(values: Iterable[Value]) -> list[Section]:
+    """Tensors by the dict that they lie in; the dicts below a model's are parts of it."""
+    found: dict[Path, dict[str, Value]] = {}
+    for value in values:
+        depth = len(value.path) - 1
+        ends = (at for at in range(depth, 0, -1) if _ends_section(value.path[at - 1]))
+        found.setdefault(value.path[: next(ends, depth)], {})[value.flat] = value
+    return [_section(path, below.values()) for path, below in found.items()]
+
+
+def _ends_section(word: str | int) -> bool:
+    return is_model_word(word) or is_copy_word(word)
+
+
+def _section(path: Path, values: Iterable[Value]) -> Section:
+    names, tensors = {}, {}
+    for value in values:
+        if value.tensor is not None:
+            names[value.flat] = text_of(value.path[len(path) :])
+            tensors[value.flat] = value.tensor
+    return Section(path, names, tensors)
+
+
+def _without_counters(
+    leaves: list[Section], optimizers: Sequence[OptimizerSection]
+) -> list[Section]:
+    """Where an optimizer's state lies in one dict with weights, so may the run's counters: they
+    become sections of their own."""
+    trained = {name for optimizer in optimizers for name in optimizer.trained}
+    found = []
+    for leaf in leaves:
+        is_mixed = not leaf.path or any(leaf.path == optimizer.path for optimizer in optimizers)
+        counters = {
+            flat
+            for flat, name in leaf.names.items()
+            if optimizers and is_mixed and is_counter(name) and name not in trained
+        }
+        found += [part for part in _parted(leaf, counters) if part.names]
+    return found
+
+
+def _parted(section: Section, flats: set[str]) -> Iterator[Section]:
+    for inside in (False, True):
+        names = {f: name for f, name in section.names.items() if (f in flats) is inside}
+        yield Section(section.path, names, {f: section.tensors[f] for f in names})
+
+
+def _whole_models(models: list[Section]) -> list[Section]:
+    """With the dicts in one that is called a model as parts of it, but for copies."""
+    called = {section.path for section in models if is_model_word(section.word)}
+    parts: dict[Path, list[Section]] = {}
+    for section in models:
+        above = (section.path[:n] for n in range(1, len(section.path)))
+        into = None if is_copy_word(section.word) else next((p for p in above if p in called), None)
+        parts.setdefault(into or section.path, []).append(section)
+    return [_union(path, found) for path, found in parts.items()]
+
+
+def _union(path: Path, sections: Sequence[Section]) -> Section:
+    if len(sections) == 1 and sections[0].path == path:
+        return sections[0]
+    names: dict[str, str] = {}
+    tensors: dict[str, SavedTensor] = {}
+    for section in sections:
+        before = text_of(section.path[len(path) :])
+        names |= {f: f"{before}.{n}" if before else n for f, n in section.names.items()}
+        tensors |= section.tensors
+    return Section(path, names, tensors)
+
+
+def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> list[Section]:
+    """An optimizer of a model whose parts were saved apart has their names in front of its own:
+    `encoder.weight`. The dict above them is then the model."""
+    for optimizer in optimizers:
+        if not optimizer.trained or any(_has(section, optimizer) for section in models):
+            continue
+        above = dict.fromkeys(
+            section.path[:depth]
+            for section in models
+            for depth in range(len(section.path) - 1, -1, -1)
+        )
+        for path in sorted(above, key=len, reverse=True)[:_MOST_ABOVE]:
+            inside = [
+                section
+                for section in models
+                if section.path[: len(path)] == path
+                and _union(path, [section]).known & optimizer.trained
+            ]
+            union = _union(path, inside) if inside else None
+            if union is not None and _has(union, optimizer):
+                models = [union, *(section for section in models if section not in inside)]
+                break
+    return models
+
+
+_MOST_ABOVE = 64
+
+
+def _has(section: Section, optimizer: OptimizerSection) -> bool:
+    """Whether at least half of the optimizer's names are the section's: tied weights have state
+    under one of their names, and a flattened optimizer names frozen ones too."""
+    common = optimizer.trained & section.known
+    return bool(common) and 2 * len(common) >= len(optimizer.trained)
+
+
+def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
+    """The models whose parameters it has: by name, and of those that share names the ones whose
+    shapes its state has; by number, those that have all of its shapes."""
+    if optimizer.trained:
+        named = [section for section in models if _has(section, optimizer)]
+        if len(named) < 2:
+            return named
+        alike = [_shapes_in_common(section, optimizer) for section in named]
+        return [section for section, n in zip(named, alike, strict=True) if n == max(alike)]
+    if not optimizer.is_numbered:
+        return []
+    shapes = Counter(_numbered_shapes(optimizer).values())
+    return [
+        section
+        for section in models
+        if shapes <= Counter(tensor.shape for tensor in section.tensors.values())
+    ]
+
+
+def _shapes_in_common(section: Section, optimizer: OptimizerSection) -> int:
+    shapes = {name: section.tensors[flat].shape for flat, name in section.names.items()}
+    return sum(
+        shapes.get(name) == optimizer.tensors[flat].shape
+        for flat, (name, _) in optimizer.state.items()
+    )
+
+
+def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
+    """The shape of each numbered parameter, as its largest state has it."""
+    found: dict[str, tuple[int, ...]] = {}
+    for flat, (number, _) in optimizer.state.items():
+        shape = optimizer.tensors[flat].shape
+        if len(shape) >= len(found.get(number, ())):
+            found[number] = shape
+    return found
+
+
+def merged_below(sections: Sections, path: Path) -> Section | None:
+    """All models below `path` as one, for the user who names it."""
+    inside = [section for section in sections.models if section.path[: len(path)] == path]
+    return _union(path, inside) if inside else None

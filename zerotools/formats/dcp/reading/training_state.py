@@ -1,0 +1,221 @@
+"""What a DCP says of the run beside its tensors.
+
+    <optimizer>.param_groups.<number>.{params,lr,...}  torch's get_optimizer_state_dict, accelerate
+    <optimizer>.param_groups.<fqn>.{lr,...}            flattened (torchtitan): groups are told by
+                                                       their options
+    lr_scheduler..., train_state.step                  torchtitan
+    job.json                                           a zerotools job
+
+`<optimizer>` is a section that `optimizers` found, such as `optimizer`. Options are values of their
+own, or 0-d tensors. Which weights were frozen and which are buffers nothing says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from zerotools.core.training import Group, LossScale, Scalar, TrainingState
+from zerotools.formats.dcp.directories import NUMBERED, OPTIMIZERS
+from zerotools.formats.dcp.keys.flat_keys import STATE_ROLE
+from zerotools.formats.dcp.writing.lay_out import is_replicated
+from zerotools.formats.torch_optimizers import optimizer_of, scalars_of, trained_precision
+from zerotools.io.numeric.scalars import read_scalar
+from zerotools.runs.record import JobRecord
+
+_GROUP = re.compile(r"param_groups\.(?P<name>.+)\.(?P<option>[^.]+)", re.S)
+_STATE = re.compile(r"state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_LONGEST_OPTION = 16
+_SCHEDULERS = ("lr_scheduler", "scheduler")
+_PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
+_OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
+
+
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """Param groups, numbers, and what else is known of the run.
+
+    Raises:
+        BadFile: a value is damaged, or a number in no file.
+    """
+    record = checkpoint.origin.details.get("job")
+    if isinstance(record, JobRecord):
+        return _of_job(checkpoint, record)
+    groups = _groups(checkpoint)
+    steps = _value(checkpoint, "train_state.step")
+    schedulers = dict(_schedulers(checkpoint))
+    return TrainingState(
+        groups=groups,
+        scalars={**scalars_of(checkpoint), **_plain_scalars(checkpoint)},
+        precision=trained_precision(checkpoint),
+        optimizer=optimizer_of(groups),
+        steps=steps if type(steps) is int else None,
+        lr_scheduler=schedulers or None,
+        client=_Rest(checkpoint),
+        buffers=frozenset(_buffers(checkpoint, groups)),
+    )
+
+
+def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
+    name = record.optimizer.name
+    return TrainingState(
+        groups=tuple(Group(group.params, group.options()) for group in record.optimizer.groups),
+        scalars=scalars_of(checkpoint),
+        precision=_PRECISIONS.get(record.precision),
+        optimizer=_OPTIMIZERS.get(name, name),
+        steps=record.step,
+        skipped=record.skipped_steps,
+        loss_scale=_loss_scale(record),
+        samples=record.consumed_sequences,
+        client={
+            "schedule": dict(record.schedule),
+            "seed": record.seed,
+            "steps_total": record.steps_total,
+        },
+    )
+
+
+def _loss_scale(record: JobRecord) -> LossScale | None:
+    saved = record.loss_scale
+    if saved is None:
+        return None
+    return LossScale(saved.cur_scale, saved.dynamic, saved.options())
+
+
+def _buffers(checkpoint: Checkpoint, groups: Sequence[Group]) -> Iterator[str]:
+    """What no optimizer had and several ranks saved as one, where FSDP would have cut a frozen
+    parameter, too, into one for each."""
+    trained = {name for group in groups for name in group.params}
+    for key, flat in checkpoint.origin.details["dcp_keys"].items():
+        if key.role != "param" or key.name in trained or not trained:
+            continue
+        tensor = checkpoint.tensors[key]
+        if tensor.shape and is_replicated(checkpoint, flat, tensor):
+            yield key.name
+
+
+def _groups(checkpoint: Checkpoint) -> tuple[Group, ...]:
+    """The param groups, in order; names are canonical."""
+    found: dict[str, dict[str, Any]] = {}
+    for flat in _keys(checkpoint):
+        match = _match(_GROUP, checkpoint, flat)
+        if match:
+            found.setdefault(match["name"], {})[match["option"]] = _value(checkpoint, flat)
+    if any("params" in options for options in found.values()):
+        return _numbered(checkpoint, found)
+    return _alike(checkpoint, found)
+
+
+def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
+    """The match of what follows the prefix of an optimizer of the model's."""
+    for prefix in checkpoint.origin.details.get(OPTIMIZERS, ()):
+        if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):
+            return match
+    return None
+
+
+def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
+    """A parameter's name, also of one that the optimizer has by number; None: nothing tells it."""
+    if isinstance(name, str) and not _NUMBER.fullmatch(name):
+        return name
+    numbered: Mapping[int, str] = checkpoint.origin.details.get(NUMBERED, {})
+    return numbered.get(int(name))
+
+
+def _numbered(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tuple[Group, ...]:
+    groups = []
+    for name in sorted(filter(_NUMBER.fullmatch, found), key=int):
+        options = found[name]
+        params = options.pop("params", None)
+        named = params if isinstance(params, list | tuple) else ()
+        names = (_name(checkpoint, n) for n in named if isinstance(n, str) or type(n) is int)
+        known = (name for name in names if name is not None)
+        groups.append(Group(tuple(checkpoint.aliases.get(n, n) for n in known), options))
+    return tuple(groups)
+
+
+def _alike(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tuple[Group, ...]:
+    """Parameters with equal options are one group."""
+    groups: dict[Any, tuple[dict[str, Any], list[str]]] = {}
+    for name, options in found.items():
+        same = frozenset((option, _hashable(value)) for option, value in options.items())
+        groups.setdefault(same, (options, []))[1].append(checkpoint.aliases.get(name, name))
+    return tuple(Group(tuple(names), options) for options, names in groups.values())
+
+
+def _hashable(value: Any) -> Any:
+    """Equal for plain values of one type that are equal, and for tuples of them; anything else
+    equals only itself, as to compare it could be made to take forever."""
+    if isinstance(value, tuple | list) and len(value) < _LONGEST_OPTION:
+        return type(value), tuple(map(_hashable_number, value))
+    return _hashable_number(value)
+
+
+def _hashable_number(value: Any) -> Any:
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return (type(value), value) if plain else id(value)
+
+
+def _keys(checkpoint: Checkpoint) -> Iterator[str]:
+    """All flat keys, in the order of the state dict that was saved where it was recorded."""
+    details = checkpoint.origin.details
+    known = (*checkpoint.state, *details["dcp_keys"].values())
+    ordered = dict.fromkeys((*(details["planner_data"] or ()), *known))
+    there = frozenset(known)
+    return (flat for flat in ordered if flat in there)
+
+
+def _value(checkpoint: Checkpoint, flat: str) -> Any:
+    """A plain value, also of a 0-d tensor; None where there is none."""
+    tensor = checkpoint.tensors.get(Key(flat, STATE_ROLE))
+    if tensor is not None:
+        return None if tensor.shape else read_scalar(checkpoint.root, tensor).value
+    return checkpoint.state.get(flat)
+
+
+def _schedulers(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
+    """What follows `lr_scheduler.`, and the values."""
+    for flat in checkpoint.state:
+        section, _, rest = flat.partition(".")
+        if section in _SCHEDULERS:
+            yield rest or section, checkpoint.state[flat]
+
+
+def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
+    """The numbers of optimizer state that are not tensors."""
+    found = {}
+    for flat in checkpoint.state:
+        match = _match(_STATE, checkpoint, flat)
+        value = checkpoint.state[flat] if match else None
+        if match and isinstance(value, int | float) and not isinstance(value, bool):
+            name = _name(checkpoint, match["name"]) or flat.rpartition(".")[0]
+            found[Key(name, match["role"])] = Scalar(value)
+    return found
+
+
+class _Rest(Mapping[str, Any]):
+    """The values that belong to neither the optimizer nor the schedule, each read when it is asked
+    for."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._state = checkpoint.state
+        self._keys = dict.fromkeys(
+            flat
+            for flat in checkpoint.state
+            if not (_match(_GROUP, checkpoint, flat) or _match(_STATE, checkpoint, flat))
+            and flat.partition(".")[0] not in _SCHEDULERS
+        )
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._state[key]

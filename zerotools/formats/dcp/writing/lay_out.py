@@ -1,0 +1,174 @@
+"""A DCP directory for any number of ranks, laid out as torch would save it there.
+
+A job's checkpoint gets its record, its companions and, when all files are there, its manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from zerotools.core.checkpoint import (
+    Checkpoint,
+    FilePlan,
+    Key,
+    Origin,
+    Target,
+    Tensor,
+)
+from zerotools.core.counts import counted
+from zerotools.core.dropping import lost_attributes
+from zerotools.core.errors import BadRequest
+from zerotools.formats.dcp.directories import DIRECTORIES, TIED, is_shard, lay_out_each
+from zerotools.formats.dcp.writing.rank_files import Copied, Entry, Moved, Tied, lay_out_directory
+from zerotools.io.distcp.metadata import Item
+from zerotools.io.output.checkpoint_sidecars import files_around
+from zerotools.io.output.plain_files import companion_files, literal
+from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord
+from zerotools.runs.manifest import write_manifest
+from zerotools.runs.record import record_to_json
+
+
+def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
+    """Lay `source` out for `world_size` ranks in `destination`.
+
+    Only the shapes and types of its tensors, its flat keys and the other values of its files are
+    looked at, so the source's chunks may lie in any way. A source that is a job's checkpoint makes
+    one: `dcp/`, job.json with the new world size and random numbers to be seeded afresh, its
+    companions, and a manifest; one of several directories makes as many. The files around any other
+    come along, but for the random number state of single ranks.
+
+    Raises:
+        BadRequest: `world_size` is less than 1.
+    """
+    check_world_size(world_size)
+    job = source.origin.details.get("job")
+    if isinstance(job, JobRecord):
+        target = _lay_out_one(source, destination, world_size=world_size, prefix=f"{DCP}/")
+        files, notes = _job_files(source, job.resharded(world_size)), _notes(job, world_size)
+        return replace(
+            _with(target, files), seal=_seal, notes=notes, dropped=lost_attributes(source)
+        )
+    one = partial(_lay_out_one, world_size=world_size)
+    several = DIRECTORIES in source.origin.details
+    target = lay_out_each(source, destination, one) if several else one(source, destination)
+    files, notes = files_around(
+        source.root,
+        partial(is_shard, source),
+        same_ranks=world_size == source.origin.world_size,
+    )
+    return replace(_with(target, files), notes=notes, dropped=lost_attributes(source))
+
+
+def _lay_out_one(
+    source: Checkpoint, destination: Path, *, world_size: int, prefix: str = ""
+) -> Target:
+    """One directory of DCP, `prefix` below the root."""
+    flat = _flat_keys(source)
+    laid_out = lay_out_directory(
+        _entries(source, flat), _paths(source, flat), world_size, prefix=prefix
+    )
+    checkpoint = replace(
+        source,
+        root=destination,
+        tensors={key: laid_out.tensors[key] for key in source.tensors},
+        origin=_origin(source, destination, world_size),
+        files={name: plan.size for name, plan in laid_out.files.items()},
+        state={},
+        companions={},
+        problems=(),
+    )
+    return Target(checkpoint, laid_out.files)
+
+
+def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
+    """The target with more files; where two have a name it keeps its own."""
+    plans = {**files, **target.files}
+    sizes = {name: plan.size for name, plan in plans.items()}
+    return replace(target, files=plans, checkpoint=replace(target.checkpoint, files=sizes))
+
+
+def check_world_size(world_size: int) -> None:
+    """Refuse what is not a number of ranks.
+
+    Raises:
+        BadRequest: `world_size` is less than 1.
+    """
+    if world_size < 1:
+        raise BadRequest(f"a checkpoint is laid out for at least 1 rank, not {world_size}")
+
+
+def _seal(directory: Path) -> None:
+    write_manifest(directory)
+
+
+def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
+    return (
+        f"the random number state of {counted(job.world_size, 'rank')} is not carried over: the "
+        f"run seeds {world_size} afresh from its seed and step",
+    )
+
+
+def _flat_keys(source: Checkpoint) -> dict[str, Key]:
+    """The tensors by the flat key that each had, or would have in a job's checkpoint."""
+    known: Mapping[Key, str] = source.origin.details.get("dcp_keys", {})
+    return {known.get(key) or _flat_key(key): key for key in source.tensors}
+
+
+def _flat_key(key: Key) -> str:
+    weights = key.role in ("param", "buffer")
+    return f"model.{key.name}" if weights else f"optim.{key.name}.{key.role}"
+
+
+def _blobs(source: Checkpoint) -> Mapping[str, Item]:
+    blobs: Mapping[str, Item] = source.origin.details.get("blobs", {})
+    return blobs
+
+
+def _paths(
+    source: Checkpoint, flat: Mapping[str, Key]
+) -> Mapping[str, tuple[str | int, ...]] | None:
+    details = source.origin.details
+    if "planner_data" not in details:
+        return {key: (key,) for key in flat}
+    paths: Mapping[str, tuple[str | int, ...]] | None = details["planner_data"]
+    return paths
+
+
+def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, Entry]:
+    """Everything to save, in the order of the state dict that was saved."""
+    blobs = _blobs(source)
+    tied: Mapping[str, str] = source.origin.details.get(TIED, {})
+    order = (*(_paths(source, flat) or ()), *source.origin.details.get("order", ()), *flat, *blobs)
+    entries: dict[str, Entry] = {}
+    for key in dict.fromkeys(order):
+        if key in flat:
+            tensor = source.tensors[flat[key]]
+            entries[key] = Copied(flat[key], tensor, not is_replicated(source, key, tensor))
+        elif key in blobs:
+            entries[key] = Moved(blobs[key], source.root)
+        elif key in tied:
+            entries[key] = Tied(tied[key])
+    return entries
+
+
+def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
+    """Whether every rank of a DCP's run held the whole tensor: as the job's record says; else what
+    several ranks saved as one chunk, though it has more rows than one."""
+    if not tensor.shape:
+        return True
+    job = source.origin.details.get("job")
+    if isinstance(job, JobRecord):
+        return job.stage == 0 or flat in job.replicated
+    ranks = source.origin.world_size or 1
+    return ranks > 1 and tensor.shape[0] > 1 and len(tensor.chunks) == 1
+
+
+def _origin(source: Checkpoint, destination: Path, world_size: int) -> Origin:
+    return replace(source.origin, format="dcp", path=destination, world_size=world_size, notes=())
+
+
+def _job_files(source: Checkpoint, record: JobRecord) -> dict[str, FilePlan]:
+    return {RECORD: literal(record_to_json(record).encode()), **companion_files(source)}

@@ -1,0 +1,257 @@
+"""A DCP of a run that another program saved, named as a program that resumes it names things.
+
+FSDP2 holds the masters and casts them when it computes: `param` is written, in its own type, and a
+16-bit copy beside it is not. `step` and its like become the 0-d tensors that torch's optimizers
+have. A state dict has a tied weight under each of its names, and loading asks for each: the names
+share its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Origin, Target, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import FLOAT32, DType
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import Scalar, TrainingState
+from zerotools.formats.dcp.writing.lay_out import check_world_size, is_replicated
+from zerotools.formats.dcp.writing.naming_styles import Place, Style, style_of
+from zerotools.formats.dcp.writing.param_groups import Groups, groups_of, trained
+from zerotools.formats.dcp.writing.rank_files import (
+    Copied,
+    Directory,
+    Entry,
+    Known,
+    Plain,
+    Tied,
+    archive_of,
+    lay_out_directory,
+)
+from zerotools.formats.torch_optimizers import STATE_ROLE, optimizer_of
+from zerotools.io.numeric.scalars import scalar_bytes
+from zerotools.io.output.plain_files import companion_files
+from zerotools.runs.record import RNG_PER_RANK, JobRecord
+
+Entries = dict[Place, Entry]
+
+
+def lay_out_training(
+    source: Checkpoint,
+    training: TrainingState,
+    destination: Path,
+    *,
+    world_size: int,
+    style: str,
+) -> Target:
+    """Lay `source`, of any format, out for `world_size` ranks of FSDP2 in `destination`, in one of
+    the styles of `styles`. Only types, shapes and names of its tensors are looked at.
+
+    Raises:
+        BadRequest: an unknown style, fewer than 1 rank, or optimizer state that nothing says the
+            param groups of.
+    """
+    check_world_size(world_size)
+    chosen = style_of(style)
+    weights = _weights(source, training)
+    state = trained(source, training)
+    _refuse_nameless(source, state, weights)
+    groups = groups_of(training, state)
+    if state and groups.missing:
+        raise BadRequest(
+            f"{source.origin.path} has optimizer state, and does not say what no optimizer goes on "
+            f"without: give {', '.join(groups.missing)}"
+        )
+    ties = {alias: name for alias, name in source.aliases.items() if name in weights}
+    model: Entries = {chosen.weight(name): copied for name, copied in weights.items()}
+    model |= {chosen.weight(alias): Tied(chosen.weight(name).flat) for alias, name in ties.items()}
+    optimizer = dict(_state(source, training, state, weights, groups, chosen))
+    if not groups.missing:
+        optimizer |= _groups(groups, chosen)
+    return _target(
+        source,
+        training,
+        destination,
+        _directories(model, optimizer, chosen, world_size),
+        world_size,
+        ties,
+        (*_dropped(source, training, groups), *groups.dropped),
+        tuple(_notes(training, groups, chosen, has_state=bool(state))),
+    )
+
+
+def _weights(source: Checkpoint, training: TrainingState) -> dict[str, Copied]:
+    """What the model's state dict holds, by the canonical names."""
+    found: dict[str, Copied] = {}
+    for key, tensor in source.tensors.items():
+        master = Key(key.name, "param")
+        if key.role == "param16" and master not in source.tensors:
+            key = master
+        if key.role in ("param", "buffer"):
+            is_buffer = key.role == "buffer" or key.name in training.buffers
+            sharded = not is_buffer and _is_sharded(source, key, tensor)
+            found[key.name] = Copied(key, tensor, sharded)
+    return found
+
+
+def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
+    """Whether FSDP2 shards it. What cannot have a gradient is not a parameter, nor is what a DCP's
+    ranks each held whole."""
+    if not tensor.shape or not tensor.dtype.is_float:
+        return False
+    if source.origin.format != "dcp" or source.origin.stage in (0, 1):
+        return True
+    return not is_replicated(source, source.origin.details["dcp_keys"].get(key, ""), tensor)
+
+
+def _refuse_nameless(
+    source: Checkpoint, state: Mapping[str, list[str]], weights: Mapping[str, Copied]
+) -> None:
+    strange = [name for name in state if name not in weights]
+    if strange:
+        raise BadRequest(
+            f"{source.origin.path} has optimizer state of {strange[0]} and {len(strange) - 1} "
+            "others, and no weights of these names: a DCP names state by its weight"
+        )
+
+
+def _state(
+    source: Checkpoint,
+    training: TrainingState,
+    state: Mapping[str, list[str]],
+    weights: Mapping[str, Copied],
+    groups: Groups,
+    style: Style,
+) -> Iterator[tuple[Place, Entry]]:
+    """The optimizer's state, in the order of its groups."""
+    for name in dict.fromkeys(name for group in groups.groups for name in group.params):
+        for role in state.get(name, ()):
+            key = Key(name, role)
+            scalar = training.scalars.get(key)
+            if scalar is not None:
+                yield (
+                    style.state(name, role),
+                    _number(key, scalar, is_torch=groups.kind is not None),
+                )
+            else:
+                tensor = source.tensors[key]
+                sharded = weights[name].sharded and bool(tensor.shape)
+                yield style.state(name, role), Copied(key, tensor, sharded)
+
+
+def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> Entry:
+    """torch's optimizers count steps in float32; another's number stays what it was."""
+    dtype: DType | None = scalar.dtype
+    if is_torch and key.role == "step" and (dtype is None or not dtype.is_float):
+        dtype = FLOAT32
+    if dtype is None:
+        return Plain(archive_of(scalar.value))
+    return Known(key, Tensor(dtype, (), ()), scalar_bytes(scalar.value, dtype))
+
+
+def _groups(groups: Groups, style: Style) -> Entries:
+    archives: dict[str, Plain] = {}
+
+    def archived(value: Any) -> Plain:
+        return archives.setdefault(repr(value), Plain(archive_of(value)))
+
+    return {place: archived(value) for place, value in style.groups(groups.groups)}
+
+
+def _directories(
+    model: Entries, optimizer: Entries, style: Style, world_size: int
+) -> list[Directory]:
+    parts = {style.model: model}
+    if style.optimizer == style.model:
+        parts[style.model] = model | optimizer
+    elif optimizer:
+        parts[style.optimizer] = optimizer
+    return [
+        lay_out_directory(
+            {place.flat: entry for place, entry in part.items()},
+            {place.flat: place.path for place in part},
+            world_size,
+            prefix=prefix,
+        )
+        for prefix, part in parts.items()
+    ]
+
+
+def _target(
+    source: Checkpoint,
+    training: TrainingState,
+    destination: Path,
+    parts: list[Directory],
+    world_size: int,
+    ties: Mapping[str, str],
+    dropped: tuple[Dropped, ...],
+    notes: tuple[str, ...],
+) -> Target:
+    files = {name: plan for part in parts for name, plan in part.files.items()}
+    files |= companion_files(source)
+    tensors = {key: tensor for part in parts for key, tensor in part.tensors.items()}
+    checkpoint = Checkpoint(
+        root=destination,
+        tensors=tensors,
+        origin=Origin("dcp", destination, world_size=world_size, step=training.steps),
+        aliases=ties,
+        files={name: plan.size for name, plan in files.items()},
+    )
+    return Target(
+        checkpoint,
+        files,
+        notes=notes,
+        carried={key: tensor for part in parts for key, tensor in part.known.items()},
+        sources={
+            key: source.tensors[Key(key.name, "param16")]
+            for key in tensors
+            if key not in source.tensors
+        },
+        dropped=dropped,
+    )
+
+
+def _dropped(source: Checkpoint, training: TrainingState, groups: Groups) -> Iterator[Dropped]:
+    roles = {key.role for key in source.tensors}
+    if any(k.role == "param16" and Key(k.name, "param") in source.tensors for k in source.tensors):
+        yield Dropped("param16", "FSDP2 casts the masters itself")
+    if "buffer" in roles:
+        yield Dropped("buffer", "kept, but a DCP does not tell buffers from parameters")
+    if training.frozen:
+        yield Dropped("frozen", "a DCP does not say which weights were frozen")
+    if training.groups and groups.missing:
+        yield Dropped("param_groups", f"they lack {', '.join(groups.missing)}")
+    if training.lr_scheduler is not None:
+        yield Dropped("lr_scheduler", "each program keeps its schedule in a form of its own")
+    if training.loss_scale is not None:
+        yield Dropped("loss_scale", "the weights and moments are not scaled, and FSDP2 keeps none")
+    if any(n is not None for n in (training.steps, training.skipped, training.samples)):
+        yield Dropped("steps", "the counters of the run; the optimizer's own steps are kept")
+    if training.ds_config is not None:
+        yield Dropped("ds_config", "it configures DeepSpeed")
+    if training.client or STATE_ROLE in roles:
+        yield Dropped("client", "what the training program saved of its own")
+    job = source.origin.details.get("job")
+    if isinstance(job, JobRecord) and job.rng == RNG_PER_RANK:
+        yield Dropped("random state", f"it is that of {counted(job.world_size, 'rank')}")
+
+
+def _is_said(training: TrainingState) -> bool:
+    return bool(training.optimizer or optimizer_of(training.groups))
+
+
+def _notes(
+    training: TrainingState, groups: Groups, style: Style, *, has_state: bool
+) -> Iterator[str]:
+    stateless = groups.kind is not None and groups.kind.name == "SGD" and training.groups
+    if not has_state and not stateless:
+        yield "there is no optimizer state: load the model alone"
+    elif has_state and groups.kind is not None and not _is_said(training):
+        yield f"the optimizer is taken for torch's {groups.kind.name}"
+    if style.name == "torchtitan":
+        yield (
+            "torchtitan loads it with checkpoint.exclude_from_loading = "
+            "lr_scheduler,dataloader,train_state, which are not in it"
+        )

@@ -1,0 +1,224 @@
+"""The files of one DCP directory, one per rank, as torch would save a flat state dict.
+
+Each holds torch.save archives back to back, first the values that are not tensors, then the rank's
+chunks. `.metadata` says what lies where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.checkpoint import (
+    Carried,
+    Checksum,
+    Chunk,
+    FilePlan,
+    Key,
+    Literal,
+    Tensor,
+)
+from zerotools.core.dtypes import DType
+from zerotools.formats.dcp.directories import METADATA
+from zerotools.formats.dcp.writing.save_plan import Shard, Value, assign
+from zerotools.io.distcp.metadata import Item
+from zerotools.io.distcp.metadata_writer import Written, metadata_bytes
+from zerotools.io.output.plain_files import literal
+from zerotools.io.torchzip.archive_layout import Layout
+from zerotools.io.torchzip.archive_layout import lay_out as lay_out_archive
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
+from zerotools.io.torchzip.pickles import dumps
+
+Paths = Mapping[str, tuple[str | int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A tensor whose bytes are copied; only its type and shape count. What is not sharded every
+    rank holds whole."""
+
+    key: Key
+    tensor: Tensor
+    sharded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A tensor whose bytes are known, which every rank holds: a number such as `step`."""
+
+    key: Key
+    tensor: Tensor
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A value that is not a tensor, saved in the file `root / item.file`: its bytes are carried
+    over, never pickled again."""
+
+    item: Item
+    root: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A value that is not a tensor, as the archive that `archive_of` gives."""
+
+    archive: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """Another name of the tensor with the key `flat`: it lies in the same place."""
+
+    flat: str
+
+
+Entry = Copied | Known | Moved | Plain | Tied
+
+
+@dataclass(frozen=True)
+class Directory:
+    """`tensors` are the copied ones, `known` the others; files are relative to the checkpoint."""
+
+    files: Mapping[str, FilePlan]
+    tensors: Mapping[Key, Tensor]
+    known: Mapping[Key, Tensor]
+
+
+def lay_out_directory(
+    entries: Mapping[str, Entry], paths: Paths | None, world_size: int, *, prefix: str = ""
+) -> Directory:
+    """Lay out `entries`, by flat key and in the order of the state dict, in the directory `prefix`
+    below the root. `paths` is planner_data."""
+    tied: dict[str, list[str]] = {}
+    for name, entry in entries.items():
+        if isinstance(entry, Tied):
+            tied.setdefault(entry.flat, []).append(name)
+    values = [_value(key, entry) for key, entry in entries.items() if not isinstance(entry, Tied)]
+    files = [_File(f"__{rank}_0.distcp", prefix) for rank in range(world_size)]
+    for file, shards in zip(files, assign(values, world_size), strict=True):
+        file.add(shards, entries)
+    written = [one for file in files for one in file.planned(tied)]
+    plans = {prefix + file.name: file.plan() for file in files}
+    plans[prefix + METADATA] = literal(metadata_bytes(written, paths))
+    chunks: dict[Key, list[Chunk]] = {}
+    for file in files:
+        for key, chunk in file.chunks:
+            chunks.setdefault(key, []).append(chunk)
+    return Directory(plans, _tensors(Copied, entries, chunks), _tensors(Known, entries, chunks))
+
+
+def archive_of(value: Any) -> bytes:
+    """What torch.save makes of a value without tensors in it.
+
+    Raises:
+        Unsupported: a value of a class that pickles cannot be made of here.
+    """
+    layout = lay_out_archive(dumps(value), [])
+    return b"".join(data for _, data in layout.literals)
+
+
+def _value(flat: str, entry: Entry) -> Value:
+    if isinstance(entry, Copied):
+        tensor = entry.tensor
+        return Value(flat, tensor.shape, tensor.nbytes, entry.sharded)
+    if isinstance(entry, Known):
+        return Value(flat, entry.tensor.shape, entry.tensor.nbytes, sharded=False)
+    return Value(flat, None, 0, sharded=False)
+
+
+def _tensors(
+    kind: type[Copied] | type[Known],
+    entries: Mapping[str, Entry],
+    chunks: Mapping[Key, list[Chunk]],
+) -> dict[Key, Tensor]:
+    return {
+        entry.key: Tensor(entry.tensor.dtype, entry.tensor.shape, chunks.get(entry.key, []))
+        for entry in entries.values()
+        if isinstance(entry, kind)
+    }
+
+
+@dataclass
+class _File:
+    """One rank's file while it is laid out. `prefix` is the directory below the root."""
+
+    name: str
+    prefix: str
+    size: int = 0
+    literals: list[Literal] = field(default_factory=list)
+    carried: list[Carried] = field(default_factory=list)
+    checksums: list[Checksum] = field(default_factory=list)
+    chunks: list[tuple[Key, Chunk]] = field(default_factory=list)
+    items: dict[str, Written] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    def add(self, shards: list[Shard], entries: Mapping[str, Entry]) -> None:
+        self.order = [shard.value.key for shard in shards]
+        for shard in shards:
+            entry = entries[shard.value.key]
+            if isinstance(entry, Moved):
+                self._move(shard.value.key, entry)
+            elif isinstance(entry, Plain):
+                self.literals.append(Literal(self.size, entry.archive))
+                self.items[shard.value.key] = Written(
+                    shard.value.key, self._take(len(entry.archive))
+                )
+        for shard in shards:
+            entry = entries[shard.value.key]
+            if isinstance(entry, Copied | Known) and shard.box is not None:
+                self._add_chunk(shard.value.key, entry, shard.box)
+
+    def _move(self, flat: str, entry: Moved) -> None:
+        item = entry.item
+        self.carried.append(Carried(self.size, entry.root / item.file, item.offset, item.length))
+        self.items[flat] = Written(flat, self._take(item.length))
+
+    def _add_chunk(self, flat: str, entry: Copied | Known, box: Box) -> None:
+        tensor, begin = entry.tensor, self.size
+        data = entry.data if isinstance(entry, Known) else None
+        layout = _archive(tensor.dtype, box.shape, None if data is None else crc32(data))
+        self.literals += (Literal(begin + at, text) for at, text in layout.literals)
+        for payload in layout.payloads:
+            start = begin + payload.offset
+            if data is None:
+                crc_at = tuple(begin + at for at in payload.crc_at)
+                self.checksums.append(Checksum(start, payload.length, crc_at))
+            else:
+                self.literals.append(Literal(start, data))
+            self.chunks.append((entry.key, Chunk(box, self.prefix + self.name, start)))
+        item = self._take(layout.length)
+        self.items[flat] = Written(flat, item, tensor.dtype, tensor.shape, box)
+
+    def _take(self, length: int) -> Item:
+        item = Item(self.name, self.size, length)
+        self.size += length
+        return item
+
+    def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[Written]:
+        """The file's items in the order in which they were planned, not that of their bytes."""
+        for key in self.order:
+            yield self.items[key]
+            yield from (replace(self.items[key], key=name) for name in tied.get(key, ()))
+
+    def plan(self) -> FilePlan:
+        return FilePlan(self.size, self.literals, self.carried, self.checksums)
+
+
+@lru_cache(maxsize=4096)
+def _archive(dtype: DType, shape: tuple[int, ...], crc: int | None) -> Layout:
+    """The archive of one contiguous tensor, the same for every chunk of that type and shape; `crc`
+    is that of its bytes, where they are known."""
+    nbytes = Tensor(dtype, shape, ()).nbytes
+    if dtype.torch_storage is None:
+        storage = Storage("0", None, nbytes)
+    else:
+        storage = Storage("0", dtype, nbytes // dtype.itemsize)
+    tensor = StoredTensor(storage, dtype, 0, shape, row_major_strides(shape))
+    return lay_out_archive(dumps(tensor), [nbytes], {} if crc is None else {0: crc})

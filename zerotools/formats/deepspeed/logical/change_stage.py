@@ -1,0 +1,179 @@
+"""A blueprint for other optimizer files: those of another stage, or without BF16_Optimizer.
+
+Stages 1 and 2 write the same files, but for the frozen parameters that stage 2 lists. Stage 3 has
+slices of frozen parameters and no weights, so they are left out, or cast from the masters.
+
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `stage3.py`: `state_dict`,
+`_rigid_state_dict`; `runtime/engine.py`: `_get_zero_frozen_param_attributes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zerotools.core.boxes import row_major_strides
+from zerotools.core.checkpoint import Key, Opaque, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.formats.deepspeed.logical.logical_state import BASE_STATE, STATE, Blueprint
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
+from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor
+from zerotools.io.torchzip.tensors import as_tensor
+
+COPY = "module"
+"""The role of an fp32 run's weights, which are equal to their masters."""
+
+_SCALER = Opaque(
+    "deepspeed.runtime.fp16.loss_scaler", "LossScaler", state={"cur_scale": 1.0, "dynamic": False}
+)
+
+
+def recast(blueprint: Blueprint, kind: str, stage: int | None) -> Blueprint:
+    """The blueprint with the trees of `kind` and `stage`; their layout is left to the writer."""
+    if (blueprint.kind, blueprint.stage) == (kind, stage):
+        return blueprint
+    if kind == STAGE_3:
+        return _to_sliced(blueprint)
+    made = blueprint if blueprint.kind != STAGE_3 else _with_weights(blueprint)
+    model = {**made.model, **_frozen(made, stage)}
+    inner = _flat_state(made, stage) if blueprint.kind != kind else _staged(made.inner, stage)
+    optimizer = {**made.optimizer, STATE: inner}
+    return replace(made, kind=kind, stage=stage, model=model, optimizer=optimizer)
+
+
+def zero_stage(stage: int) -> Opaque:
+    """DeepSpeed's enum of stages."""
+    return Opaque("deepspeed.runtime.zero.config", "ZeroStageEnum", (stage,), called=True)
+
+
+def stored(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredTensor:
+    """A tensor in a storage of its own. `key` is unique in its tree, and no number."""
+    numel = Tensor(dtype, shape, ()).numel
+    return StoredTensor(Storage(key, dtype, numel), dtype, 0, shape, row_major_strides(shape))
+
+
+def weight_role(dtype: DType) -> str:
+    """The role of a trained weight beside its master."""
+    return "param16" if dtype.bits == 16 else COPY
+
+
+def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
+    new = dict(inner)
+    if stage is not None and "zero_stage" in new:
+        is_plain = isinstance(new["zero_stage"], int)
+        new["zero_stage"] = stage if is_plain else zero_stage(stage)
+    return new
+
+
+def _flat_state(blueprint: Blueprint, stage: int | None) -> dict[str, Any]:
+    """What DeepSpeedZeroOptimizer saves, out of what another class saved."""
+    saved, model = blueprint.inner, blueprint.model
+    clip = saved.get("clip_grad", _clipping(model.get("ds_config")))
+    base = saved.get(BASE_STATE, saved.get(STATE))
+    return {
+        "loss_scaler": saved.get("loss_scaler", _SCALER),
+        "dynamic_loss_scale": saved.get("dynamic_loss_scale", False),
+        "overflow": saved.get("overflow", False),
+        **({} if clip is None else {"clip_grad": clip}),
+        BASE_STATE: base,
+        "single_partition_of_fp32_groups": None,
+        "zero_stage": zero_stage(stage or 2),
+        "group_paddings": None,
+        "partition_count": None,
+        "ds_version": blueprint.optimizer.get("ds_version", model.get("ds_version")),
+        "param_slice_mappings": None,
+    }
+
+
+def _clipping(config: Any) -> float | None:
+    """The configured norm; where it is missing, the engine's own default counts."""
+    value = config.get("gradient_clipping") if isinstance(config, Mapping) else None
+    return value if isinstance(value, int | float) else None
+
+
+def _frozen(blueprint: Blueprint, stage: int | None) -> dict[str, Any]:
+    """What the model file says of frozen parameters at stages 1 and 2.
+
+    DeepSpeed looks every frozen parameter of its model up in a list that is there, so there is none
+    where a run was saved with `exclude_frozen_parameters`.
+    """
+    module = blueprint.model.get("module") or {}
+    there = [name for name in blueprint.frozen if name in module]
+    if stage != 2 or not there:
+        return {"frozen_param_shapes": None, "frozen_param_fragments": None}
+    return {
+        "frozen_param_shapes": Ordered({n: Size(blueprint.frozen[n].shape) for n in there}),
+        "frozen_param_fragments": Ordered({name: module[name] for name in there}),
+    }
+
+
+def _to_sliced(blueprint: Blueprint) -> Blueprint:
+    saved = blueprint.inner
+    base = saved[BASE_STATE] if isinstance(saved[BASE_STATE], Mapping) else {}
+    inner = {
+        "zero_stage": zero_stage(3),
+        "loss_scaler": saved.get("loss_scaler", _SCALER),
+        "dynamic_loss_scale": saved.get("dynamic_loss_scale", False),
+        "overflow": saved.get("overflow", False),
+        "partition_count": None,
+        STATE: base,
+        "fp32_flat_groups": None,
+    }
+    frozen = {name: Size(tensor.shape) for name, tensor in blueprint.frozen.items()}
+    model = {
+        **blueprint.model,
+        "module": _placeholders(blueprint),
+        "frozen_param_shapes": Ordered(frozen) if frozen else None,
+        "frozen_param_fragments": Ordered() if frozen else None,
+    }
+    held = {key: tensor for key, tensor in blueprint.held.items() if key.role != "param16"}
+    return replace(
+        blueprint,
+        kind=STAGE_3,
+        stage=3,
+        model=model,
+        optimizer={**blueprint.optimizer, STATE: inner},
+        held=held,
+    )
+
+
+def _placeholders(blueprint: Blueprint) -> Ordered:
+    """`module` with an empty tensor in place of each parameter; buffers stay."""
+    buffers = {key.name for key in blueprint.held if key.role == "buffer"}
+    module: Ordered = blueprint.model["module"]
+    made = Ordered()
+    for name, value in module.items():
+        tensor = as_tensor(value)
+        is_weight = tensor is not None and name not in buffers
+        made[name] = stored(f"empty-{name}", tensor.dtype, (0,)) if is_weight and tensor else value
+    made.attributes = getattr(module, "attributes", None)
+    return made
+
+
+def _with_weights(blueprint: Blueprint) -> Blueprint:
+    """`module` with the weights of a stage-3 checkpoint: cast from masters, or put together.
+
+    An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
+    """
+    aliases: Mapping[str, str] = blueprint.model.get("shared_params") or {}
+    masters = {name for group in blueprint.groups for name in group.shapes}
+    buffers = {key.name for key in blueprint.held if key.role == "buffer"}
+    module: Ordered = blueprint.model["module"]
+    made, weights, sources = Ordered(), {}, {}
+    for name, value in module.items():
+        canonical = aliases.get(name, name)
+        tensor = as_tensor(value)
+        if tensor is None or canonical not in masters | blueprint.frozen.keys():
+            if tensor is None or name in buffers:
+                made[name] = value
+            continue
+        source = blueprint.held[Key(canonical, "param")]
+        role = weight_role(tensor.dtype) if canonical in masters else "param"
+        weights[Key(canonical, role)] = stored(f"whole-{canonical}", tensor.dtype, source.shape)
+        sources[Key(canonical, role)] = source
+        made[name] = weights[Key(canonical, role)]
+    made.attributes = getattr(module, "attributes", None)
+    return replace(
+        blueprint, model={**blueprint.model, "module": made}, weights=weights, sources=sources
+    )

@@ -1,0 +1,154 @@
+"""A blueprint out of any checkpoint and what is known of its run, for runs that DeepSpeed goes on
+with. The trees are those that DeepSpeed 0.19.8 saves.
+
+Weights are found by name, but masters and moments by place: the groups must list their parameters
+in the order in which the engine's optimizer gets them.
+
+Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
+`stage3.py`: `state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.logical.change_stage import stored, weight_role, zero_stage
+from zerotools.formats.deepspeed.logical.logical_state import BASE_STATE, STATE, Blueprint
+from zerotools.formats.deepspeed.logical.param_groups import Given, group_of
+from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
+from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor
+from zerotools.io.torchzip.walk import walk
+
+VERSION = "0.19.8"
+"""The DeepSpeed whose files these are."""
+
+
+def blueprint_from(given: Given) -> Blueprint:
+    """The blueprint of a run of DeepSpeed that is where `given` is.
+
+    Raises:
+        BadRequest: a parameter of a group is not in the source, or its options lack one.
+        Unsupported: parameters of a group have different kinds of state, or different steps.
+    """
+    numbers: dict[str, bytes] = {}
+    groups = [group_of(given, number, numbers) for number in range(len(given.training.groups))]
+    module, weights, sources = _module(given)
+    return Blueprint(
+        kind=given.kind,
+        stage=given.stage,
+        groups=groups,
+        model=_model_tree(given, module),
+        optimizer={STATE: _inner(given), "ds_config": dict(given.config), "ds_version": VERSION},
+        shapes={name: Size(shape) for group in groups for name, shape in group.shapes.items()},
+        frozen=given.frozen,
+        precision=given.precision,
+        weights=weights,
+        sources=sources,
+        numbers=numbers,
+    )
+
+
+def _inner(given: Given) -> dict[str, Any]:
+    """What the optimizer saves; the writer fills in what is None."""
+    scaler = scaler_of(given.training.loss_scale, given.config, given.precision)
+    common = {
+        "loss_scaler": scaler.value,
+        "dynamic_loss_scale": scaler.is_dynamic,
+        "overflow": False,
+    }
+    if given.kind == STAGE_3:
+        own: dict[str, Any] = {"partition_count": None, STATE: {}, "fp32_flat_groups": None}
+        return {"zero_stage": zero_stage(3), **common, **own}
+    clip = given.config.get("gradient_clipping")
+    return {
+        **common,
+        **({"clip_grad": clip} if isinstance(clip, int | float) else {}),
+        BASE_STATE: {},
+        "single_partition_of_fp32_groups": None,
+        "zero_stage": zero_stage(given.stage),
+        "group_paddings": None,
+        "partition_count": None,
+        "ds_version": VERSION,
+        "param_slice_mappings": None,
+    }
+
+
+def _module(
+    given: Given,
+) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
+    """The weights as the model has them (stage 3: empty ones), what fills them, and from where."""
+    module, trained, tensors = Ordered(), given.trained, given.source.tensors
+    weights: dict[Key, StoredTensor] = {}
+    sources: dict[Key, Tensor] = {}
+    for key, tensor in tensors.items():
+        if key.role not in ("param", "buffer"):
+            continue
+        is_weight = key.name in trained or key.name in given.frozen
+        # What was not trained may be a buffer, which keeps its own type; loading casts the rest.
+        dtype = given.precision if key.name in trained else tensor.dtype
+        if given.kind == STAGE_3 and is_weight:
+            module[key.name] = stored(f"empty-{key.name}", dtype, (0,))
+            continue
+        own = Key(key.name, weight_role(dtype)) if key.name in trained else key
+        if not is_weight:
+            own = Key(key.name, "buffer")
+        copy = tensors.get(Key(key.name, "param16"))
+        sources[own] = copy if copy is not None and copy.dtype == dtype else tensor
+        module[key.name] = weights[own] = stored(f"whole-{key.name}", dtype, tensor.shape)
+    for alias, name in given.source.aliases.items():
+        if name in module:
+            module[alias] = module[name]
+    return module, weights, sources
+
+
+def _model_tree(given: Given, module: Ordered) -> dict[str, Any]:
+    training, frozen = given.training, given.frozen
+    shapes: Ordered | None = Ordered({name: Size(each.shape) for name, each in frozen.items()})
+    fragments: Ordered | None = Ordered()
+    if given.stage == 2:
+        fragments = Ordered({name: module[name] for name in frozen})
+    elif given.stage == 1:
+        shapes = fragments = None
+    return {
+        "module": module,
+        "buffer_names": [key.name for key in given.source.tensors if _is_buffer(given, key)],
+        "optimizer": None,
+        "param_shapes": None,
+        "frozen_param_shapes": shapes,
+        "shared_params": dict(given.source.aliases),
+        "frozen_param_fragments": fragments,
+        "lr_scheduler": schedule_of(training),
+        "data_sampler": None,
+        "random_ltd": None,
+        "skipped_steps": training.skipped or 0,
+        "global_steps": training.steps or 0,
+        "global_samples": training.samples or 0,
+        "dp_world_size": None,
+        "mp_world_size": 1,
+        "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
+        "ds_config": dict(given.config),
+        "ds_version": VERSION,
+        **dict(carried_client(training)),
+    }
+
+
+def _is_buffer(given: Given, key: Key) -> bool:
+    is_other = key.name not in given.trained and key.name not in given.frozen
+    return key.role in ("param", "buffer") and is_other
+
+
+def schedule_of(training: TrainingState) -> Any:
+    """The state of DeepSpeed's own schedulers; that of others is their owner's to keep."""
+    saved = training.lr_scheduler
+    return saved if isinstance(saved, Mapping) and "last_batch_iteration" in saved else None
+
+
+def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
+    """What the caller saved and no tensor is part of."""
+    for key, value in training.client.items():
+        if not any(isinstance(part, StoredTensor) for part in walk(value)):
+            yield key, value

@@ -1,0 +1,107 @@
+"""The options of param groups where the files do not have them, from a DeepSpeed configuration.
+
+Elastic state and the checkpoints of other formats may lack them. A loaded group replaces the
+engine's own, so it needs every option that the optimizer reads; more do no harm.
+
+Source: torch.optim.AdamW and SGD, DeepSpeed `ops/adam/fused_adam.py` and `cpu_adam.py`:
+`__init__`; `runtime/engine.py`: `_configure_basic_optimizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadRequest
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.schema.optim_states import first_of
+from zerotools.formats.torch_optimizers import CLASSES
+
+_TORCH_ADAM = "torch_adam"
+# Options of DeepSpeed's that choose the class, and are not options of it.
+_CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", "zero_stage")
+
+
+def options_from(config: Any) -> dict[str, Any] | None:
+    """The options of the configured optimizer, with its class's defaults; None where the
+    configuration has none, or one that is not known here."""
+    kind, given = _section(config)
+    defaults = _defaults(kind, given)
+    if not defaults or given is None:
+        return None
+    options = {**defaults, **{key: value for key, value in given.items() if key not in _CHOICES}}
+    if isinstance(options.get("betas"), list):
+        options["betas"] = tuple(options["betas"])
+    if "auto" in options.values():
+        return None
+    return options
+
+
+def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
+    """The configured optimizer, in lower case, and its `params`."""
+    section = config.get("optimizer") if isinstance(config, Mapping) else None
+    if not isinstance(section, Mapping):
+        return "", None
+    given = section.get("params")
+    return str(section.get("type", "")).lower(), given if isinstance(given, Mapping) else None
+
+
+def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """torch's, and what DeepSpeed's kernels have beside them. Its "Adam" decays weights as AdamW
+    does unless `adam_w_mode` is off."""
+    params = given or {}
+    if kind == "sgd":
+        return dict(CLASSES["SGD"].defaults)
+    if kind not in ("adam", "adamw"):
+        return {}
+    is_adamw = kind == "adamw" or params.get("adam_w_mode", True) is not False
+    options = dict(CLASSES["AdamW" if is_adamw else "Adam"].defaults)
+    if params.get(_TORCH_ADAM) is not True:
+        options |= {"weight_decay": 0.0, "bias_correction": True}
+    return options
+
+
+def steps_are_numbers(config: Any) -> bool:
+    """Whether the configured optimizer counts its steps in plain numbers: DeepSpeed's own Adam and
+    Lion do, on GPU and CPU; torch's have tensors."""
+    kind, given = _section(config)
+    is_torch = given is not None and given.get(_TORCH_ADAM) is True
+    return kind in ("adam", "adamw", "lion") and not is_torch
+
+
+def completed_options(
+    options: Mapping[str, Any], config: Any, source: Checkpoint, number: int
+) -> dict[str, Any]:
+    """The options of param group `number` with those that its class has by default.
+
+    Raises:
+        BadRequest: it has no learning rate.
+    """
+    if "lr" not in options:
+        raise BadRequest(
+            f"{source.origin.path}: param group {number} has no lr; pass --lr, or --ds-config with "
+            'an "optimizer"'
+        )
+    return {**_defaults(*_section(config)), **options}
+
+
+def hyperparameters_of(column: Column, settings: Settings) -> Mapping[str, Any]:
+    """Options for groups that the files have none for; empty where all have.
+
+    Raises:
+        BadRequest: elastic state, and no configuration says what its optimizer was.
+    """
+    shard = first_of(column.shards)
+    if shard.is_rigid:
+        return {}
+    config = settings.ds_config or column.model.fields.tree.get("ds_config")
+    options = options_from(config)
+    if options is None:
+        raise BadRequest(
+            f"{shard.file.path} has elastic optimizer state, which lacks lr, betas and the like, "
+            "and its configuration does not name them: pass --ds-config with an Adam, AdamW or SGD "
+            '"optimizer" and its "params"'
+        )
+    return options

@@ -1,0 +1,234 @@
+"""A ZeRO checkpoint of one model-parallel rank before it is cut: what no number of ranks changes.
+
+The trees of its two kinds of file, the param groups with their parameters in the optimizer's order,
+and for each part of a group the types of its vectors and the rest of its state. Readers of other
+formats make one too (`fresh`); `recast` makes one of another stage; the writers cut it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
+from zerotools.formats.deepspeed.reading.training_state import scalar_of
+from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
+from zerotools.formats.deepspeed.schema.model_states import Shapes
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, Shard, first_of
+from zerotools.io.torchzip.pickle_values import StoredTensor
+from zerotools.io.torchzip.pt_file import TorchFile
+
+STATE = "optimizer_state_dict"
+BASE_STATE = "base_optimizer_state"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Parameters whose state was kept together. `dtypes` are of the vectors by role, masters
+    (`param`) first; `state` is the optimizer's entry, in its order, whose vectors are replaced, or
+    None where it was never stepped. `numbers` are what must be equal for parts to become one."""
+
+    where: str
+    shapes: Shapes
+    dtypes: Mapping[str, DType]
+    state: Mapping[str, Any] | None
+    numbers: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ParamGroup:
+    """`shapes` has the parameters in the order in which the optimizer was given them; `parts` are
+    in the same order. `options` are torch's param group but for `params`. Of experts, `shapes` has
+    the names that files use, and `experts` for each expert-parallel rank what they are called over
+    all ranks, by those names; `parts` are then of all of them."""
+
+    shapes: Shapes
+    parts: Sequence[Part]
+    options: Mapping[str, Any]
+    experts: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def expert_ranks(self) -> int:
+        """Expert-parallel ranks that have parameters of their own; 1 where all ranks share."""
+        return len(self.experts) or 1
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """`model` and `optimizer` are the whole trees of the two kinds of file, those of rank 0 for
+    stage 3; what lies in `model_file` and `shard_file` is carried over. `shapes` are the values of
+    `param_shapes` as they are to be written. `frozen` are the frozen parameters, of which stage 3
+    writes slices. `weights` are tensors in `model` that are filled anew, `sources` where from;
+    `numbers` are the bytes of storages that are known. `held` are the tensors of the source, to be
+    found again in the output."""
+
+    kind: str
+    stage: int | None
+    groups: Sequence[ParamGroup]
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    shapes: Mapping[str, Any]
+    frozen: Mapping[str, Tensor]
+    precision: DType | None
+    is_aligned: bool = False
+    model_file: TorchFile | None = None
+    shard_file: TorchFile | None = None
+    held: Mapping[Key, Tensor] = field(default_factory=dict)
+    weights: Mapping[Key, StoredTensor] = field(default_factory=dict)
+    sources: Mapping[Key, Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def inner(self) -> dict[str, Any]:
+        """What the optimizer itself saved."""
+        inner: dict[str, Any] = self.optimizer[STATE]
+        return inner
+
+    @property
+    def zero(self) -> Mapping[str, Any]:
+        """The `zero_optimization` of the run's configuration; empty where the files have none."""
+        return zero_optimization(self.model.get("ds_config"))
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether expert-parallel ranks have parameters of their own."""
+        return any(group.experts for group in self.groups)
+
+
+def blueprint_of(column: Column, hyperparameters: Mapping[str, Any]) -> Blueprint:
+    """The blueprint of what was read. Elastic state has no options: they are `hyperparameters`.
+
+    Raises:
+        Unsupported: an order of parameters that the files do not explain.
+        BadFile: the ranks' files disagree.
+    """
+    shard = first_of(column.shards)
+    saved = column.model.fields.need("param_shapes", list)
+    return Blueprint(
+        kind=shard.kind,
+        stage=shard.stage,
+        groups=list(_groups(column, shard, hyperparameters)),
+        model=dict(column.model.fields.tree),
+        optimizer={**shard.file.tree, STATE: dict(shard.fields.tree)},
+        shapes={str(name): shape for group in saved for name, shape in group.items()},
+        frozen={name: column.tensors[Key(name, "param")] for name in _frozen(column, shard)},
+        precision=_precision(column),
+        is_aligned=any(any(group.geometry.paddings) for group in column.groups),
+        model_file=column.model.file,
+        shard_file=shard.file,
+        held=column.tensors,
+    )
+
+
+def _frozen(column: Column, shard: Shard) -> Iterator[str]:
+    """In the order of the files; stage 1 does not list them."""
+    listed = column.model.frozen_shapes
+    yield from listed
+    if shard.kind != STAGE_3:
+        names = column.model.module or {}
+        yield from (name for name in names if name in column.frozen and name not in listed)
+
+
+def _precision(column: Column) -> DType | None:
+    """The type of the run's weights, if the model file has any that was trained."""
+    module = column.model.module or {}
+    names = (name for group in column.groups for name in group.shapes)
+    return next((module[name].dtype for name in names if name in module), None)
+
+
+def _groups(
+    column: Column, shard: Shard, hyperparameters: Mapping[str, Any]
+) -> Iterator[ParamGroup]:
+    round_robin = is_round_robin(column.model, shard)
+    flat = _by_number(column.groups)
+    saved = shard.param_groups
+    if saved is None:
+        saved = [{**hyperparameters, "params": [number]} for number in flat]
+    for numbers, options in zip(_members(len(flat), shard, saved), saved, strict=True):
+        own = [flat[number] for number in numbers]
+        if len({len(groups) for groups in own}) > 1:
+            raise BadFile(f"{shard.file.path}: groups {numbers} are one, and shared differently")
+        shapes, experts = _ordered(own, round_robin=round_robin)
+        parts = [_part(group) for groups in own for group in groups]
+        rest = {key: value for key, value in options.items() if key != "params"}
+        yield ParamGroup(shapes, parts, rest, experts)
+
+
+def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
+    """Several where each expert-parallel rank has its own."""
+    found: dict[int, list[FlatGroup]] = {}
+    for group in groups:
+        found.setdefault(group.number, []).append(group)
+    return found
+
+
+def _ordered(
+    flat: Sequence[Sequence[FlatGroup]], *, round_robin: bool
+) -> tuple[Shapes, list[dict[str, str]]]:
+    """Shapes in the optimizer's order by the names in the files, which are those of the first
+    expert-parallel rank, and what each calls its own over all ranks."""
+    shapes = {name: shape for groups in flat for name, shape in groups[0].shapes.items()}
+    orders = [
+        [name for group in ranks for name in optimizer_order(group, round_robin=round_robin)]
+        for ranks in zip(*flat, strict=True)
+    ]
+    ordered = {name: shapes[name] for order in orders[:1] for name in order}
+    several = orders if len(orders) > 1 else ()
+    return ordered, [dict(zip(ordered, order, strict=True)) for order in several]
+
+
+def _members(count: int, shard: Shard, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The flat groups (stage 3: sub-groups) of each param group.
+
+    Raises:
+        BadFile: one is in none, or in several.
+    """
+    found = [list(group.get("params", ())) for group in saved]
+    if sorted(number for numbers in found for number in numbers) != [*range(count)]:
+        raise BadFile(
+            f"{shard.file.path} has {count} flat groups, and its param_groups list {found}"
+        )
+    return found
+
+
+def _part(group: FlatGroup) -> Part:
+    group.check_roles()
+    shard = first_of(group.shards)
+    saved = shard.fields.tree.get(BASE_STATE)
+    if isinstance(saved, list):
+        state = saved[group.number]
+    else:
+        inner = saved if isinstance(saved, Mapping) else shard.fields.tree[STATE]
+        state = (inner.get("state") or {}).get(group.number)
+    return Part(
+        where=f"{shard.file.path}: group {group.number}",
+        shapes=group.shapes,
+        dtypes={role: group.dtype(role) for role in group.roles},
+        state=state,
+        numbers={
+            role: scalar_of(shard, value) or value
+            for role, value in shard.scalars[group.number].items()
+        },
+    )
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """One of the parts for all of them.
+
+    Raises:
+        Unsupported: they differ in what must be equal.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        if (part.dtypes, part.numbers) != (first.dtypes, first.numbers):
+            raise Unsupported(
+                f"{first.where} and {part.where} would become one, and their optimizer state "
+                "differs in kind or in its step"
+            )
+    return first

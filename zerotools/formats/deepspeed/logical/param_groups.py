@@ -1,0 +1,174 @@
+"""The param groups of a run that DeepSpeed goes on with, and the state that they keep.
+
+DeepSpeed keeps the state of a whole group in one vector of each kind, and counts its steps once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import FLOAT32, DType
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.formats.deepspeed.logical.change_stage import stored
+from zerotools.formats.deepspeed.logical.hyperparameters import completed_options, steps_are_numbers
+from zerotools.formats.deepspeed.logical.logical_state import ParamGroup, Part
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, STAGE_3
+from zerotools.io.numeric.scalars import scalar_bytes
+from zerotools.io.torchzip.pickle_values import StoredTensor
+
+_NOT_STATE = ("param", "param16", "buffer", "state")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A checkpoint to be written for DeepSpeed; `config` is what its files will say of the run."""
+
+    source: Checkpoint
+    training: TrainingState
+    config: Mapping[str, Any]
+    precision: DType
+    stage: int
+
+    @property
+    def kind(self) -> str:
+        return STAGE_3 if self.stage == 3 else STAGE_1_AND_2
+
+    @cached_property
+    def trained(self) -> set[str]:
+        return {name for group in self.training.groups for name in group.params}
+
+    @cached_property
+    def frozen(self) -> dict[str, Tensor]:
+        """What no optimizer has and may have been a parameter."""
+        trained, buffers = self.trained, self.training.buffers
+        return {
+            key.name: tensor
+            for key, tensor in self.source.tensors.items()
+            if key.role == "param"
+            and key.name not in trained
+            and key.name not in buffers
+            and tensor.dtype.is_float
+        }
+
+    @cached_property
+    def roles(self) -> list[str]:
+        """All roles of optimizer state in the source."""
+        return list(dict.fromkeys(k.role for k in self.source.tensors if k.role not in _NOT_STATE))
+
+
+def group_of(given: Given, number: int, numbers: dict[str, bytes]) -> ParamGroup:
+    group, tensors = given.training.groups[number], given.source.tensors
+    shapes = {}
+    for name in group.params:
+        weight = tensors.get(Key(name, "param"))
+        if weight is None:
+            raise BadRequest(
+                f"{given.source.origin.path}: param group {number} has {name}, which is not a "
+                "weight of it"
+            )
+        shapes[name] = weight.shape
+    dtypes, state = _state(given, number, group, numbers)
+    where = f"{given.source.origin.path}: group {number}"
+    part = Part(where, shapes, dtypes, state, {})
+    options = completed_options(group.options, given.config, given.source, number)
+    return ParamGroup(shapes, [part] if shapes else [], options)
+
+
+def _state(
+    given: Given, number: int, group: Group, numbers: dict[str, bytes]
+) -> tuple[dict[str, DType], dict[str, Any] | None]:
+    """The types of a group's vectors, and torch's entry of its state."""
+    roles = _roles(given, group)
+    state: dict[str, Any] = {}
+    for role, scalar in _scalars(given, group).items():
+        state[role] = _number(given, f"known-{number}-{role}", role, scalar, numbers)
+    for role in roles:
+        state[role] = None
+    # Without optimizer state, the weights are where fp32 masters begin, whatever their types.
+    dtypes = {"param": _type_of(given, group, "param") if roles else FLOAT32}
+    dtypes |= {role: _type_of(given, group, role) for role in roles}
+    types = {role: dtype or FLOAT32 for role, dtype in dtypes.items()}
+    return types, state or None
+
+
+def _type_of(given: Given, group: Group, role: str) -> DType | None:
+    tensors = given.source.tensors
+    keys = (Key(name, role) for name in group.params)
+    found = {tensors[key].dtype for key in keys if key in tensors}
+    if len(found) > 1:
+        raise Unsupported(
+            f"{given.source.origin.path}: {role} of one param group has the types "
+            f"{', '.join(sorted(map(str, found)))}, and DeepSpeed keeps it in one"
+        )
+    return found.pop() if found else None
+
+
+def _roles(given: Given, group: Group) -> list[str]:
+    """The roles of optimizer state in the shape of its parameter.
+
+    Raises:
+        Unsupported: a parameter has some of them and not others.
+    """
+    have = {name: _roles_of(given, name) for name in group.params}
+    found = list(dict.fromkeys(role for roles in have.values() for role in roles))
+    for name, roles in have.items():
+        if roles and set(roles) != set(found):
+            raise Unsupported(
+                f"{given.source.origin.path}: {name} has {', '.join(roles)} as its state, and "
+                f"others of its param group have {', '.join(found)}; DeepSpeed keeps each for all "
+                "of a group"
+            )
+    return found
+
+
+def _roles_of(given: Given, name: str) -> list[str]:
+    tensors, weight = given.source.tensors, given.source.tensors[Key(name, "param")]
+    return [
+        role
+        for role in given.roles
+        if (tensor := tensors.get(Key(name, role))) is not None
+        and tensor.shape == weight.shape
+        and Key(name, role) not in given.training.scalars
+    ]
+
+
+def never_stepped(given: Given) -> list[str]:
+    """Parameters without state in a group that has some: their first gradient is still to come."""
+    return [
+        name
+        for group in given.training.groups
+        if _roles(given, group)
+        for name in group.params
+        if not _roles_of(given, name)
+    ]
+
+
+def _scalars(given: Given, group: Group) -> dict[str, Scalar]:
+    """The numbers of a group's state, of which DeepSpeed keeps one for all parameters."""
+    found: dict[str, Scalar] = {}
+    names = set(group.params)
+    for (name, role), scalar in given.training.scalars.items():
+        if name not in names:
+            continue
+        if found.setdefault(role, scalar).value != scalar.value:
+            raise Unsupported(
+                f"{given.source.origin.path}: {name} has {role} {scalar.value}, and others of its "
+                f"param group {found[role].value}; DeepSpeed counts once for all of a group"
+            )
+    return found
+
+
+def _number(
+    given: Given, key: str, role: str, scalar: Scalar, numbers: dict[str, bytes]
+) -> StoredTensor | int | float:
+    """A number of the state as the run's optimizer counts: a tensor, or a number of Python's."""
+    if scalar.dtype is None or (role == "step" and steps_are_numbers(given.config)):
+        whole = float(scalar.value).is_integer() and role == "step"
+        return int(scalar.value) if whole else scalar.value
+    numbers[key] = scalar_bytes(scalar.value, scalar.dtype)
+    return stored(key, scalar.dtype, ())

@@ -1,0 +1,233 @@
+"""The groups of one model-parallel rank as its files have them: geometry and vectors.
+
+Trailing padding is mostly cut from the saved masters of stages 1 and 2, by rules that changed three
+times; so nothing here relies on how much was cut. The alignment A of a whole group is 2N since
+0.5.2 and was N before.
+
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py`; the old alignments from tags v0.3.0 to v0.5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from zerotools.core.checkpoint import Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.partitioning.geometry import Geometry, partition_of
+from zerotools.formats.deepspeed.schema.experts import Naming, Placement, is_expert
+from zerotools.formats.deepspeed.schema.flat_buffer import Vector
+from zerotools.formats.deepspeed.schema.model_states import Shapes
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, Shard, version_of
+from zerotools.io.torchzip.tensors import as_tensor
+
+ALIGNMENT_FACTORS = (2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatGroup:
+    """A group (stage 3: sub-group) over all ranks; `shards[r]` is None where a file is missing."""
+
+    number: int
+    geometry: Geometry
+    shards: Sequence[Shard | None]
+
+    @property
+    def shapes(self) -> Shapes:
+        return self.geometry.shapes
+
+    @property
+    def roles(self) -> list[str]:
+        """States that some rank has for this group, after `param` for the masters."""
+        names = (name for shard in self.shards if shard for name in shard.states[self.number])
+        return ["param", *dict.fromkeys(names)]
+
+    def vectors(self, role: str) -> list[Vector | None]:
+        """Each rank's vector of one role."""
+        return [None if shard is None else self._vector(shard, role) for shard in self.shards]
+
+    def _vector(self, shard: Shard, role: str) -> Vector | None:
+        if role == "param":
+            return shard.masters[self.number]
+        return shard.states[self.number].get(role)
+
+    def dtype(self, role: str) -> DType:
+        """The type of one of `roles`."""
+        found = _dtype(self.vectors(role))
+        assert found is not None, f"{role} is in no file"
+        return found
+
+    def check_roles(self) -> None:
+        """Check that every rank has the same kinds of state.
+
+        Raises:
+            BadFile: one has a kind that another lacks.
+        """
+        present = [shard for shard in self.shards if shard is not None]
+        for shard in present:
+            mine, others = (each.states[self.number].keys() for each in (shard, present[0]))
+            if mine != others:
+                raise BadFile(
+                    f"{shard.file.path} has {sorted(mine)} as state of group {self.number}, and "
+                    f"{present[0].file.path} has {sorted(others)}"
+                )
+
+    def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of one role, by name."""
+        vectors = self.vectors(role)
+        dtype = _dtype(vectors)
+        if dtype is None:
+            return
+        yield from self.geometry.tensors(dtype, vectors)
+
+    def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
+        """(name, role, tensor) of 0-d state such as `step`: one for the group, equal on all ranks,
+        and so one for each of its parameters."""
+        shard = next((shard for shard in self.shards if shard is not None), None)
+        for role, value in (shard.scalars[self.number] if shard else {}).items():
+            stored = as_tensor(value)
+            if shard is not None and stored is not None and stored.shape == ():
+                tensor = shard.file.tensor(stored)
+                for name in self.shapes:
+                    yield name, role, tensor
+
+
+def _dtype(vectors: Sequence[Vector | None]) -> DType | None:
+    present = [vector for vector in vectors if vector is not None]
+    if not present:
+        return None
+    for vector in present:
+        if vector.dtype != present[0].dtype:
+            raise BadFile(
+                f"{present[0].file} has {present[0].dtype} where {vector.file} has {vector.dtype}"
+            )
+    return present[0].dtype
+
+
+def flat_groups(
+    shapes: Sequence[Shapes], shards: Sequence[Shard | None], naming: Naming
+) -> list[FlatGroup]:
+    """The groups of one model-parallel rank, from its `param_shapes` and its ranks' files; a group
+    of experts is several of the same number, one for each expert-parallel rank.
+
+    Raises:
+        BadFile: the files disagree with one another, or with `param_shapes`.
+    """
+    present = [shard for shard in shards if shard is not None]
+    if not present:
+        return []
+    first = present[0]
+    for shard in present:
+        if (shard.kind, len(shard.masters)) != (first.kind, len(first.masters)):
+            raise BadFile(
+                f"{shard.file.path} is of {shard.kind} with {len(shard.masters)} groups and "
+                f"{first.file.path} of {first.kind} with {len(first.masters)}"
+            )
+    if len(shapes) != len(first.masters):
+        raise BadFile(
+            f"{first.file.path} has {len(first.masters)} flat groups and param_shapes lists "
+            f"{len(shapes)}"
+        )
+    return [
+        part
+        for number, group in enumerate(shapes)
+        for part in _parts(number, group, shards, first, naming)
+    ]
+
+
+def _parts(
+    number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard, naming: Naming
+) -> Iterator[FlatGroup]:
+    """One group; or, where each expert-parallel rank has experts of its own, one for each of them.
+    Files name experts by their local number."""
+    ranks = _ranks_of_group(number, shards, first)
+    if ranks == len(shards) or first.kind == STAGE_3:
+        yield _group(number, shapes, shards, first, ranks)
+        return
+    if len(shards) % ranks:
+        raise BadFile(
+            f"{first.file.path}: group {number} is shared by {ranks} ranks, which do not divide "
+            f"the {len(shards)} of the run"
+        )
+    if not all(map(is_expert, shapes)):
+        raise Unsupported(
+            f"{first.file.path}: group {number} is shared by {ranks} of {len(shards)} ranks, and "
+            "its parameters are not DeepSpeed's experts"
+        )
+    placement = Placement(len(shards), len(shards) // ranks, naming.data_first)
+    for expert_rank in range(placement.expert_ranks):
+        renamed = {
+            naming.everywhere(name, expert_rank, placement.expert_ranks): shape
+            for name, shape in shapes.items()
+        }
+        own = [shards[rank] for rank in placement.ranks_of(expert_rank)]
+        yield _group(number, renamed, own, first, ranks)
+
+
+def _group(
+    number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard, ranks: int
+) -> FlatGroup:
+    paddings = (first.alignment_paddings or ())[number : number + 1]
+    unpartitioned = Geometry(shapes, paddings[0] if paddings else (), ranks, None)
+    group = FlatGroup(number, unpartitioned, shards)
+    if first.kind == STAGE_3:
+        _check_slices(group)
+        return group
+    return FlatGroup(number, replace(unpartitioned, partition=_partition(group, first)), shards)
+
+
+def _ranks_of_group(number: int, shards: Sequence[Shard | None], first: Shard) -> int:
+    """How many ranks share the group: fewer than all for experts."""
+    count = first.partition_count
+    if isinstance(count, list) and number < len(count) and type(count[number]) is int:
+        return int(count[number])
+    if isinstance(count, int) and count > 0:
+        return count
+    return len(shards)
+
+
+def _partition(group: FlatGroup, first: Shard) -> int:
+    """P, by the alignment rule that the files bear out.
+
+    Raises:
+        BadFile: no rule gives a partition that holds what the files hold.
+    """
+    total, ranks = group.geometry.total, group.geometry.ranks
+    longest = max((v.numel for v in group.vectors("param") if v is not None), default=0)
+    exact = {
+        vector.numel
+        for shard in group.shards
+        if shard is not None and shard.is_rigid
+        for vector in shard.states[group.number].values()
+    }
+    candidates = [partition_of(total, ranks, factor) for factor in _factors(first)]
+    for partition in candidates:
+        if longest <= partition and exact <= {partition}:
+            return partition
+    found = f"{longest} elements of masters" + (f" and {sorted(exact)} of state" if exact else "")
+    raise BadFile(
+        f"{first.file.path}: group {group.number} of {total} elements over {ranks} ranks "
+        f"should give each {candidates[0]}, and the ranks have {found}"
+    )
+
+
+def _factors(first: Shard) -> tuple[int, ...]:
+    """Alignment factors to try, the likelier first: 2 since 0.5.2, 1 before."""
+    version = first.fields.tree.get("ds_version")
+    if isinstance(version, str) and version_of(version) < (0, 5, 2):
+        return ALIGNMENT_FACTORS[::-1]
+    return ALIGNMENT_FACTORS
+
+
+def _check_slices(group: FlatGroup) -> None:
+    """Stage 3: every rank's vector is exactly as long as the slices that it should hold."""
+    needed, ranks = group.geometry.width, group.geometry.ranks
+    for role in group.roles:
+        for vector in group.vectors(role):
+            if vector is not None and vector.numel not in (needed, 0):
+                raise BadFile(
+                    f"{vector.file}: {role} of sub-group {group.number} has {vector.numel} "
+                    f"elements; {len(group.shapes)} parameters over {ranks} ranks need "
+                    f"{needed}"
+                )

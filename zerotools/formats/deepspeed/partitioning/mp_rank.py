@@ -1,0 +1,177 @@
+"""The tensors of one model-parallel rank: its model file(s) and its data-parallel ranks' shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.ranges import Ranges
+from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup, flat_groups
+from zerotools.formats.deepspeed.schema.experts import Naming
+from zerotools.formats.deepspeed.schema.flat_buffer import Vector, slice_ranges, vector_of
+from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, tied_in_module
+from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_3, Shard
+
+SIXTEEN_BIT = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Tensors in the shapes of this model-parallel rank, which are the model's own where there is
+    only one. `groups` are empty without ZeRO."""
+
+    model: ModelStates
+    shards: Sequence[Shard | None]
+    groups: Sequence[FlatGroup]
+    tensors: Mapping[Key, Tensor]
+    aliases: Mapping[str, str]
+    frozen: frozenset[str]
+
+
+def read_column(
+    models: Sequence[ModelStates],
+    shards: Sequence[Shard | None],
+    whole: Mapping[str, Tensor],
+    *,
+    sliced: bool = False,
+) -> Column:
+    """Put one column together.
+
+    `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' where frozen
+    parameters make them necessary. `whole` are the tensors that lie in files uncut: those of
+    `module`, of layer files and of expert files. `sliced` says that there are no shards, and frozen
+    parameters are in slices all the same.
+
+    Raises:
+        BadFile: the files disagree with one another.
+        Unsupported: a layout that cannot be told from the files.
+    """
+    model = models[0]
+    shapes = _group_shapes(model, shards)
+    naming = _naming(model, shapes or (), whole)
+    groups = flat_groups(shapes, shards, naming) if shapes is not None else []
+    tensors = dict(_partitioned(groups))
+    trained = {key.name for key in tensors if key.role == "param"}
+    aliases = _aliases(model, trained)
+    weights = {name: tensor for name, tensor in whole.items() if not _is_buffer(model, name)}
+    if sliced or any(shard is not None and shard.kind == STAGE_3 for shard in shards):
+        frozen = dict(_frozen_slices(models))
+    else:
+        rest = (name for name in weights if name not in trained and name not in aliases)
+        frozen = {name: weights[name] for name in rest}
+        for name, tensor in weights.items():
+            if name in trained and tensor.dtype.name in SIXTEEN_BIT:
+                tensors[Key(name, "param16")] = tensor
+    tensors |= {Key(name, "param"): tensor for name, tensor in frozen.items()}
+    tensors |= {Key(n, "buffer"): t for n, t in whole.items() if _is_buffer(model, n)}
+    return Column(model, shards, groups, tensors, aliases, frozenset(frozen))
+
+
+def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
+    """The tensors of `module`."""
+    stored = (model.module or {}).items()
+    return {name: model.file.tensor(tensor) for name, tensor in stored}
+
+
+def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
+    """Masters and optimizer state, from the flat vectors."""
+    for group in groups:
+        _check_swapped(group)
+        for role in group.roles:
+            for name, tensor in group.tensors(role):
+                yield Key(name, role), tensor
+        for name, role, tensor in group.scalars():
+            yield Key(name, role), tensor
+
+
+def _group_shapes(model: ModelStates, shards: Sequence[Shard | None]) -> list[Shapes] | None:
+    """`param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
+
+    None without ZeRO, and where stage 0 used BF16_Optimizer, whose shards nothing explains.
+    """
+    present = [shard for shard in shards if shard is not None]
+    if not present:
+        return None
+    shapes = model.groups if model.groups is not None else present[0].groups
+    if shapes is None and present[0].kind == BF16_OPTIMIZER:
+        return None
+    if shapes is None:
+        raise Unsupported(
+            f"{model.file.path} has no param_shapes, so nothing says which weights the flat "
+            "vectors hold; DeepSpeed before 0.3.14 saved none"
+        )
+    if len(shapes) == 1 and len(present[0].masters) > 1:
+        raise Unsupported(
+            f"{present[0].file.path} has {len(present[0].masters)} param groups and one list of "
+            "shapes for all of them (DeepSpeed before 0.5.4), which does not say how they lie in "
+            "the flat vectors"
+        )
+    return shapes
+
+
+def _naming(model: ModelStates, shapes: Sequence[Shapes], whole: Mapping[str, Tensor]) -> Naming:
+    names = (name for group in shapes for name in group)
+    return Naming.of(names, whole, model.fields.tree.get("ds_config"))
+
+
+def _check_swapped(group: FlatGroup) -> None:
+    if not any(prod(shape) for shape in group.shapes.values()):
+        return
+    masters = [vector for vector in group.vectors("param") if vector is not None]
+    is_stage_3 = group.geometry.partition is None
+    if is_stage_3 and masters and all(vector.numel == 0 for vector in masters):
+        raise Unsupported(
+            f"{masters[0].file}: the masters of sub-group {group.number} were swapped to NVMe and "
+            "are not in the checkpoint's .pt files; load it with DeepSpeed, and save it without "
+            "NVMe offload"
+        )
+
+
+def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
+    """Tied names: those that the file records, else views of the same elements of `module`."""
+    aliases = dict(model.shared)
+    for alias, name in tied_in_module(model.module or {}).items():
+        if alias in aliases or name in aliases or _is_buffer(model, alias):
+            continue
+        # The name that was trained holds the bytes, whichever comes first in the module.
+        if alias in trained and name not in trained:
+            aliases[name] = alias
+        elif alias not in trained:
+            aliases[alias] = name
+    return aliases
+
+
+def _is_buffer(model: ModelStates, name: str) -> bool:
+    if model.buffer_names is not None:
+        return name in model.buffer_names
+    tensor = (model.module or {}).get(name)
+    return tensor is not None and not tensor.dtype.is_float
+
+
+def _frozen_slices(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]]:
+    """Stage 3: each rank has a padded slice of every frozen parameter."""
+    first, ranks = models[0], len(models)
+    for name, shape in first.frozen_shapes.items():
+        vectors = [_fragment(model, name) for model in models]
+        present = [vector for vector in vectors if vector is not None]
+        if not present:
+            raise BadFile(f"{first.file.path} lists the frozen parameter {name} without its values")
+        dtype = present[0].dtype
+        yield name, Tensor(dtype, shape, _sliced(dtype, shape, ranks, vectors))
+
+
+def _fragment(model: ModelStates, name: str) -> Vector | None:
+    part = model.fragments.get(name)
+    return None if part is None else vector_of(model.file, part, f"the fragment of {name}")
+
+
+def _sliced(
+    dtype: DType, shape: tuple[int, ...], ranks: int, vectors: Sequence[Vector | None]
+) -> Ranges:
+    numel = prod(shape)
+    width = -(-numel // ranks)
+    return Ranges(dtype, shape, lambda: slice_ranges(0, numel, width, vectors))

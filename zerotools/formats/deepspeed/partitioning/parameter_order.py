@@ -1,0 +1,76 @@
+"""The order of parameters in flat vectors, and how it follows from the number of ranks.
+
+Under `round_robin_gradients` parameter i of a group goes to list i mod N, and the vector is one
+list after another. `param_shapes` is in that order. Only `ds_config` says whether it was on; the
+names in `param_slice_mappings`, which stay in the optimizer's order, must agree with it.
+
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py`: `_round_robin_reorder`, `_create_param_mapping`,
+and the `param_padding` of `__init__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd, prod
+
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import Unsupported
+from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
+from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
+from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, Shard
+
+
+def slots(count: int, ranks: int) -> list[int]:
+    """Which parameter is at each place of the vector, under round robin."""
+    return [i for first in range(ranks) for i in range(first, count, ranks)]
+
+
+def is_round_robin(model: ModelStates, shard: Shard) -> bool:
+    """Whether the flat vectors are in round robin order; BF16_Optimizer has none."""
+    zero = zero_optimization(model.fields.tree.get("ds_config"))
+    return shard.kind == STAGE_1_AND_2 and zero.get(ROUND_ROBIN) is True
+
+
+def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
+    """The names of a group in the order in which the optimizer was given them.
+
+    Raises:
+        Unsupported: `param_slice_mappings` has another order.
+    """
+    names = list(group.shapes)
+    if round_robin:
+        places = zip(slots(len(names), group.geometry.ranks), names, strict=True)
+        names = [name for _, name in sorted(places)]
+    position = {name: i for i, name in enumerate(names)}
+    for shard in group.shards:
+        known = [position[name] for name in _mapped(shard, group.number) if name in position]
+        if shard is not None and known != sorted(known):
+            raise Unsupported(
+                f"{shard.file.path}: ds_config says {ROUND_ROBIN} = {str(round_robin).lower()}, "
+                f"and the parameters of group {group.number} do not lie in that order; load it "
+                "with DeepSpeed, and save it again"
+            )
+    return names
+
+
+def _mapped(shard: Shard | None, number: int) -> Sequence[str]:
+    mappings = shard.fields.tree.get("param_slice_mappings") if shard is not None else None
+    if not isinstance(mappings, list) or number >= len(mappings):
+        return ()
+    return list(mappings[number]) if isinstance(mappings[number], Mapping) else ()
+
+
+def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[str]:
+    """The order in the vector of `ranks` ranks."""
+    return [names[i] for i in slots(len(names), ranks)] if round_robin else list(names)
+
+
+def alignment_of(precision: DType) -> int:
+    """Elements that `parameter_alignment` aligns to: 16 bytes of the model's type."""
+    return 16 // gcd(16, precision.itemsize)
+
+
+def paddings_of(shapes: Shapes, alignment: int) -> list[int]:
+    """Elements of padding behind each parameter: none behind the last."""
+    return [-prod(shape) % alignment for shape in list(shapes.values())[:-1]] + [0] * bool(shapes)

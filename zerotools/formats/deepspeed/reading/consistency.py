@@ -1,0 +1,174 @@
+"""Whether files say of themselves that they belong together: the same save, each under its name.
+
+What every rank of a save has alike are the optimizer's step, the options of its param groups and
+the loss scale. The optimizer counts a step for each that the model file counts and does not call
+skipped; older versions one more, as they stepped it once to make its state. torch names the
+folder in an archive after the file that it writes; `archive` where it writes to an open file.
+
+Source: torch `serialization.py` (`_open_zipfile_writer_file`), caffe2 `inline_container.cc`;
+DeepSpeed `runtime/engine.py`: `_take_model_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from filecmp import cmp
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque, Problem
+from zerotools.formats.deepspeed.schema.file_names import identity_of
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, Shard, version_of
+from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.torchzip.tensors import as_tensor
+
+STEP = "step"
+# The oldest version of which this is known; before some version the first step was another.
+_STEPS_ONCE_FOR_EACH = (0, 19)
+
+
+def step_of(shard: Shard) -> float | None:
+    """The optimizer's step of the first group that counts one."""
+    for scalars in shard.scalars:
+        value = scalars.get(STEP)
+        stored = as_tensor(value)
+        if stored is not None and stored.shape == ():
+            return float(read_scalar(shard.file.root, shard.file.tensor(stored)).value)
+        if isinstance(value, int | float):
+            return float(value)
+    return None
+
+
+def updates_of(model: ModelStates) -> int | None:
+    """The steps of the run that changed its weights; None where the file does not say it, as those
+    that were converted from files without a count, which have 0."""
+    steps = model.fields.maybe("global_steps", int)
+    return None if not steps else steps - (model.fields.maybe("skipped_steps", int) or 0)
+
+
+def could_be_of(step: float | None, model: ModelStates) -> bool:
+    """Whether an optimizer at `step` may be of the run that wrote a model file."""
+    updates = updates_of(model)
+    if step is None or updates is None or step == updates:
+        return True
+    return step == updates + 1 and version_of(model.version or "") < _STEPS_ONCE_FOR_EACH
+
+
+def compare_shards(shards: Sequence[Shard | None]) -> Iterator[Problem]:
+    """Ranks whose files are of another save than the first one's."""
+    present = [shard for shard in shards if shard is not None]
+    said = {shard.file.name: dict(_said(shard)) for shard in present}
+    for shard in present[1:]:
+        first, own = said[present[0].file.name], said[shard.file.name]
+        for what in first.keys() | own.keys():
+            if first.get(what) != own.get(what):
+                yield Problem(
+                    f"{shard.file.path} is of another save than {present[0].file.name}: {what} is "
+                    f"{own.get(what)} there and {first.get(what)} here; take a checkpoint whose "
+                    "files are all of one save",
+                    shard.file.name,
+                    blocks=True,
+                )
+                break
+
+
+def _said(shard: Shard) -> Iterator[tuple[str, Any]]:
+    """What is alike on every rank of a save."""
+    yield "the optimizer's step", step_of(shard)
+    yield "partition_count", shard.partition_count
+    for number, group in enumerate(shard.param_groups or ()):
+        for name, value in group.items():
+            if isinstance(value, int | float) and name != "params":
+                yield f"{name} of param group {number}", value
+    scaler = shard.fields.tree.get("loss_scaler")
+    if isinstance(scaler, Opaque) and isinstance(scaler.state, Mapping):
+        for name in ("cur_scale", "cur_iter"):
+            yield f"{name} of the loss scaler", scaler.state.get(name)
+
+
+def compare_model(model: ModelStates, shard: Shard) -> Iterator[Problem]:
+    """A model file of another save than its shards.
+
+    An optimizer that is behind may have begun anew in the middle of the run. Whether it did, the
+    weights tell at stages 1 and 2, where they lie beside their masters.
+    """
+    step, updates = step_of(shard), updates_of(model)
+    if could_be_of(step, model) or step is None or updates is None:
+        return
+    blocks = step > updates or shard.kind == STAGE_3
+    yield Problem(
+        f"{model.file.path} is of another save than {shard.file.name}: the run has made {updates} "
+        f"updates there, and the optimizer {step:g}; take a checkpoint whose files are all of one "
+        "save",
+        model.file.name if blocks else None,
+        blocks=blocks,
+    )
+
+
+def compare_columns(models: Sequence[ModelStates]) -> Iterator[Problem]:
+    """Model files of other model-parallel ranks that are of another save than the first one's."""
+    for model in models[1:]:
+        if (own := model.fields.tree.get("global_steps")) != (
+            first := models[0].fields.tree.get("global_steps")
+        ):
+            yield Problem(
+                f"{model.file.path} is of another save than {models[0].file.name}: step {own} "
+                f"there and {first} here; take a checkpoint whose files are all of one save",
+                model.file.name,
+                blocks=True,
+            )
+
+
+def misnamed(files: Iterable[TorchFile]) -> Iterator[Problem]:
+    """Files that were saved under the name of another rank, layer or expert."""
+    for file in files:
+        folder = saved_as(file)
+        own, saved = identity_of(file.path.name), _said_by(folder)
+        if own is not None and saved is not None and own != saved:
+            yield Problem(
+                f"{file.path} was saved as {folder}.pt: it is another rank's or layer's file; put "
+                "the right one there",
+                file.name,
+                blocks=True,
+            )
+
+
+def saved_as(file: TorchFile) -> str | None:
+    """The folder in the archive, which torch names after the file; None without a zip archive."""
+    record = file.records.get("data.pkl")
+    return None if record is None else record.name.partition("/")[0]
+
+
+def _said_by(folder: str | None) -> tuple[str, ...] | None:
+    return None if folder is None else identity_of(f"{folder}.pt")
+
+
+def doubled(files: Iterable[TorchFile]) -> Iterator[Problem]:
+    """Ranks whose files hold the very bytes of another's.
+
+    Only where an archive does not say whose it is: parts of constant values are equal indeed. Of
+    archives the checksums tell; files of before torch 1.6 have none, and are compared.
+    """
+    known: dict[tuple[int | str, ...], TorchFile] = {}
+    for file in files:
+        if _said_by(saved_as(file)) is not None:
+            continue
+        mark = _fingerprint(file)
+        first = known.setdefault(mark, file) if mark else file
+        if first is not file and (file.records or cmp(first.path, file.path, shallow=False)):
+            yield Problem(
+                f"{file.path} holds what {first.name} holds: it is another rank's file; put the "
+                "right one there",
+                file.name,
+                blocks=True,
+            )
+
+
+def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
+    """What differs between the files of two ranks; empty where nothing does. In old files the keys
+    of storages are addresses in the memory of the rank."""
+    if not file.records:
+        return file.storages
+    crcs = [r.crc for name, r in sorted(file.records.items()) if name.startswith("data/")]
+    return tuple(crcs) if len(set(crcs)) > 1 else ()

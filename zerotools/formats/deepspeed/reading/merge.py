@@ -1,0 +1,124 @@
+"""Columns of model-parallel ranks, put together to whole tensors.
+
+Pipeline stages have different parameters, so their columns are simply joined; a tied layer is in
+the column of every stage that uses it, and the first counts. Tensor-parallel ranks have shards of
+the same parameters, which rules place in the whole. Model-parallel ranks are numbered stage by
+stage (`stage * tensor ranks + tensor rank`), so the columns of one stage follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Chunk, Key, Tensor
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.layout import Placed, Replicated, moved, placements, whole_shape
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.schema.tensor_parallel import Rules
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The tensors, aliases and frozen names of all columns."""
+
+    tensors: Mapping[Key, Tensor]
+    aliases: Mapping[str, str]
+    frozen: frozenset[str]
+
+
+def merge(columns: Sequence[Column], tensor_ranks: int, rules: Rules | None) -> Merged:
+    """Put columns together, given in the order of their ranks: `tensor_ranks` to each stage.
+
+    Raises:
+        Unsupported: tensor-parallel shards, and nothing says how they are shared.
+        BadFile: shards do not fit the rule that the checkpoint records for them.
+    """
+    tensors: dict[Key, Tensor] = {}
+    for first in range(0, len(columns), tensor_ranks):
+        for key, tensor in _merge_stage(columns[first : first + tensor_ranks], rules):
+            tensors.setdefault(key, tensor)
+    aliases = {alias: name for column in columns for alias, name in column.aliases.items()}
+    frozen = {
+        name
+        for column in columns
+        for name in column.frozen
+        if column.tensors[Key(name, "param")].numel or not tensors[Key(name, "param")].numel
+    }
+    return Merged(tensors, aliases, frozenset(frozen))
+
+
+def _merge_stage(stage: Sequence[Column], rules: Rules | None) -> Iterator[tuple[Key, Tensor]]:
+    if len(stage) == 1:
+        yield from stage[0].tensors.items()
+        return
+    if rules is None:
+        raise Unsupported(
+            f"{stage[0].model.file.path} is one of {len(stage)} tensor-parallel ranks, and the "
+            "checkpoint does not say how they share the weights; pass --layout rules.toml"
+        )
+    keys = dict.fromkeys(key for column in stage for key in column.tensors)
+    for key in keys:
+        shards = [_shard(column, key) for column in stage]
+        present = [shard for shard in shards if shard is not None]
+        if len(present) < len(shards):
+            raise BadFile(
+                f"{stage[0].model.file.path}: {key} is in {len(present)} of {len(shards)} "
+                "tensor-parallel ranks"
+            )
+        if present[0].shape:
+            yield key, _joined(key, present, stage, rules)
+        else:
+            yield key, next((shard for shard in present if shard.chunks), present[0])
+
+
+def _shard(column: Column, key: Key) -> Tensor | None:
+    """One rank's shard. Where heads are fewer than ranks, some have an empty one, which DeepSpeed
+    counts as frozen: it has no optimizer state to be missed."""
+    shard = column.tensors.get(key)
+    weight = column.tensors.get(Key(key.name, "param"))
+    if shard is None and weight is not None and not weight.numel:
+        return Tensor(weight.dtype, () if key.role == "step" else weight.shape, ())
+    return shard
+
+
+def _joined(key: Key, shards: Sequence[Tensor], stage: Sequence[Column], rules: Rules) -> Tensor:
+    shapes = [shard.shape for shard in shards]
+    # Moments are shared as their parameter is; buffers are whole everywhere unless a rule says so.
+    otherwise = Replicated() if key.role == "buffer" else None
+    rule = rules.rule_of(key.name, shapes, otherwise)
+    try:
+        shape = whole_shape(rule, shapes)
+        placed = [placements(rule, shapes, rank) for rank in range(len(shards))]
+    except ValueError as error:
+        raise BadFile(f"{stage[0].model.file.path}: {key}: {error}") from None
+    dtype = next((shard.dtype for shard in shards if shard.numel), shards[0].dtype)
+    return Tensor(dtype, shape, ChunksOnDemand(lambda: _placed(shards, placed)))
+
+
+def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[Placed]]) -> list[Chunk]:
+    return [
+        there
+        for shard, blocks in zip(shards, placed, strict=True)
+        for chunk in shard.chunks
+        for block in blocks
+        if (there := moved(chunk, block, shard.dtype)) is not None
+    ]
+
+
+class ChunksOnDemand(Sequence[Chunk]):
+    """Chunks that are computed each time they are asked for, so that a list is never kept."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], list[Chunk]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter(self._make())
+
+    def __len__(self) -> int:
+        return len(self._make())
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int and slice alike
+        return self._make()[index]

@@ -1,0 +1,194 @@
+"""Whether the layer files of a pipeline are all there, and those of experts.
+
+Nothing lists layer files: a layer without parameters has none, and neither has a tied layer that a
+later stage uses through a function of its own. The names of trained parameters tell, which begin
+with the number of their layer: `param_shapes` has them, and without ZeRO the `param_slice_mappings`
+of BF16_Optimizer. Tied layers are `tied_modules.KEY` there. In fp16 and fp32 without ZeRO nothing
+has names, and the number of elements of the optimizer's state tells.
+
+Source: DeepSpeed `runtime/pipe/module.py`: `save_state_dict`, `ckpt_layer_path`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Opaque, Problem, Tensor
+from zerotools.core.dtypes import FLOAT32
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.schema.file_names import Listing
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.io.torchzip.tensors import as_tensor
+
+_TIED = re.compile(r"tied_modules\.[^.]+\.(?P<name>.+)")
+_PLAIN = re.compile(r"(?P<layer>\d+)\..+")
+
+
+def lost_layers(
+    directory: Path, stages: Sequence[Column], layers: Mapping[str, Tensor]
+) -> tuple[list[Problem], dict[Key, Tensor]]:
+    """What is wrong, and holes for tied weights that a stage has trained and no layer file of it
+    holds. `stages` are those of one tensor-parallel rank in their order, `layers` the tensors of
+    its layer files by `LAYER.NAME`."""
+    trained = [trained_by(column) for column in stages]
+    if not all(trained):
+        return list(_fewer_elements(directory, stages, layers)), {}
+    problems: list[Problem] = []
+    for column, names in zip(stages, trained, strict=True):
+        for name, numel in names.items():
+            if (match := _PLAIN.fullmatch(name)) and _numel(layers, name) != numel:
+                file = f"layer_{int(match['layer']):02d}-model_states.pt"
+                problems.append(
+                    Problem(
+                        f"{directory / file} is missing or lacks {name}, which "
+                        f"{column.model.file.name} has trained",
+                        file,
+                        name,
+                        blocks=True,
+                    )
+                )
+    holes = {}
+    for name, problem in _lost_ties(directory, stages, trained, layers):
+        problems.append(problem)
+        if not (problem.blocks or stages[0].groups):  # masters have the tied weights by name
+            holes[Key(name, "param")] = Tensor(FLOAT32, (_most(trained, name),), ())
+    return problems, holes
+
+
+def trained_by(column: Column) -> dict[str, int]:
+    """The parameters that a stage has trained, and their elements; none where no file has names."""
+    if column.model.groups is not None:
+        return {name: prod(shape) for group in column.model.groups for name, shape in group.items()}
+    found: dict[str, int] = {}
+    saved: list[Any] = [shard.fields.tree for shard in column.shards if shard is not None]
+    if not saved and column.model.data_parallel_size == 1:  # what BF16_Optimizer stores twice
+        saved = [column.model.fields.tree.get("optimizer")]
+    for tree in saved:
+        mappings = tree.get("param_slice_mappings") if isinstance(tree, Mapping) else None
+        for mapping in mappings if isinstance(mappings, list) else ():
+            for name, place in mapping.items() if isinstance(mapping, Mapping) else ():
+                found[str(name)] = found.get(str(name), 0) + _elements_of(place)
+    return found
+
+
+def _elements_of(place: Any) -> int:
+    state = place.state if isinstance(place, Opaque) else None
+    numel = state.get("numel") if isinstance(state, Mapping) else None
+    return numel if type(numel) is int else 0
+
+
+def _numel(layers: Mapping[str, Tensor], name: str) -> int | None:
+    tensor = layers.get(name)
+    return None if tensor is None else tensor.numel
+
+
+def _most(trained: Sequence[Mapping[str, int]], name: str) -> int:
+    return max(names.get(name, 0) for names in trained)
+
+
+def _lost_ties(
+    directory: Path,
+    stages: Sequence[Column],
+    trained: Sequence[Mapping[str, int]],
+    layers: Mapping[str, Tensor],
+) -> Iterator[tuple[str, Problem]]:
+    """Tied weights without a layer file between the layers of the stages before and after."""
+    plain = [
+        [int(match["layer"]) for name in names if (match := _PLAIN.fullmatch(name))]
+        for names in trained
+    ]
+    for stage, names in enumerate(trained):
+        low = max((n for numbers in plain[:stage] for n in numbers), default=-1)
+        high = min((n for numbers in plain[stage + 1 :] for n in numbers), default=None)
+        for name, numel in names.items():
+            match = _TIED.fullmatch(name)
+            own = {
+                number
+                for number in map(int, {layer.partition(".")[0] for layer in layers})
+                if low < number and (high is None or number < high) and number not in plain[stage]
+            }
+            if match is None or any(_numel(layers, f"{n}.{match['name']}") == numel for n in own):
+                continue
+            file = stages[stage].model.file.name
+            if not any(name in earlier for earlier in trained[:stage]):
+                message = f"{directory}: no layer file holds {name}, which {file} has trained"
+                yield name, Problem(message, "layer_*-model_states.pt", name, blocks=True)
+                continue
+            message = (
+                f"{directory}: {file} has trained {name}, and no layer file of its stage holds it: "
+                "one is lost, or the stage uses the layer of another; if so, leave it out with "
+                f"--exclude '{name}'"
+            )
+            if not stages[0].groups:
+                yield name, Problem(message, None, name)
+
+
+def _fewer_elements(
+    directory: Path, stages: Sequence[Column], layers: Mapping[str, Tensor]
+) -> Iterator[Problem]:
+    """Layer files that hold less than was trained. A tied layer counts at every stage that uses it,
+    and may have one file: that of the first layer."""
+    trained = sum(_elements_trained(column.model) for column in stages)
+    held = sum(tensor.numel for tensor in layers.values() if tensor.dtype.is_float)
+    lowest = min((int(name.partition(".")[0]) for name in layers), default=0)
+    first = sum(t.numel for name, t in layers.items() if name.startswith(f"{lowest}."))
+    if held < trained and not (len(stages) > 1 and trained - held == first):
+        yield Problem(
+            f"{directory}: the optimizer has trained {trained} elements, and the layer files hold "
+            f"{held}: layer_*-model_states.pt are missing",
+            "layer_*-model_states.pt",
+            blocks=True,
+        )
+
+
+def _elements_trained(model: ModelStates) -> int:
+    """Elements of masters, or of the state of each parameter, of an optimizer without ZeRO."""
+    saved = model.fields.tree.get("optimizer")
+    if not isinstance(saved, Mapping):
+        return 0
+    for key in ("fp32_groups_flat", "fp32_groups"):
+        if isinstance(saved.get(key), list):
+            return sum(_sizes(saved[key]))
+    state = saved.get("state")
+    values = state.values() if isinstance(state, Mapping) else ()
+    return sum(
+        max(_sizes(list(each.values())), default=0) for each in values if isinstance(each, Mapping)
+    )
+
+
+def _sizes(values: Sequence[Any]) -> list[int]:
+    found = []
+    for value in values:
+        stored = as_tensor(value)
+        if stored is not None:
+            found.append(prod(stored.shape))
+        elif isinstance(value, list):
+            found += _sizes(value)
+    return found
+
+
+def lost_experts(
+    directory: Path, listing: Listing, models: Sequence[ModelStates]
+) -> Iterator[Problem]:
+    """Expert files that are missing: `num_experts` counts those of each layer."""
+    counts = models[0].fields.tree.get("num_experts")
+    if not isinstance(counts, list) or not listing.experts or _is_partitioned(models[0]):
+        return
+    for mp in range(len(models)):
+        for layer, count in enumerate(counts):
+            for expert in range(count if type(count) is int else 0):
+                if (layer, expert, mp) not in listing.experts:
+                    file = f"layer_{layer}_expert_{expert}_mp_rank_{mp:02d}_model_states.pt"
+                    yield Problem(
+                        f"{directory / file} is missing; the layer has {count} experts",
+                        file,
+                        blocks=True,
+                    )
+
+
+def _is_partitioned(model: ModelStates) -> bool:
+    return bool(model.fields.tree.get("ds_autoep_layers"))

@@ -1,0 +1,220 @@
+"""Reading the files of one model-parallel rank, and noticing which are missing or left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Key, Problem, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import FLOAT32
+from zerotools.core.errors import BadFile
+from zerotools.formats.deepspeed.partitioning.mp_rank import (
+    SIXTEEN_BIT,
+    Column,
+    read_column,
+    whole_tensors,
+)
+from zerotools.formats.deepspeed.reading.consistency import (
+    compare_columns,
+    compare_model,
+    compare_shards,
+    doubled,
+    misnamed,
+)
+from zerotools.formats.deepspeed.reading.saves import Save, is_sliced
+from zerotools.formats.deepspeed.schema.experts import EXPERTS
+from zerotools.formats.deepspeed.schema.file_names import Listing
+from zerotools.formats.deepspeed.schema.model_states import (
+    ModelStates,
+    Shapes,
+    parse_model,
+    tensors_of,
+)
+from zerotools.formats.deepspeed.schema.optim_states import Shard, parse_shard
+from zerotools.io.torchzip.pt_file import TorchFile
+
+
+def load_column(
+    directory: Path,
+    listing: Listing,
+    mp: int,
+    save: Save,
+    whole: Mapping[str, Tensor],
+    problems: list[Problem],
+) -> Column:
+    """The column of model-parallel rank `mp`; what is missing is added to `problems`.
+
+    `whole` are tensors of layer and expert files, beside those of the model file itself.
+    """
+    first = save.model
+    shards = _shards(directory, save, problems)
+    models = [first]
+    if is_sliced(first):
+        size = len(shards) or first.data_parallel_size or 1
+        models = stage_3_models(directory, listing, mp, first, size, problems)
+    problems += misnamed(model.file for model in models)
+    problems += compare_columns(models)
+    trained = {name: shape for group in first.groups or () for name, shape in group.items()}
+    mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
+    everything = {**mine, **whole_tensors(first)}
+    if not trained or any(shard is not None for shard in shards):
+        return read_column(models, shards, everything)
+    name = f"zero_pp_rank_0_mp_rank_{mp:02d}_optim_states.pt"
+    message = f"{directory / name} and those of all other ranks are missing: no masters are there"
+    problems.append(Problem(message, name))
+    return _without_masters(read_column(models, (), everything, sliced=is_sliced(first)), trained)
+
+
+def _without_masters(column: Column, trained: Shapes) -> Column:
+    """A column whose shards are lost: holes for the masters, and 16-bit weights where there are."""
+    copies = {
+        Key(name, "param16"): tensor
+        for name in trained
+        if (tensor := column.tensors.get(Key(name, "param"))) and tensor.dtype.name in SIXTEEN_BIT
+    }
+    holes = {Key(name, "param"): Tensor(FLOAT32, shape, ()) for name, shape in trained.items()}
+    return replace(
+        column,
+        tensors={**column.tensors, **copies, **holes},
+        frozen=column.frozen - trained.keys(),
+    )
+
+
+def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
+    """Whether a tensor of a layer or expert file is this column's: all are where there is no
+    pipeline; in one, a column lists its own parameters."""
+    return model.module is not None or EXPERTS in name or name in trained or not trained
+
+
+def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard | None]:
+    """The optimizer files of every data-parallel rank, in rank order."""
+    names, lowest = save.shards, save.lowest
+    if lowest is None:
+        return []
+    ranks = sorted(names)
+    size = _data_parallel_size(save.model, lowest, ranks)
+    shards: dict[int, Shard] = {}
+    for rank in ranks:
+        if rank >= size:
+            problems.append(_left_over(directory, names[rank], size))
+        elif names[rank] == lowest.file.name:
+            shards[rank] = lowest
+        else:
+            try:
+                shards[rank] = parse_shard(TorchFile.open(directory, names[rank]))
+            except BadFile as error:  # a hole, which the plan names together with the file
+                problems.append(Problem(str(error), names[rank]))
+    for rank in range(size):
+        if rank not in names:
+            missing = names[ranks[0]].replace(f"pp_rank_{ranks[0]}_", f"pp_rank_{rank}_")
+            problems.append(_missing(directory, missing, size))
+    found = [shards.get(rank) for rank in range(size)]
+    problems += misnamed(shard.file for shard in found if shard is not None)
+    problems += doubled(
+        shard.file
+        for shard in found
+        if shard is not None and any(vector.numel for vector in shard.masters)
+    )
+    problems += compare_shards(found)
+    problems += compare_model(save.model, lowest)
+    return found
+
+
+def _left_over(directory: Path, name: str, size: int) -> Problem:
+    return Problem(
+        f"{directory / name} is left over from a run of more than {counted(size, 'rank')}", name
+    )
+
+
+def _missing(directory: Path, name: str, size: int) -> Problem:
+    return Problem(f"{directory / name} is missing; the run had {counted(size, 'rank')}", name)
+
+
+def _data_parallel_size(model: ModelStates, shard: Shard, ranks: Sequence[int]) -> int:
+    """The number of ranks that share the flat vectors, as the files say."""
+    count = shard.partition_count
+    if isinstance(count, int) and count > 0:
+        return count
+    sizes = [model.data_parallel_size] if model.data_parallel_size else []
+    if isinstance(count, list):
+        sizes += [n for n in count if type(n) is int]
+    return max(sizes, default=max(ranks) + 1)
+
+
+def stage_3_models(
+    directory: Path,
+    listing: Listing,
+    mp: int,
+    first: ModelStates,
+    size: int,
+    problems: list[Problem],
+) -> list[ModelStates]:
+    """One model file per rank. Only frozen parameters make the others worth reading."""
+    for (rank, dp), name in listing.models.items():
+        if rank == mp and dp is not None and dp >= size:
+            problems.append(_left_over(directory, name, size))
+    names = {dp: listing.models.get((mp, dp)) for dp in range(size)}
+    for dp, there in names.items():
+        if there is None:
+            missing = f"zero_pp_rank_{dp}_mp_rank_{mp:02d}_model_states.pt"
+            # Only the first rank's says which weights are tied.
+            problems.append(replace(_missing(directory, missing, size), blocks=not dp))
+    if not first.frozen_shapes:
+        problems += _damaged(directory, [n for n in names.values() if n != first.file.name])
+        return [first]
+    if None in names.values():
+        raise BadFile(f"{problems[-1].message}; it holds a part of every frozen parameter")
+    found = [
+        first if name == first.file.name else parse_model(TorchFile.open(directory, name))
+        for name in names.values()
+        if name is not None
+    ]
+    problems += doubled(model.file for model in found)
+    return found
+
+
+def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
+    """Files that no output needs, and that a run which resumes does."""
+    for name in names:
+        if name is not None:
+            try:
+                TorchFile.check(directory / name)
+            except BadFile as error:
+                yield Problem(str(error), name)
+
+
+def layer_tensors(
+    directory: Path, listing: Listing, tensor_rank: int, problems: list[Problem]
+) -> dict[str, Tensor]:
+    """Tensors of a pipeline's layer files, under the names that the flat vectors use."""
+    return {
+        f"{layer}.{name}": tensor
+        for (layer, rank), file in sorted(listing.layers.items())
+        if rank == tensor_rank
+        for name, tensor in _state_dict(directory, file, problems)
+    }
+
+
+def expert_tensors(
+    directory: Path, listing: Listing, mp: int, problems: list[Problem]
+) -> dict[str, Tensor]:
+    """Tensors of expert files, which name experts by their number over all ranks."""
+    return {
+        name: tensor
+        for (_, _, rank), file in sorted(listing.experts.items())
+        if rank == mp
+        for name, tensor in _state_dict(directory, file, problems)
+    }
+
+
+def _state_dict(
+    directory: Path, name: str, problems: list[Problem]
+) -> Iterator[tuple[str, Tensor]]:
+    file = TorchFile.open(directory, name)
+    problems += misnamed([file])
+    if not isinstance(file.tree, Mapping):
+        raise BadFile(f"{file.path} is not a state dict but a {type(file.tree).__name__}")
+    for key, stored in tensors_of(file.tree, file.path).items():
+        yield key, file.tensor(stored)

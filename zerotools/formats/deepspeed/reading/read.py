@@ -1,0 +1,177 @@
+"""A whole DeepSpeed checkpoint: its tag, its columns put together, its problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.reading.consistency import compare_columns
+from zerotools.formats.deepspeed.reading.merge import merge
+from zerotools.formats.deepspeed.reading.missing_files import lost_experts, lost_layers
+from zerotools.formats.deepspeed.reading.mp_rank_files import (
+    expert_tensors,
+    layer_tensors,
+    load_column,
+)
+from zerotools.formats.deepspeed.reading.origin import origin_of, present_shards, state_of
+from zerotools.formats.deepspeed.reading.saves import Save, save_of
+from zerotools.formats.deepspeed.schema.file_names import Listing, list_files
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.tag import find
+from zerotools.formats.deepspeed.schema.tensor_parallel import Rules, parse_rules, read_layout
+from zerotools.formats.deepspeed.universal.read import is_universal, read_universal
+from zerotools.io.files.sources import note_source
+from zerotools.io.huggingface.model_sidecars import companions
+
+INFO = "universal_checkpoint_info"
+
+
+def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> Checkpoint:
+    """The checkpoint that `path` means: a tag directory, a save directory, or a run's directory.
+
+    Reads the pickles of the files, and no tensor data. Missing shards are problems, and become
+    holes that `plan` refuses. `layout` is a file of rules for tensor-parallel shards whose
+    checkpoint records none.
+
+    Raises:
+        BadRequest: there is no such path or tag.
+        BadFile: it is not a DeepSpeed checkpoint, or a damaged one.
+        Unsupported: a layout that the files do not explain.
+    """
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist")
+    found = find(path, tag)
+    if found is None:
+        raise BadFile(f"{path} holds no *_model_states.pt of DeepSpeed")
+    directory = found.directory
+    listing = list_files(directory)
+    if not listing.models:
+        raise BadFile(
+            f"{directory} has optimizer files of DeepSpeed, and its *_model_states.pt are missing"
+        )
+    if is_universal(directory):
+        return read_universal(path, found, listing)
+    problems: list[Problem] = []
+    columns, tensor_ranks, holes = _columns(directory, listing, problems)
+    merged = merge(columns, tensor_ranks, _rules(columns, layout))
+    return Checkpoint(
+        root=directory,
+        tensors={**merged.tensors, **holes},
+        origin=origin_of(path, found, columns, tensor_ranks, merged),
+        aliases=merged.aliases,
+        state=state_of(columns),
+        files=_sizes(directory, listing),
+        companions=companions(directory.parent),
+        problems=problems,
+    )
+
+
+def _columns(
+    directory: Path, listing: Listing, problems: list[Problem]
+) -> tuple[list[Column], int, dict[Key, Tensor]]:
+    """One for each model-parallel rank, in their order; the tensor-parallel ranks of a stage; and
+    holes for what is lost of a pipeline."""
+    if listing.expert_optimizers and not listing.shards:
+        raise Unsupported(
+            f"{directory / listing.expert_optimizers[0]}: mixture of experts without ZeRO saves "
+            "optimizer state that does not name its parameters; train with ZeRO stage 1 or 2, or "
+            "load it with DeepSpeed"
+        )
+    saves: list[Save] = []
+    for mp in listing.mp_ranks:
+        if saves and mp >= (saves[0].model.model_parallel_size or mp + 1):
+            problems += _of_larger_run(directory, listing, mp)
+        else:
+            saves.append(save_of(directory, listing, mp, problems))
+    models = [save.model for save in saves]
+    listing = _without_leftovers(directory, listing, models[0], problems)
+    tensor_ranks = listing.tensor_ranks if listing.layers else len(saves)
+    layers = [
+        layer_tensors(directory, listing, rank, problems)
+        for rank in range(min(tensor_ranks, len(saves)))
+    ]
+    columns = []
+    for mp, save in zip(listing.mp_ranks, saves, strict=False):
+        whole = {**(layers[mp % tensor_ranks] if mp % tensor_ranks < len(layers) else {})}
+        whole |= expert_tensors(directory, listing, mp, problems)
+        columns.append(load_column(directory, listing, mp, save, whole, problems))
+    _check_complete(directory, listing, columns[0])
+    problems += compare_columns(models)
+    problems += lost_experts(directory, listing, models)
+    holes: dict[Key, Tensor] = {}
+    for rank in range(tensor_ranks if models[0].module is None else 0):
+        said, lost = lost_layers(directory, columns[rank::tensor_ranks], layers[rank])
+        problems += said
+        holes |= lost
+    return columns, tensor_ranks, holes
+
+
+def _without_leftovers(
+    directory: Path, listing: Listing, model: ModelStates, problems: list[Problem]
+) -> Listing:
+    """The listing without layer files of a pipeline, or experts, that the run did not have."""
+    layers, experts = listing.layers, listing.experts
+    if model.module is not None:
+        layers = {}
+    if not model.fields.tree.get("num_experts"):
+        experts = {}
+    kept = {*layers.values(), *experts.values()}
+    for name in (*listing.layers.values(), *listing.experts.values()):
+        if name not in kept:
+            problems.append(
+                Problem(
+                    f"{directory / name} is left over from another save under this tag; "
+                    f"{model.file.name} has no such layers",
+                    name,
+                )
+            )
+    return replace(listing, layers=layers, experts=experts)
+
+
+def _of_larger_run(directory: Path, listing: Listing, mp: int) -> Iterator[Problem]:
+    """The files of a model-parallel rank that the run did not have."""
+    own = (
+        name
+        for (rank, *_), name in [*listing.models.items(), *listing.shards.items()]
+        if rank == mp
+    )
+    for name in own:
+        yield Problem(
+            f"{directory / name} is left over from a run of more model-parallel ranks", name
+        )
+
+
+def _check_complete(directory: Path, listing: Listing, first: Column) -> None:
+    """A shard must never pass for the whole because its neighbours are gone."""
+    size = first.model.model_parallel_size or 1
+    for mp in range(size):
+        if mp not in listing.mp_ranks:
+            raise BadFile(
+                f"{directory}: mp_rank_{mp:02d}_model_states.pt is missing; the run had {size} "
+                "model-parallel ranks"
+            )
+
+
+def _rules(columns: list[Column], layout: Path | None) -> Rules | None:
+    """How tensor-parallel ranks share weights: what the files record, else what the user says."""
+    for column in columns:
+        if INFO in column.model.fields:
+            return parse_rules(column.model.file.path, column.model.fields.tree[INFO])
+    for shard in present_shards(columns):
+        if INFO in shard.fields:
+            return parse_rules(shard.file.path, shard.fields.tree[INFO])
+    return read_layout(layout) if layout is not None else None
+
+
+def _sizes(directory: Path, listing: Listing) -> dict[str, int]:
+    names = [
+        *listing.models.values(),
+        *listing.shards.values(),
+        *listing.layers.values(),
+        *listing.experts.values(),
+    ]
+    return {name: note_source(directory / name) for name in names}

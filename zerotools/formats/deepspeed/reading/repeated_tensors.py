@@ -1,0 +1,115 @@
+"""Copies of tensors in files that are not read for them: they are compared where that is asked for.
+
+At stage 3 every rank's model file has the buffers, and the first rank's are read. In a pipeline a
+tied layer is in the vectors of every stage that uses it, cut differently, and the first stage's are
+read. (What tensor-parallel ranks repeat are chunks of one tensor.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.core.ranges import Range, cover, matched
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.reading.saves import is_sliced
+from zerotools.formats.deepspeed.schema.model_states import parse_model
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.torchzip.pt_file import TorchFile
+
+_READ_BYTES = 2**20
+
+
+class Copies(NamedTuple):
+    """Two tensors that should be equal; their files lie below one root."""
+
+    key: Key
+    first: Tensor
+    other: Tensor
+
+
+def compare_copies(checkpoint: Checkpoint) -> int:
+    """Compare what is in several files and read from one; returns the bytes compared.
+
+    Raises:
+        BadFile: two differ, or a file is cut short.
+    """
+    columns: Sequence[Column] = checkpoint.origin.details["columns"]
+    root, total = columns[0].model.file.root, 0
+    with OpenFiles(root) as files:
+        for copies in (*_of_stages(checkpoint, columns), *_of_ranks(checkpoint, columns)):
+            total += _compare(root, files, copies)
+    return total
+
+
+def _of_stages(checkpoint: Checkpoint, columns: Sequence[Column]) -> Iterator[Copies]:
+    ranks = int(checkpoint.origin.details["tensor_ranks"])
+    first: dict[tuple[int, Key], Tensor] = {}
+    for mp, column in enumerate(columns):
+        for key, tensor in column.tensors.items():
+            known = first.setdefault((mp % ranks, key), tensor)
+            if known is not tensor and known.chunks is not tensor.chunks:
+                yield Copies(key, known, tensor)
+
+
+def _of_ranks(checkpoint: Checkpoint, columns: Sequence[Column]) -> Iterator[Copies]:
+    for column in columns:
+        name = column.model.file.name
+        if not is_sliced(column.model):
+            continue
+        own = {key: t for key, t in column.tensors.items() if key.role == "buffer"}
+        tail = name.partition("_mp_rank_")[2]
+        for other in sorted(checkpoint.files):
+            if other == name or not (is_of_rank(other) and other.endswith(f"_mp_rank_{tail}")):
+                continue
+            if any(problem.file == other for problem in checkpoint.problems):
+                continue  # it is left over
+            model = parse_model(TorchFile.open(column.model.file.root, other))
+            for key, tensor in own.items():
+                stored = (model.module or {}).get(key.name)
+                if stored is None or stored.shape != tensor.shape or stored.dtype != tensor.dtype:
+                    raise BadFile(f"{model.file.path} has not the buffer {key.name} of {name}")
+                yield Copies(key, tensor, model.file.tensor(stored))
+
+
+def is_of_rank(name: str) -> bool:
+    """Whether a name is that of one rank's model file."""
+    return name.startswith("zero_pp_rank_")
+
+
+def _compare(root: Path, files: OpenFiles, copies: Copies) -> int:
+    key, first, other = copies
+    ranges = [cover(tensor, {}) for tensor in (first, other)]
+    if (first.shape, first.dtype) != (other.shape, other.dtype):
+        raise BadFile(
+            f"{root}: {key} is {first.dtype} of shape {first.shape} in one file, and "
+            f"{other.dtype} of shape {other.shape} in another"
+        )
+    if ranges[0] is None or ranges[1] is None:
+        return 0
+    total, itemsize = 0, first.dtype.itemsize
+    for place, pieces in matched(ranges[0], ranges[1], itemsize):
+        offset = place.offset
+        for piece in pieces:
+            length = (piece.end - piece.begin) * itemsize
+            _equal(root, files, key, piece, place._replace(offset=offset), length)
+            offset += length
+            total += length
+    return total
+
+
+def _equal(root: Path, files: OpenFiles, key: Key, piece: Range, place: Range, length: int) -> None:
+    for done in range(0, length, _READ_BYTES):
+        count = min(_READ_BYTES, length - done)
+        ours, theirs = bytearray(count), bytearray(count)
+        files.read_into(piece.file, piece.offset + done, memoryview(ours))
+        files.read_into(place.file, place.offset + done, memoryview(theirs))
+        if ours != theirs:
+            raise BadFile(
+                f"{root / place.file}: {key} differs from its copy in {root / piece.file}, near "
+                f"byte {place.offset + done}; the files are of two saves, or one is damaged: take "
+                "another checkpoint"
+            )

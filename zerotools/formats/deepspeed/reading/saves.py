@@ -1,0 +1,201 @@
+"""Which files of a tag directory belong to one save.
+
+A save into a tag that was used before overwrites the files of its own names and leaves the rest: a
+run of stage 3 leaves the model file of stage 2, a run of fp16 the shards of bf16, a run without
+ZeRO all shards. Which model file belongs to which shards follows from the shards: those of stage 3
+go with `zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others with `mp_rank_DD_model_states.pt`,
+and none with a model file that was saved without ZeRO.
+
+Source: DeepSpeed `runtime/engine.py`: `_get_ckpt_name`, `_get_zero_ckpt_name`, `save_checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.core.checkpoint import Problem
+from zerotools.core.errors import BadFile
+from zerotools.formats.deepspeed.reading.consistency import could_be_of, step_of
+from zerotools.formats.deepspeed.schema.ds_config import STAGE, zero_optimization
+from zerotools.formats.deepspeed.schema.file_names import Listing
+from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
+from zerotools.formats.deepspeed.schema.optim_states import (
+    BF16_OPTIMIZER,
+    STAGE_3,
+    Shard,
+    parse_shard,
+)
+from zerotools.io.torchzip.pt_file import TorchFile
+
+
+@dataclass(frozen=True)
+class Save:
+    """One save's files of a model-parallel rank. `model` is its only model file, or that of the
+    lowest rank; `shards` are the names of its optimizer files by data-parallel rank, and `lowest`
+    the first of them that can be read."""
+
+    model: ModelStates
+    shards: Mapping[int, str] = field(default_factory=dict)
+    lowest: Shard | None = None
+
+    @property
+    def stage(self) -> int:
+        """The ZeRO stage; BF16_Optimizer, which does not say it, is of stage 1."""
+        if self.lowest is not None:
+            return 1 if self.lowest.stage is None else self.lowest.stage
+        return 0 if is_without_zero(self.model) else stage_of(self.model)
+
+    def __str__(self) -> str:
+        step = self.model.fields.maybe("global_steps", int)
+        first = self.shards[min(self.shards)] if self.shards else "no optimizer files"
+        return f"stage {self.stage} at step {step} ({self.model.file.name}, {first})"
+
+
+def save_of(directory: Path, listing: Listing, mp: int, problems: list[Problem]) -> Save:
+    """The save that the files of model-parallel rank `mp` make up; those of others are added to
+    `problems`.
+
+    Raises:
+        BadFile: they make up none, or several.
+    """
+    shared = listing.models.get((mp, None))
+    sliced = {
+        dp: name for (rank, dp), name in listing.models.items() if rank == mp and dp is not None
+    }
+    families = list(_families(listing, mp))
+    found = list(_saves(directory, shared, sliced, families))
+    if len(found) > 1:
+        found = [save for save in found if not _contradicts_itself(save)] or found
+    if len(found) != 1:
+        raise BadFile(_none_or_several(directory, mp, found, families))
+    save = found[0]
+    own = {save.model.file.name, *save.shards.values()}
+    if save.model.file.name in sliced.values():
+        own |= set(sliced.values())
+    every = [shared, *sliced.values(), *(name for names in families for name in names.values())]
+    for name in every:
+        if name is not None and name not in own:
+            problems.append(
+                Problem(
+                    f"{directory / name} is left over from another save under this tag; what is "
+                    f"read is of stage {save.stage}, with {save.model.file.name}",
+                    name,
+                )
+            )
+    return save
+
+
+def _families(listing: Listing, mp: int) -> Iterator[dict[int, str]]:
+    """Optimizer files by rank, those of each spelling of the name apart."""
+    for spelling in sorted({spelling for _, _, spelling in listing.shards}):
+        names = {
+            dp: name
+            for (rank, dp, spelt), name in sorted(listing.shards.items())
+            if (rank, spelt) == (mp, spelling)
+        }
+        if names:
+            yield names
+
+
+def _saves(
+    directory: Path, shared: str | None, sliced: Mapping[int, str], families: list[dict[int, str]]
+) -> Iterator[Save]:
+    """Every model file with the shards that it may belong to. Model files without any count only
+    where nothing else does."""
+    whole = parse_model(TorchFile.open(directory, shared)) if shared is not None else None
+    first = parse_model(TorchFile.open(directory, sliced[min(sliced)])) if sliced else None
+    complete = []
+    for names in families:
+        shard = _first_readable(directory, names)
+        model = first if shard.kind == STAGE_3 else whole
+        if model is not None and _was_trained_with(model, shard):
+            complete.append(Save(model, names, shard))
+    if whole is not None and is_without_zero(whole) and all(s.model is not whole for s in complete):
+        complete.append(Save(whole))
+    if complete:
+        yield from complete
+        return
+    if not families:
+        yield from (Save(model) for model in (whole, first) if model is not None)
+
+
+def _first_readable(directory: Path, names: Mapping[int, str]) -> Shard:
+    """The shard of the lowest rank whose file can be read; of a damaged one the others tell.
+
+    Raises:
+        BadFile: none can be read; why the first cannot.
+    """
+    errors = []
+    for rank in sorted(names):
+        try:
+            return parse_shard(TorchFile.open(directory, names[rank]))
+        except BadFile as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def is_without_zero(model: ModelStates) -> bool:
+    """Whether a model file was saved by a run without ZeRO: all of its optimizer is in it, or the
+    run's configuration has stage 0, and nothing lists parameters of shards."""
+    if model.groups is not None or is_sliced(model):
+        return False
+    # Without a configuration it is of a version that listed no parameters anywhere.
+    return "optimizer" in model.fields or ("ds_config" in model.fields and not stage_of(model))
+
+
+def stage_of(model: ModelStates) -> int:
+    """The stage of the run's configuration; 0 where it has none."""
+    stage = zero_optimization(model.fields.tree.get("ds_config")).get(STAGE)
+    return stage if isinstance(stage, int) else 0
+
+
+def is_sliced(model: ModelStates) -> bool:
+    """Whether a model file is one rank's, as those of stage 3 are."""
+    return model.file.name.startswith("zero_pp_rank_")
+
+
+def _was_trained_with(model: ModelStates, shard: Shard) -> bool:
+    if model.groups is not None or shard.groups is not None:
+        return True
+    if shard.kind == BF16_OPTIMIZER:
+        # Without ZeRO: of pipelines, which store the state twice, and of old versions.
+        return model.module is None or "optimizer" not in model.fields
+    return not is_without_zero(model)
+
+
+def _contradicts_itself(save: Save) -> bool:
+    """Whether the model file says something else than its shards."""
+    if save.lowest is None:
+        return False
+    if not could_be_of(step_of(save.lowest), save.model):
+        return True
+    types = {stored.dtype.name for stored in (save.model.module or {}).values()}
+    if types and (shards_of_bf16(save) != ("bfloat16" in types)):
+        return True
+    counts = save.lowest.partition_count
+    sizes = [counts] if isinstance(counts, int) else [n for n in counts or () if type(n) is int]
+    return bool(sizes) and save.model.data_parallel_size not in (None, max(sizes))
+
+
+def shards_of_bf16(save: Save) -> bool:
+    """Whether the shards have the prefix of a run in bf16."""
+    return any(name.startswith("bf16_") for name in save.shards.values())
+
+
+def _none_or_several(
+    directory: Path, mp: int, found: list[Save], families: list[dict[int, str]]
+) -> str:
+    if found:
+        return (
+            f"{directory} holds {len(found)} saves of model-parallel rank {mp} under one tag: "
+            f"{'; '.join(map(str, found))}; move the files of all but one elsewhere"
+        )
+    shards = directory / families[0][min(families[0])]
+    kind = parse_shard(TorchFile.open(directory, shards.name)).kind
+    rank = "zero_pp_rank_0_" if kind == STAGE_3 else ""
+    return (
+        f"{directory / f'{rank}mp_rank_{mp:02d}_model_states.pt'} is missing, to which {shards} "
+        "belongs; model files that are there are of another save"
+    )

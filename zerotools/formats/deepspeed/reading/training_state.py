@@ -1,0 +1,125 @@
+"""The run beside the tensors of a DeepSpeed checkpoint, in words that all formats share.
+
+DeepSpeed keeps numbers such as `step` once per group (stage 3: per sub-group), as a 0-d tensor or
+as a plain number, by optimizer; here each parameter has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Opaque
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from zerotools.core.training import Group, LossScale, Scalar, TrainingState
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
+from zerotools.formats.deepspeed.schema.optim_states import Shard, first_of
+from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.torchzip.tensors import as_tensor
+
+PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
+_NOT_OPTIONS = ("params", "param_names", "state")
+
+
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """What the files of all model-parallel ranks say; they agree in everything but parameters.
+
+    Raises:
+        BadFile: a number of the optimizer's state is in no file.
+    """
+    details, columns = checkpoint.origin.details, checkpoint.origin.details["columns"]
+    model = columns[0].model
+    tree = model.fields.tree
+    named = [column for column in columns if column.groups]
+    return TrainingState(
+        groups=_joined([_groups(column) for column in named]),
+        scalars={key: scalar for column in named for key, scalar in _scalars(column)},
+        frozen=frozenset(details["frozen"]),
+        precision=PRECISIONS[details["precision"]],
+        optimizer=optimizer_name(tree.get("ds_config")),
+        steps=_count(tree.get("global_steps")),
+        skipped=_count(tree.get("skipped_steps")),
+        samples=_count(tree.get("global_samples")),
+        lr_scheduler=tree.get("lr_scheduler"),
+        loss_scale=loss_scale_of(first_of(named[0].shards).fields.tree) if named else None,
+        ds_config=tree.get("ds_config") if isinstance(tree.get("ds_config"), Mapping) else None,
+        client=model.client_state,
+    )
+
+
+def optimizer_name(config: Any) -> str | None:
+    """The type that a configuration names; a client's own optimizer is not in it."""
+    section = config.get("optimizer") if isinstance(config, Mapping) else None
+    kind = section.get("type") if isinstance(section, Mapping) else None
+    return kind if isinstance(kind, str) else None
+
+
+def loss_scale_of(saved: Mapping[str, Any]) -> LossScale | None:
+    """The scaler of an optimizer file; bf16 and fp32 runs have one that scales by 1: None."""
+    scaler = saved.get("loss_scaler")
+    if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
+        return None
+    options = {str(key): value for key, value in scaler.state.items()}
+    scale = options.pop("cur_scale", None)
+    dynamic = options.pop("dynamic", None)
+    dynamic = saved.get("dynamic_loss_scale") is True if dynamic is None else dynamic is True
+    if not isinstance(scale, int | float) or (scale == 1 and not dynamic):
+        return None
+    return LossScale(float(scale), dynamic, options)
+
+
+def _groups(column: Column) -> list[Group]:
+    shard = first_of(column.shards)
+    round_robin = is_round_robin(column.model, shard)
+    names: dict[int, list[str]] = {}
+    for flat in column.groups:  # several of one number: each expert-parallel rank's experts
+        names.setdefault(flat.number, []).extend(optimizer_order(flat, round_robin=round_robin))
+    saved = shard.param_groups or [{"params": [number]} for number in names]
+    return [
+        Group(
+            tuple(name for number in _members(group) for name in names.get(number, ())),
+            {str(key): value for key, value in group.items() if key not in _NOT_OPTIONS},
+        )
+        for group in saved
+    ]
+
+
+def _members(group: Mapping[str, Any]) -> list[int]:
+    numbers = group.get("params")
+    found = numbers if isinstance(numbers, list) else []
+    return [number for number in found if type(number) is int]
+
+
+def _joined(of_columns: Sequence[Sequence[Group]]) -> tuple[Group, ...]:
+    """Each model-parallel rank has its own parameters of every group."""
+    count = max(map(len, of_columns), default=0)
+    joined = []
+    for number in range(count):
+        parts = [groups[number] for groups in of_columns if number < len(groups)]
+        names = dict.fromkeys(name for part in parts for name in part.params)
+        joined.append(Group(tuple(names), parts[0].options))
+    return tuple(joined)
+
+
+def _scalars(column: Column) -> Iterator[tuple[Key, Scalar]]:
+    shard = first_of(column.shards)
+    for group in column.groups:
+        for role, value in shard.scalars[group.number].items():
+            scalar = scalar_of(shard, value)
+            if scalar is not None:
+                yield from ((Key(name, role), scalar) for name in group.shapes)
+
+
+def scalar_of(shard: Shard, value: Any) -> Scalar | None:
+    """A number of the optimizer's state; None for what is none."""
+    stored = as_tensor(value)
+    if stored is not None:
+        single = stored.shape == ()
+        return read_scalar(shard.file.root, shard.file.tensor(stored)) if single else None
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return Scalar(value) if plain else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int else None

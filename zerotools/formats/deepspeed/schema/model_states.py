@@ -1,0 +1,139 @@
+"""What a `*_model_states.pt` says: weights, buffers, and the order of the flat vectors.
+
+Which keys are there depends on the version. `param_shapes` lists, per param group
+(stage 3: per sub-group), the trainable parameters in exactly the order of the flat vector; nothing
+else in a checkpoint records that order. Before 0.6.0 it stood in the optimizer file.
+
+Source: DeepSpeed `runtime/engine.py`, `_save_checkpoint` and `_get_zero_param_shapes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import Unsupported
+from zerotools.formats.deepspeed.schema.fields import Fields, shapes_of
+from zerotools.io.torchzip.pickle_values import StoredTensor
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.unread import unread
+
+Shapes = dict[str, tuple[int, ...]]
+
+OWN_KEYS = frozenset(
+    {
+        "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes",
+        "shared_params", "frozen_param_fragments", "lr_scheduler", "data_sampler", "random_ltd",
+        "skipped_steps", "global_steps", "global_samples", "dp_world_size", "mp_world_size",
+        "checkpoint_parallel_dimensions", "ds_config", "ds_version", "universal_checkpoint_info",
+        "num_experts", "ds_autoep_layers", "sparse_tensor_module_names",
+        "csr_tensor_module_names",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """One model file. `module` is None for a pipeline, whose weights are in layer files.
+
+    `groups` is None where no ZeRO optimizer was used, or where the optimizer file has the shapes.
+    `fragments` are frozen parameters: whole at stage 2, this rank's slice at stage 3.
+    """
+
+    file: TorchFile
+    fields: Fields
+    module: Mapping[str, StoredTensor] | None
+    groups: list[Shapes] | None
+    buffer_names: frozenset[str] | None
+    shared: Mapping[str, str]
+    frozen_shapes: Shapes
+    fragments: Mapping[str, StoredTensor]
+
+    @property
+    def data_parallel_size(self) -> int | None:
+        return self.fields.maybe("dp_world_size", int)
+
+    @property
+    def model_parallel_size(self) -> int | None:
+        """Pipeline stages x tensor ranks."""
+        return self.fields.maybe("mp_world_size", int)
+
+    @property
+    def version(self) -> str | None:
+        return self.fields.maybe("ds_version", str)
+
+    @property
+    def client_state(self) -> dict[str, Any]:
+        return {key: value for key, value in self.fields.tree.items() if key not in OWN_KEYS}
+
+
+def parse_model(file: TorchFile) -> ModelStates:
+    """Check a model file once, completely.
+
+    Raises:
+        BadFile: a key is missing or of the wrong kind.
+    """
+    fields = Fields(file.path, file.tree)
+    module = fields.maybe("module", dict)
+    names = fields.maybe("buffer_names", list)
+    return ModelStates(
+        file=file,
+        fields=fields,
+        module=None if module is None else tensors_of(module, file.path),
+        groups=parse_groups(fields),
+        buffer_names=None if names is None else frozenset(map(str, names)),
+        shared=_aliases(fields),
+        frozen_shapes=shapes_of(fields.maybe("frozen_param_shapes", dict) or {}, file.path),
+        fragments=tensors_of(fields.maybe("frozen_param_fragments", dict) or {}, file.path),
+    )
+
+
+def parse_groups(fields: Fields) -> list[Shapes] | None:
+    """`param_shapes`: a list with one mapping per group or sub-group; up to 0.5.3 one mapping."""
+    value = fields.tree.get("param_shapes")
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return [shapes_of(value, fields.path)]
+    return [shapes_of(group, fields.path) for group in fields.need("param_shapes", list)]
+
+
+def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor]:
+    """The tensors of a state dict; `_extra_state` and the like are left out.
+
+    Raises:
+        Unsupported: one is of a kind that is not read, such as a sparse tensor.
+    """
+    found = {}
+    for name, value in mapping.items():
+        tensor = as_tensor(value)
+        if tensor is not None:
+            found[str(name)] = tensor
+        elif not str(name).endswith("_extra_state") and (why := unread(value)) is not None:
+            raise Unsupported(f"{path}: {name!s:.200} is {why}")
+    return found
+
+
+def _aliases(fields: Fields) -> dict[str, str]:
+    shared = fields.maybe("shared_params", dict) or {}
+    return {str(alias): str(name) for alias, name in shared.items() if alias != name}
+
+
+def tied_in_module(module: Mapping[str, StoredTensor]) -> dict[str, str]:
+    """Names in a `module` that are views of the very same elements: alias -> first name.
+
+    Before 0.9.2 this is the only record of tied weights.
+    """
+    first: dict[tuple[object, ...], str] = {}
+    aliases = {}
+    for name, tensor in module.items():
+        if 0 in tensor.shape:
+            continue
+        place = (tensor.storage.key, tensor.offset, tensor.shape, tensor.strides, tensor.dtype)
+        known = first.setdefault(place, name)
+        if known != name:
+            aliases[name] = known
+    return aliases

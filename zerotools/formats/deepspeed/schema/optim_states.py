@@ -1,0 +1,185 @@
+"""What the `*_optim_states.pt` of all data-parallel ranks say: masters and optimizer state.
+
+Three shapes of file, told apart by their keys, never by their version:
+
+- stage 3 (`fp32_flat_groups`): one padded vector per sub-group;
+- stages 1 and 2 (`single_partition_of_fp32_groups`): one vector per param group, its trailing
+  padding mostly cut; the state is "rigid" (torch's own state_dict, padded vectors) or "elastic" (a
+  list of one dict per group, cut vectors);
+- BF16_Optimizer: like stage 1, without `zero_stage`, its masters never cut.
+
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `stage3.py`, `bf16_optimizer.py`: state_dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.schema.fields import Fields, integer_of
+from zerotools.formats.deepspeed.schema.flat_buffer import Vector, vector_of
+from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.torchzip.tensors import as_tensor
+
+BF16_OPTIMIZER = "BF16_Optimizer"
+STAGE_1_AND_2 = "DeepSpeedZeroOptimizer"
+STAGE_3 = "DeepSpeedZeroOptimizer_Stage3"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's file. Vector i of `masters` belongs to group (stage 3: sub-group) i.
+
+    `states[i]` maps a state's name (`exp_avg`) to its vector; it is empty where the group was
+    never stepped. `scalars[i]` holds what is not a vector, such as `step`. `param_groups` are
+    torch's, with hyper-parameters; None for elastic state.
+    """
+
+    file: TorchFile
+    kind: str
+    stage: int | None
+    masters: Sequence[Vector]
+    states: Sequence[Mapping[str, Vector]]
+    scalars: Sequence[Mapping[str, Any]]
+    param_groups: Sequence[Mapping[str, Any]] | None
+    partition_count: Sequence[int] | int | None
+    alignment_paddings: Sequence[Sequence[int]] | None
+    is_rigid: bool
+    fields: Fields
+    groups: list[Shapes] | None
+
+
+def parse_shard(file: TorchFile) -> Shard:
+    """Check one rank's optimizer file once, completely.
+
+    Raises:
+        BadFile: a key is missing or of the wrong kind.
+        Unsupported: legacy stage 1 (before 0.4.0), whose partitions are interleaved.
+    """
+    top = Fields(file.path, file.tree)
+    fields = top.inside("optimizer_state_dict")
+    if "local_sub_partitions_of_fp32_groups" in fields:
+        raise Unsupported(
+            f"{file.path} has the interleaved partitions of DeepSpeed's first stage 1 (before "
+            "0.4.0); load it with that version and save fp32 weights"
+        )
+    if "fp32_flat_groups" in fields:
+        return _stage_3(file, top, fields)
+    if "single_partition_of_fp32_groups" in fields:
+        return _stage_1_or_2(file, top, fields)
+    raise BadFile(f"{file.path} has neither the keys of ZeRO stages 1 and 2 nor those of stage 3")
+
+
+def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> Shard:
+    masters = _vectors(file, fields.need("fp32_flat_groups", list), "fp32_flat_groups")
+    inner = fields.inside("optimizer_state_dict")
+    states, scalars = _rigid_states(file, inner, len(masters))
+    count = fields.tree.get("partition_count")
+    return Shard(
+        file,
+        STAGE_3,
+        integer_of(fields.tree.get("zero_stage")) or 3,
+        masters,
+        states,
+        scalars,
+        _param_groups(inner),
+        count if isinstance(count, int) else None,
+        None,
+        True,
+        fields,
+        parse_groups(top),
+    )
+
+
+def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> Shard:
+    key = "single_partition_of_fp32_groups"
+    masters = _vectors(file, fields.need(key, list), key)
+    base = fields.tree.get("base_optimizer_state")
+    if isinstance(base, list):
+        states, scalars = _elastic_states(file, base, len(masters))
+        groups: Sequence[Mapping[str, Any]] | None = None
+    else:
+        inner = fields.inside("base_optimizer_state")
+        states, scalars = _rigid_states(file, inner, len(masters))
+        groups = _param_groups(inner)
+    stage = integer_of(fields.tree.get("zero_stage"))
+    count = fields.tree.get("partition_count")
+    return Shard(
+        file,
+        STAGE_1_AND_2 if "zero_stage" in fields else BF16_OPTIMIZER,
+        stage,
+        masters,
+        states,
+        scalars,
+        groups,
+        count if isinstance(count, list | int) else None,
+        fields.maybe("param_alignment_paddings", list),
+        not isinstance(base, list),
+        fields,
+        parse_groups(top),
+    )
+
+
+def _vectors(file: TorchFile, values: Sequence[Any], what: str) -> list[Vector]:
+    return [vector_of(file, value, f"{what}[{i}]") for i, value in enumerate(values)]
+
+
+def _rigid_states(
+    file: TorchFile, inner: Fields, count: int
+) -> tuple[list[dict[str, Vector]], list[dict[str, Any]]]:
+    """torch's `state`, keyed by the number of the group's one flat parameter."""
+    state = inner.maybe("state", dict) or {}
+    unknown = [key for key in state if type(key) is not int or not 0 <= key < count]
+    if unknown:
+        raise inner.fault(f"it has optimizer state for group {unknown[0]!r} of {count}")
+    return _split(file, [state.get(i, {}) for i in range(count)])
+
+
+def _elastic_states(
+    file: TorchFile, base: Sequence[Any], count: int
+) -> tuple[list[dict[str, Vector]], list[dict[str, Any]]]:
+    if len(base) != count:
+        raise BadFile(f"{file.path} has {len(base)} optimizer states for {count} groups")
+    return _split(file, base)
+
+
+def _split(
+    file: TorchFile, states: Sequence[Any]
+) -> tuple[list[dict[str, Vector]], list[dict[str, Any]]]:
+    """Vectors on one side, scalars on the other."""
+    vectors: list[dict[str, Vector]] = []
+    scalars: list[dict[str, Any]] = []
+    for number, state in enumerate(states):
+        if not isinstance(state, Mapping):
+            raise BadFile(f"{file.path}: the state of group {number} is not a dict")
+        flat, rest = {}, {}
+        for name, value in state.items():
+            tensor = as_tensor(value)
+            if tensor is not None and len(tensor.shape) == 1:
+                flat[str(name)] = vector_of(file, value, f"{name} of group {number}")
+            else:
+                rest[str(name)] = value
+        vectors.append(flat)
+        scalars.append(rest)
+    return vectors, scalars
+
+
+def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
+    groups = inner.maybe("param_groups", list) or []
+    if not all(isinstance(group, dict) for group in groups):
+        raise inner.fault("its param_groups are not dicts")
+    return groups
+
+
+def first_of(shards: Sequence[Shard | None]) -> Shard:
+    """The first file that is there: all are equal in everything but their vectors."""
+    return next(shard for shard in shards if shard is not None)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The numbers of DeepSpeed's version, such as (0, 19, 8)."""
+    parts = text.split("+")[0].split(".")[:3]
+    return tuple(int(part) if part.isdigit() else 0 for part in parts)

@@ -1,0 +1,94 @@
+"""Which tag directory a path means: the tag itself, or one of a save directory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.deepspeed.schema.file_names import is_tag_directory
+from zerotools.io.files.regular import open_regular
+
+LATEST = ("latest", "latest_universal")
+_LARGEST_LATEST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A tag directory; `others` are the tags beside it, `notes` what the user should know."""
+
+    directory: Path
+    others: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+
+def find(path: Path, tag: str | None = None) -> Tag | None:
+    """The tag directory that `path` means, or None where nothing of DeepSpeed lies there.
+
+    In this order: `tag` of a save directory, the directory itself, what `latest` says, the only
+    tag directory in it.
+
+    Raises:
+        BadRequest: there is no such tag, or several and nothing says which.
+        BadFile: `latest` is damaged.
+    """
+    if tag is not None:
+        return _named(path, tag)
+    if is_tag_directory(path):
+        return Tag(path)
+    tags = _tags(path)
+    if tags:
+        return _choose(path, tags)
+    return None
+
+
+def _tags(path: Path) -> list[str]:
+    if not path.is_dir():
+        return []
+    return sorted(entry.name for entry in path.iterdir() if is_tag_directory(entry))
+
+
+def _named(path: Path, tag: str) -> Tag:
+    for save_directory in (path, path.parent):
+        tags = _tags(save_directory)
+        if tag in tags:
+            others = tuple(other for other in tags if other != tag)
+            return Tag(save_directory / tag, others)
+    known = ", ".join(_tags(path)) or "none"
+    raise BadRequest(f"{path} has no tag {tag!r}; its tags: {known}")
+
+
+def _choose(path: Path, tags: list[str]) -> Tag:
+    latest = _read_latest(path)
+    if latest in tags:
+        return Tag(path / latest, tuple(tag for tag in tags if tag != latest))
+    if len(tags) == 1:
+        note = (
+            f"{path} has no {LATEST[0]} file"
+            if latest is None
+            else (f"{path / LATEST[0]} says {latest!r}, which is not there")
+        )
+        return Tag(path / tags[0], (), (f"{note}; took its only tag, {tags[0]}",))
+    why = "no file `latest`" if latest is None else f"a `latest` that says {latest!r}"
+    raise BadRequest(f"{path} has {len(tags)} tags ({', '.join(tags)}) and {why}; pass --tag")
+
+
+def _read_latest(path: Path) -> str | None:
+    for name in LATEST:
+        file = path / name
+        if not file.is_file():
+            continue
+        with os.fdopen(open_regular(file, is_source=False), "rb") as stream:
+            data = stream.read(_LARGEST_LATEST + 1)
+        try:
+            text = data.decode().strip()
+        except UnicodeDecodeError:
+            raise BadFile(f"{file} is not text; pass --tag, or the tag directory itself") from None
+        if len(data) <= _LARGEST_LATEST and "/" not in text and text not in ("", ".", ".."):
+            return text
+    return None

@@ -1,0 +1,234 @@
+"""How tensor-parallel ranks share each parameter, as the checkpoint or the user says.
+
+`universal_checkpoint_info`, put into the files by AutoTP, Megatron-DeepSpeed and other clients,
+names parameters by regular expressions, matched at the start of the name, in lists by category;
+since 0.19.8 an `affine_map` describes them by geometry, and then counts alone. What no pattern
+names is joined along dimension 0, as DeepSpeed's own converter does.
+
+Source: DeepSpeed `checkpoint/ds_to_universal.py` (merge_tp_slices), `checkpoint/affine.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.layout import Fused, Pieces, Placed, Replicated, Rule, Split
+from zerotools.formats.deepspeed.schema.fields import Fields
+from zerotools.io.files.regular import read_given
+
+AFFINE_VERSION = 1
+Shards = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of one checkpoint; `path` is the file that they come from, for messages."""
+
+    path: Path
+    replicated: Sequence[str] = ()
+    averaged: Sequence[str] = ()
+    along: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    pairs: Sequence[str] = ()
+    fused: Sequence[tuple[str, tuple[int, ...], int]] = ()
+    affine: Mapping[str, Any] | None = None
+    default_dim: int | None = 0
+
+    def rule_of(self, name: str, shards: Shards, otherwise: Rule | None = None) -> Rule:
+        """The rule of one tensor, whose shards have these shapes in rank order.
+
+        `otherwise` is the rule of a name that no pattern matches, in place of the default.
+
+        Raises:
+            Unsupported: its shards hold computed values (averages, scaled copies).
+        """
+        for pattern, value in (self.affine or {}).items():
+            if _matches(pattern, name):
+                return _pieces(self.path, name, value, shards)
+        for pattern, sizes, dim in self.fused:
+            if _matches(pattern, name):
+                return Fused(dim, sizes)
+        if _any(self.replicated, name):
+            return Replicated()
+        for dim, patterns in self.along.items():
+            if _any(patterns, name):
+                return Split(dim)
+        if _any(self.averaged, name):
+            raise Unsupported(
+                f"{self.path}: {name} differs between tensor-parallel ranks and is to be averaged, "
+                "which zerotools does not compute"
+            )
+        if _any(self.pairs, name):
+            half = sum(shape[0] for shape in shards) // 2
+            return Fused(0, (half, half))
+        if otherwise is not None:
+            return otherwise
+        if self.default_dim is None:
+            raise Unsupported(
+                f"nothing says how the tensor-parallel ranks share {name}; add it to the --layout "
+                "rules"
+            )
+        return Split(self.default_dim)
+
+
+def parse_rules(path: Path, info: Any) -> Rules:
+    """`universal_checkpoint_info` as rules.
+
+    Raises:
+        BadFile: it is damaged.
+        Unsupported: its affine maps are of a newer version.
+    """
+    fields = Fields(path, info, "'universal_checkpoint_info'")
+    affine = fields.maybe("affine_map", dict)
+    if affine is not None and affine.get("version", AFFINE_VERSION) != AFFINE_VERSION:
+        raise Unsupported(
+            f"{path}: affine maps of version {affine.get('version')!r:.20}; zerotools reads "
+            f"{AFFINE_VERSION}"
+        )
+    return Rules(
+        path,
+        replicated=_patterns(fields, "tp_replicated_parameter_patterns"),
+        averaged=_patterns(fields, "parameter_to_average_patterns"),
+        along={1: _patterns(fields, "parameter_with_row_parallelism_patterns")},
+        pairs=_patterns(fields, "parameter_with_2_sub_params_cat_dim_0"),
+        fused=[
+            found
+            for part in fields.maybe("parameter_with_sub_params", list) or []
+            for found in _sub_params(path, part)
+        ],
+        affine=affine.get("params") if affine else None,
+    )
+
+
+def read_layout(path: Path) -> Rules:
+    """Rules from a TOML file: name patterns by `split` (a dimension), `replicated` or `fused`.
+
+        [[rule]]
+        pattern = ".*\\\\.o_proj\\\\.weight"
+        split = 1
+
+    Raises:
+        BadRequest: the file is missing, is not TOML, or has something else in it.
+        BadFile: it is not a regular file, or too large.
+    """
+    import tomllib
+
+    try:
+        tree = tomllib.loads(read_given(path).decode())
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"{path} cannot be read as TOML: {error}") from None
+    replicated: list[str] = []
+    along: dict[int, list[str]] = {}
+    fused: list[tuple[str, tuple[int, ...], int]] = []
+    for rule in tree.get("rule", []):
+        pattern = rule.get("pattern") if isinstance(rule, dict) else None
+        if not isinstance(pattern, str):
+            raise BadRequest(f"{path}: a [[rule]] has no pattern")
+        if rule.get("replicated") is True:
+            replicated.append(pattern)
+        elif type(rule.get("split")) is int:
+            along.setdefault(rule["split"], []).append(pattern)
+        elif isinstance(rule.get("fused"), list):
+            fused.append((pattern, tuple(map(int, rule["fused"])), int(rule.get("dim", 0))))
+        else:
+            raise BadRequest(
+                f"{path}: rule {pattern!r} says none of split = DIM, replicated = true, "
+                "fused = [SIZES]"
+            )
+    return Rules(path, replicated=replicated, along=along, fused=fused, default_dim=None)
+
+
+def _patterns(fields: Fields, key: str) -> list[str]:
+    return [pattern for pattern in fields.maybe(key, list) or [] if isinstance(pattern, str)]
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.match(pattern, name) is not None
+    except re.error:
+        raise BadFile(f"{pattern!r} is not a regular expression") from None
+
+
+def _any(patterns: Sequence[str], name: str) -> bool:
+    return any(_matches(pattern, name) for pattern in patterns)
+
+
+def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]:
+    """A SubparamShape: patterns, the shape with the split dimension as a tuple of sizes."""
+    value = part.state if isinstance(part, Opaque) else part
+    if not isinstance(value, Mapping):
+        raise BadFile(f"{path}: sub-parameters are given as a {type(part).__name__}")
+    shape, dim = value.get("shape"), value.get("partition_dim")
+    if not isinstance(shape, list | tuple) or type(dim) is not int or not 0 <= dim < len(shape):
+        raise BadFile(f"{path}: sub-parameters have no shape and dimension")
+    sizes = shape[dim] if isinstance(shape[dim], list | tuple) else (shape[dim],)
+    patterns = value.get("patterns") or ()
+    return [(str(pattern), tuple(int(size) for size in sizes), dim) for pattern in patterns]
+
+
+def _pieces(path: Path, name: str, value: Any, shards: Shards) -> Rule:
+    """An affine map whose views are boxes on both sides, as all of DeepSpeed's are."""
+    fields = Fields(path, value, f"the affine map of {name}")
+    shape = tuple(int(n) for n in fields.need("logical_shape", list | tuple))  # type: ignore[arg-type]
+    ranks = fields.need("ranks", dict)
+    of_rank = []
+    taken: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    for rank, shard in enumerate(shards):
+        entry = ranks.get(rank, ranks.get(str(rank)))
+        if not isinstance(entry, Mapping):
+            raise BadFile(f"{path}: the affine map of {name} lacks rank {rank}")
+        placed = []
+        for piece in entry.get("pieces", ()):
+            one = _piece(path, name, piece, shape, shard)
+            block = (one.start, one.shard.shape)
+            if block not in taken:
+                taken.add(block)
+                placed.append(one)
+        of_rank.append(tuple(placed))
+    return Pieces(shape, tuple(of_rank))
+
+
+def _piece(
+    path: Path, name: str, piece: Any, whole: tuple[int, ...], shard: tuple[int, ...]
+) -> Placed:
+    fields = Fields(path, piece, f"a piece of {name}")
+    if fields.tree.get("scale", 1.0) != 1.0:
+        raise Unsupported(
+            f"{path}: the shards hold {name} scaled by {fields.tree['scale']}, and zerotools does "
+            "not compute; load the checkpoint with DeepSpeed, or leave it out with --exclude"
+        )
+    block = tuple(int(n) for n in fields.tree.get("shape", ()))
+    source = _corner(path, name, fields.tree.get("source"), whole, block)
+    dest = _corner(path, name, fields.tree.get("dest"), shard, block)
+    return Placed(Box(dest, block), source)
+
+
+def _corner(
+    path: Path, name: str, view: Any, shape: tuple[int, ...], block: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Where a strided view of a row-major tensor starts, as an index; it must be a box of it."""
+    strides = row_major_strides(shape)
+    if not isinstance(view, list | tuple) or len(view) != 2 or type(view[0]) is not int:
+        raise BadFile(f"{path}: a piece of {name} has no offset and strides")
+    offset, given = view
+    if 0 in block:
+        return (0,) * len(block)
+    fits = len(given) == len(block) == len(shape) and all(
+        n == 1 or a == b for n, a, b in zip(block, given, strides, strict=True)
+    )
+    if not fits or not 0 <= offset < max(1, prod(shape)):
+        raise Unsupported(f"{path}: a piece of {name} is not a block of a tensor of shape {shape}")
+    start = []
+    for stride in strides:
+        start.append(offset // stride if stride else 0)
+        offset -= start[-1] * stride
+    if any(a + n > size for a, n, size in zip(start, block, shape, strict=True)):
+        raise Unsupported(f"{path}: a piece of {name} is not a block of a tensor of shape {shape}")
+    return tuple(start)

@@ -1,0 +1,248 @@
+"""Any checkpoint as one of DeepSpeed's universal checkpoints, which its engine cuts as it loads.
+
+    OUT/latest_universal
+    OUT/<tag>_universal/mp_rank_00_model_states.pt                stages 1 and 2, and what is whole
+    OUT/<tag>_universal/zero_pp_rank_0_mp_rank_00_model_states.pt stage 3, for any number of ranks
+    OUT/<tag>_universal/zero/optimizer_state.pt
+    OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
+
+Every stage loads a dict with the tensor in its own shape. Stage 3 does so since DeepSpeed 0.19.2
+alone; earlier it takes a bare vector, which stages 1 and 2 do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import (
+    Checkpoint,
+    Chunk,
+    Dropped,
+    FilePlan,
+    Key,
+    Origin,
+    Target,
+    Tensor,
+)
+from zerotools.core.dropping import LOOSE
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.logical.change_stage import stored as new_tensor
+from zerotools.formats.deepspeed.logical.from_other_format import schedule_of
+from zerotools.formats.deepspeed.reading.read import read
+from zerotools.formats.deepspeed.schema.tag import LATEST
+from zerotools.formats.deepspeed.universal.contents import STEP, Contents, contents_of
+from zerotools.formats.deepspeed.universal.notes import notes_of
+from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE, ZERO
+from zerotools.formats.deepspeed.universal.trees import (
+    is_writable,
+    model_tree,
+    optimizer_tree,
+    source_model,
+    source_optimizer,
+)
+from zerotools.formats.deepspeed.writing.pt_files import Draft, Output
+from zerotools.formats.deepspeed.writing.tag_sidecars import around
+from zerotools.io.numeric.scalars import scalar_bytes
+from zerotools.io.output.plain_files import companion_files, literal
+from zerotools.io.torchzip.pickle_values import StoredTensor
+from zerotools.io.torchzip.pt_file import TorchFile
+
+SUFFIX = "_universal"
+_NEW, _EMPTY = "new", "empty"
+MODEL, STAGE_3_MODEL = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"
+# These read the shards of a tag, which a universal checkpoint has none of.
+_SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
+
+
+@dataclass
+class _Files:
+    """What is laid out so far, below the tag. `carried` are tensors that are known already."""
+
+    tag: str
+    plans: dict[str, FilePlan] = field(default_factory=dict)
+    tensors: dict[Key, Tensor] = field(default_factory=dict)
+    carried: dict[Key, Tensor] = field(default_factory=dict)
+
+    def add(
+        self,
+        name: str,
+        tree: Any,
+        made: Mapping[Key, StoredTensor],
+        *,
+        known: Mapping[str, bytes] = MappingProxyType({}),
+        source: TorchFile | None = None,
+    ) -> None:
+        """A file with tensors to be copied, `made`; those of `known` bytes; those of `source`."""
+        file = f"{self.tag}/{name}"
+        output = Draft.of(tree, source, made.values(), known=known).at(file)
+        self.plans[file] = output.plan({})
+        self.tensors |= {key: _placed(output, file, stored) for key, stored in made.items()}
+
+    def add_known(
+        self, name: str, key: Key, tree: Any, stored: StoredTensor, known: bytes | None
+    ) -> None:
+        """A file of one tensor: of `known` bytes, or zeros."""
+        file = f"{self.tag}/{name}"
+        data = {} if known is None else {_NEW: known}
+        made = [stored] if known is None else []
+        output = Draft.of(tree, None, made, known=data).at(file)
+        whole = [(0, stored.storage.numel)] if known is None and stored.storage.numel else []
+        self.plans[file] = output.plan({_NEW: whole} if whole else {})
+        self.carried[key] = _placed(output, file, stored)
+
+
+def _placed(output: Output, file: str, stored: StoredTensor) -> Tensor:
+    if stored.storage.numel:
+        return output.placed(file, stored)
+    return Tensor(stored.dtype, stored.shape, [Chunk(Box.whole(stored.shape), file, 0)])
+
+
+def lay_out_universal(
+    source: Checkpoint,
+    training: TrainingState,
+    destination: Path,
+    *,
+    stage: int | None = None,
+) -> Target:
+    """Lay `source` out for any number of ranks and, where `stage` is None, any stage from 1 to 3.
+
+    With a `stage` only engines of that stage load it: 3 also those before DeepSpeed 0.19.2.
+
+    Raises:
+        BadRequest: another stage, or no param groups: nothing says what was trained.
+        Unsupported: state that DeepSpeed's loader takes for damage, or experts.
+        BadFile: a parameter or a kind of state has a name that is not a file name.
+    """
+    if stage not in (None, 1, 2, 3):
+        raise BadRequest(f"a universal checkpoint is for stage 1, 2 or 3, not {stage}")
+    contents = contents_of(source, training, stage)
+    tag = _tag(source, training)
+    files = _Files(tag)
+    _add_parameters(files, contents, bare=stage == 3)
+    _add_optimizer(files, source, training, contents)
+    client, unwritable = _client(source, training)
+    _add_models(files, source, training, contents, client, stage)
+    plans, beside = _around(source)
+    plans[LATEST[1]] = literal(tag.encode())
+    plans |= files.plans
+    checkpoint = Checkpoint(
+        root=destination,
+        tensors=files.tensors,
+        origin=Origin("universal", destination, step=training.steps, tag=tag),
+        aliases=source.aliases,
+        files={name: plan.size for name, plan in plans.items()},
+    )
+    dropped = (*contents.dropped, *_dropped(source, training, unwritable))
+    parallel = source.origin.details.get("model_parallel_size", 1)
+    notes = (*notes_of(contents, training, stage, model_parallel=parallel), *beside)
+    return Target(
+        checkpoint, plans, notes=notes, carried=files.carried, dropped=dropped, read_back=read
+    )
+
+
+def _tag(source: Checkpoint, training: TrainingState) -> str:
+    """DeepSpeed's own tag, or what it would call this step."""
+    if source.origin.format in ("deepspeed", "universal"):
+        return source.root.name.removesuffix(SUFFIX) + SUFFIX
+    name = source.root.name if training.steps is None else f"global_step{training.steps}"
+    return name + SUFFIX
+
+
+def _add_parameters(files: _Files, contents: Contents, *, bare: bool) -> None:
+    """A file for each tensor and each `step`; a number that is not a tensor is pickled as it is."""
+    for key, tensor in (*contents.states.items(), *contents.begun.items()):
+        name = f"{ZERO}/{key.name}/{'fp32' if key.role == 'param' else key.role}.pt"
+        stored = new_tensor(_NEW, tensor.dtype, tensor.shape)
+        tree: Any = stored
+        if key.role != STEP:
+            tree = new_tensor(_NEW, tensor.dtype, (tensor.numel,)) if bare else {"param": stored}
+        if key in contents.begun:
+            files.add_known(name, key, tree, stored, None)
+        else:
+            files.add(name, tree, {key: stored})
+    for parameter, number in contents.numbers.items():
+        key, name = Key(parameter, STEP), f"{ZERO}/{parameter}/{STEP}.pt"
+        if key in contents.states:
+            continue
+        if number.dtype is None:
+            files.add(name, number.value, {})
+        else:
+            stored = new_tensor(_NEW, number.dtype, ())
+            files.add_known(name, key, stored, stored, scalar_bytes(number.value, number.dtype))
+
+
+def _add_optimizer(
+    files: _Files, source: Checkpoint, training: TrainingState, contents: Contents
+) -> None:
+    step: Any = None
+    known = {}
+    if contents.numbers:
+        number = min(contents.numbers.values(), key=lambda each: each.value)
+        step = number.value
+        if number.dtype is not None:
+            step = new_tensor(_NEW, number.dtype, ())
+            known[_NEW] = scalar_bytes(number.value, number.dtype)
+    file, _ = source_optimizer(source)
+    files.add(OPTIMIZER_STATE, optimizer_tree(source, training, step), {}, known=known, source=file)
+
+
+def _add_models(
+    files: _Files,
+    source: Checkpoint,
+    training: TrainingState,
+    contents: Contents,
+    client: Mapping[str, Any],
+    stage: int | None,
+) -> None:
+    """Both have the counters and the client state; the second no tensors of the model."""
+    model = source_model(source)
+    whole = {
+        key: new_tensor(f"{key.role}:{key.name}", tensor.dtype, tensor.shape)
+        for key, tensor in contents.whole.items()
+    }
+    empty = {
+        key.name: new_tensor(_EMPTY, training.precision or tensor.dtype, (0,))
+        for key, tensor in contents.states.items()
+        if key.role == "param"
+    }
+    kinds = [(MODEL, whole)]
+    if stage in (None, 3):
+        kinds.append((STAGE_3_MODEL, {}))
+    for name, made in kinds:
+        weights = empty | {key.name: stored for key, stored in made.items()}
+        tree = model_tree(source, training, contents.groups, weights, client)
+        files.add(name, tree, made, source=model.file if model else None)
+
+
+def _client(source: Checkpoint, training: TrainingState) -> tuple[dict[str, Any], list[str]]:
+    """What the caller saved, and the names of what cannot be written."""
+    model = source_model(source)
+    file = model.file if model is not None else None
+    kept = {key: value for key, value in training.client.items() if is_writable(value, file)}
+    return kept, [key for key in training.client if key not in kept]
+
+
+def _dropped(
+    source: Checkpoint, training: TrainingState, unwritable: Sequence[str]
+) -> Iterator[Dropped]:
+    loose = sorted(key.name for key in source.tensors if key.role == LOOSE)
+    if names := ", ".join([*unwritable, *loose][:5]):
+        yield Dropped("client", f"{names}: tensors of the client's own have no place")
+    is_native = source_model(source) is not None
+    if not is_native and training.lr_scheduler is not None and schedule_of(training) is None:
+        why = "it is not a DeepSpeed scheduler's: its owner loads it from a file of its own"
+        yield Dropped("lr_scheduler", why)
+
+
+def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
+    """What lies beside the tag or belongs to the model."""
+    if source.origin.format in ("deepspeed", "universal"):
+        plans, notes = around(source, same_ranks=False)
+        return {n: plan for n, plan in plans.items() if n not in (*LATEST, *_SCRIPTS)}, notes
+    return companion_files(source), ()

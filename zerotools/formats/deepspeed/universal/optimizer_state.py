@@ -1,0 +1,141 @@
+"""`zero/optimizer_state.pt` of a universal checkpoint: param groups, loss scaler, counters.
+
+Three writers of it: `ds_to_universal` of stages 1 and 2, where group i has the parameters of
+`param_shapes[i]`; of stage 3, where it is rank 0's whole shard and a group lists its sub-groups;
+and `lay_out_universal`, whose `param_shapes` has the groups, and which says in which order.
+
+Source: DeepSpeed `checkpoint/ds_to_universal.py`, `_save_optimizer_state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Problem, Tensor
+from zerotools.core.training import Group
+from zerotools.formats.deepspeed.partitioning.parameter_order import slots
+from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
+from zerotools.formats.deepspeed.schema.fields import integer_of
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.torchzip.tensors import as_tensor
+
+ZERO = "zero"
+OPTIMIZER_STATE = f"{ZERO}/optimizer_state.pt"
+ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
+_NOT_OPTIONS = ("params", "param_names", "state")
+
+
+@dataclass(frozen=True)
+class UniversalState:
+    """`file` is None where there is none; `tree` is then empty. `shapes` are the names in each
+    mapping of the model file's `param_shapes`: a group's, or at stage 3 a sub-group's."""
+
+    file: TorchFile | None
+    tree: Mapping[str, Any]
+    groups: tuple[Group, ...]
+    shapes: tuple[tuple[str, ...], ...]
+
+    def numbers(self) -> Iterator[tuple[Key, Tensor | int | float]]:
+        """`step` and the like of stage 3, once for each parameter of a sub-group."""
+        inner = self.tree.get("optimizer_state_dict")
+        states = inner.get("state") if isinstance(inner, Mapping) else None
+        if self.file is None or not isinstance(states, Mapping) or is_ours(self.tree):
+            return
+        for number, state in states.items():
+            names = self.shapes[number] if number in range(len(self.shapes)) else ()
+            for role, value in state.items() if isinstance(state, Mapping) else ():
+                stored = as_tensor(value)
+                if stored is not None and stored.shape == ():
+                    tensor = self.file.tensor(stored)
+                    yield from ((Key(name, role), tensor) for name in names)
+                elif isinstance(value, int | float):
+                    yield from ((Key(name, role), value) for name in names)
+
+
+def is_ours(tree: Mapping[str, Any]) -> bool:
+    """Whether `lay_out_universal` wrote it."""
+    return tree.get(ORDER) in (OPTIMIZERS, UNKNOWN)
+
+
+def parse_state(directory: Path, model: ModelStates) -> UniversalState:
+    """What the file says of the parameters that the model file lists.
+
+    Raises:
+        BadFile: it is damaged.
+    """
+    shapes = tuple(tuple(group) for group in model.groups or ())
+    if not (directory / OPTIMIZER_STATE).is_file():
+        return UniversalState(None, {}, (), shapes)
+    file = TorchFile.open(directory, OPTIMIZER_STATE)
+    tree = file.tree if isinstance(file.tree, Mapping) else {}
+    saved = tree.get("param_groups")
+    groups = [group for group in saved or () if isinstance(group, Mapping)]
+    named = _named(tree, groups, shapes, model)
+    return UniversalState(
+        file,
+        tree,
+        tuple(
+            Group(names, {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS})
+            for names, group in zip(named, groups, strict=False)
+        ),
+        shapes,
+    )
+
+
+def _named(
+    tree: Mapping[str, Any],
+    groups: list[Mapping[str, Any]],
+    shapes: tuple[tuple[str, ...], ...],
+    model: ModelStates,
+) -> list[tuple[str, ...]]:
+    """The names of each group, in the optimizer's order."""
+    if is_ours(tree):
+        return list(shapes)
+    if integer_of(tree.get("zero_stage")) == 3:
+        return [_joined(group.get("params"), shapes) for group in groups]
+    if not _is_round_robin(tree, model):
+        return list(shapes)
+    ranks = model.data_parallel_size or 1
+    return [
+        tuple(name for _, name in sorted(zip(slots(len(names), ranks), names, strict=True)))
+        for names in shapes
+    ]
+
+
+def _joined(numbers: Any, shapes: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    known = range(len(shapes))
+    members = [number for number in numbers if number in known] if isinstance(numbers, list) else []
+    return tuple(name for number in members for name in shapes[number])
+
+
+def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
+    """Of stages 1 and 2; BF16_Optimizer, which has no `zero_stage`, takes no notice of it."""
+    is_flat = integer_of(tree.get("zero_stage")) in (1, 2)
+    return (
+        is_flat and zero_optimization(model.fields.tree.get("ds_config")).get(ROUND_ROBIN) is True
+    )
+
+
+def misplaced(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
+    """What `ds_to_universal` put under wrong names: under round robin it takes the vectors to be in
+    the optimizer's order. Where parameters are aligned, DeepSpeed writes down their real places."""
+    aligned = saved.tree.get("param_alignment_paddings")
+    if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):
+        return
+    if isinstance(aligned, list) and any(isinstance(part, list) and any(part) for part in aligned):
+        return
+    ranks = model.data_parallel_size or 1
+    for names in saved.shapes:
+        if slots(len(names), ranks) == list(range(len(names))):
+            continue
+        for name in names:
+            yield Problem(
+                f"{model.file.root / ZERO / name} was made by ds_to_universal from a run with "
+                f"{ROUND_ROBIN}, under which it swaps weights; convert the original checkpoint",
+                f"{ZERO}/{name}/fp32.pt",
+                name,
+            )

@@ -1,0 +1,157 @@
+"""DeepSpeed universal checkpoints: a directory per parameter, made by `ds_to_universal`.
+
+    X/mp_rank_DD_model_states.pt (or one per rank of stage 3)     copied from the source
+    X/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt
+    X/zero/optimizer_state.pt
+
+From stages 1 and 2, each file is a dict whose `param` is the whole tensor in its own shape. From
+stage 3, it is the flattened tensor alone, whose shape is in the model file, and `step` is in
+`optimizer_state.pt`. There are directories for buffers, frozen weights and tied names too, with
+values cast to fp32: those are read from the model file instead, where they still have their own
+type. What `lay_out_universal` writes has the files of both, and those of stages 1 and 2 count.
+
+Source: DeepSpeed `checkpoint/ds_to_universal.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column, read_column, whole_tensors
+from zerotools.formats.deepspeed.reading.consistency import misnamed
+from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
+from zerotools.formats.deepspeed.schema.file_names import Listing
+from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
+from zerotools.formats.deepspeed.schema.tag import Tag
+from zerotools.formats.deepspeed.universal.optimizer_state import (
+    OPTIMIZER_STATE,
+    ZERO,
+    UniversalState,
+    misplaced,
+    parse_state,
+)
+from zerotools.formats.deepspeed.universal.param_files import (
+    MASTER,
+    lost_state,
+    states_of,
+    unlisted,
+)
+from zerotools.io.files.sources import note_source
+from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.torchzip.pt_file import TorchFile
+
+STATE = "universal_state"
+
+
+def is_universal(directory: Path) -> bool:
+    """Whether a tag directory is a universal checkpoint."""
+    zero = directory / ZERO
+    return zero.is_dir() and any((entry / MASTER).is_file() for entry in zero.iterdir())
+
+
+def read_universal(path: Path, tag: Tag, listing: Listing) -> Checkpoint:
+    """The checkpoint in `tag`, whose model files are listed.
+
+    Raises:
+        BadFile: a file is damaged, or disagrees with the model file.
+    """
+    directory = tag.directory
+    problems: list[Problem] = []
+    first = min(listing.models, key=lambda ranks: (ranks[0], -1 if ranks[1] is None else ranks[1]))
+    model = parse_model(TorchFile.open(directory, listing.models[first]))
+    is_stage_3 = first[1] is not None
+    models = [model]
+    if is_stage_3:
+        size = model.data_parallel_size or len(listing.models)
+        models = stage_3_models(directory, listing, 0, model, size, problems)
+    rest = _rest(models, is_stage_3=is_stage_3)
+    saved = parse_state(directory, model)
+    problems += misplaced(saved, model)
+    shapes = {name: shape for group in model.groups or () for name, shape in group.items()}
+    found = dict(saved.numbers()) | dict(states_of(directory, model, shapes, problems))
+    found |= dict(lost_state(directory, found, model.groups or [], problems))
+    problems += unlisted(directory, model, shapes)
+    problems += misnamed(each.file for each in models)
+    if saved.file is None:
+        problems.append(Problem(f"{directory / OPTIMIZER_STATE} is missing", OPTIMIZER_STATE))
+    tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
+    numbers = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
+    names = [listing.models[first], *_files_of(directory)]
+    return Checkpoint(
+        root=directory,
+        tensors=tensors | rest,
+        origin=_origin(path, tag, model, saved, numbers, is_stage_3=is_stage_3),
+        aliases=model.shared,
+        state=_state(model, saved),
+        files={name: note_source(directory / name) for name in names},
+        companions=companions(directory.parent),
+        problems=problems,
+    )
+
+
+def _rest(models: list[ModelStates], *, is_stage_3: bool) -> dict[Key, Tensor]:
+    """Buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model file."""
+    column: Column = read_column(models, [], whole_tensors(models[0]), sliced=is_stage_3)
+    trained = {name: shape for group in models[0].groups or () for name, shape in group.items()}
+    rest = {}
+    for key, tensor in column.tensors.items():
+        if key.name not in trained:
+            rest[key] = tensor
+        elif tensor.dtype.bits == 16 and tensor.shape == trained[key.name]:
+            rest[Key(key.name, "param16")] = tensor
+    return rest
+
+
+def _files_of(directory: Path) -> list[str]:
+    zero = directory / ZERO
+    return sorted(file.relative_to(directory).as_posix() for file in zero.glob("**/*.pt"))
+
+
+def _origin(
+    path: Path,
+    tag: Tag,
+    model: ModelStates,
+    saved: UniversalState,
+    numbers: Mapping[Key, int | float],
+    *,
+    is_stage_3: bool,
+) -> Origin:
+    precision = {"float16": "fp16", "bfloat16": "bf16"}
+    types = [
+        precision.get(stored.dtype.name, "fp32")
+        for name, stored in (model.module or {}).items()
+        if stored.dtype.is_float and name not in (model.buffer_names or ())
+    ]
+    return Origin(
+        "universal",
+        path,
+        framework_version=model.version,
+        world_size=None,
+        stage=3 if is_stage_3 else None,
+        step=model.fields.maybe("global_steps", int),
+        tag=tag.name,
+        other_tags=tag.others,
+        notes=tag.notes,
+        details={
+            "precision": types[0] if types else "fp32",
+            "saved_world_size": model.data_parallel_size,
+            "model": model,
+            "numbers": numbers,
+            STATE: saved,
+        },
+    )
+
+
+def _state(model: ModelStates, saved: UniversalState) -> dict[str, Any]:
+    tree = model.fields.tree
+    return {
+        "lr_scheduler": tree.get("lr_scheduler"),
+        "ds_config": tree.get("ds_config"),
+        "skipped_steps": tree.get("skipped_steps"),
+        "global_samples": tree.get("global_samples"),
+        "client_state": model.client_state,
+        "param_groups": [{**group.options, "params": list(group.params)} for group in saved.groups],
+    }

@@ -1,0 +1,97 @@
+"""The run beside the tensors of a universal checkpoint, in words that all formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
+from zerotools.core.training import Scalar, TrainingState
+from zerotools.formats.deepspeed.reading.training_state import (
+    PRECISIONS,
+    loss_scale_of,
+    optimizer_name,
+)
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.universal.optimizer_state import (
+    OPTIMIZER_STATE,
+    ORDER,
+    UNKNOWN,
+    ZERO,
+    UniversalState,
+)
+from zerotools.formats.deepspeed.universal.read import STATE
+from zerotools.io.numeric.scalars import read_scalar
+
+_VECTORS = ("param", "param16", "buffer")
+
+
+def universal_training(checkpoint: Checkpoint) -> TrainingState:
+    """What the model file and `optimizer_state.pt` say. Reads `step` where it is a tensor.
+
+    Raises:
+        BadFile: a number of the optimizer's state is in no file, or the file of the param groups
+            is missing.
+    """
+    details = checkpoint.origin.details
+    model: ModelStates = details["model"]
+    saved: UniversalState = details[STATE]
+    if saved.file is None:
+        raise BadFile(
+            f"{checkpoint.root / OPTIMIZER_STATE} is missing, which has the param groups; "
+            "zerotools consolidate writes the weights alone"
+        )
+    tree, trained = model.fields.tree, {name for names in saved.shapes for name in names}
+    config = tree.get("ds_config")
+    return TrainingState(
+        groups=saved.groups,
+        scalars=_scalars(checkpoint, details["numbers"]),
+        frozen=frozenset(
+            key.name
+            for key in checkpoint.tensors
+            if key.role == "param" and key.name not in trained
+        ),
+        precision=_precision(details["precision"], config),
+        optimizer=optimizer_name(config),
+        steps=model.fields.maybe("global_steps", int),
+        skipped=model.fields.maybe("skipped_steps", int),
+        samples=model.fields.maybe("global_samples", int),
+        lr_scheduler=tree.get("lr_scheduler"),
+        loss_scale=loss_scale_of(saved.tree),
+        ds_config=config if isinstance(config, Mapping) and config else None,
+        client=model.client_state,
+        is_ordered=saved.tree.get(ORDER) != UNKNOWN,
+    )
+
+
+def _precision(said: str, config: Any) -> DType | None:
+    """The type that the run computes in. Without a configuration, which every run of DeepSpeed has,
+    fp32 is but the type of the masters."""
+    return PRECISIONS[said] if said != "fp32" or config else None
+
+
+def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> dict[Key, Scalar]:
+    """Tensors of no dimension, by parameter, and plain numbers."""
+    found = {
+        key: _number(checkpoint, key, tensor)
+        for key, tensor in checkpoint.tensors.items()
+        if not tensor.shape
+        and key.role not in _VECTORS
+        and not _is_scalar_parameter(checkpoint, key)
+    }
+    return found | {key: Scalar(value) for key, value in numbers.items()}
+
+
+def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:
+    if not len(tensor.chunks):
+        file = checkpoint.root / ZERO / key.name / f"{key.role}.pt"
+        raise BadFile(f"{file} is missing, which other parameters have")
+    return read_scalar(checkpoint.root, tensor)
+
+
+def _is_scalar_parameter(checkpoint: Checkpoint, key: Key) -> bool:
+    """Whether the parameter itself has no dimension, so that its moments have none either."""
+    weight = checkpoint.tensors.get(Key(key.name, "param"))
+    return key.role != "step" and weight is not None and not weight.shape

@@ -1,0 +1,184 @@
+"""What of DeepSpeed's checkpoints can be laid out again, and whether the bytes say so too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.ranges import ranges_of
+from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.schema.ds_config import Settings, zero_optimization
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
+
+QUANTIZED = "zero_quantized_nontrainable_weights"
+COMPARED = 64
+"""Elements of each part of a master that are compared with the weight."""
+
+
+def check_supported(path: Path, column: Column, count: int, settings: Settings) -> None:
+    """Refuse what cannot be laid out again. `count` are the model-parallel ranks.
+
+    Raises:
+        Unsupported: see there.
+        BadFile: a rank is missing, and experts with it.
+    """
+    if not column.groups:
+        raise Unsupported(
+            f"{path} has no ZeRO partitions that name their parameters, so there is nothing to "
+            "distribute over other ranks"
+        )
+    if count > 1 and settings.settled().stage == 3:
+        raise Unsupported(
+            f"{path} has {count} model-parallel ranks (pipeline or tensor), which zerotools does "
+            "not move to stage 3"
+        )
+    if column.model.fields.tree.get("num_experts"):
+        _check_experts(path, column, count, settings)
+    size = column.model.data_parallel_size
+    if size not in (None, len(column.shards)):
+        raise Unsupported(
+            f"{path} is of {size} ranks in groups of {len(column.shards)} (MiCS), which zerotools "
+            "does not reshard"
+        )
+    config = column.model.fields.tree.get("ds_config")
+    if zero_optimization(config).get(QUANTIZED) and column.model.frozen_shapes:
+        raise Unsupported(
+            f"{path} has {QUANTIZED}: its frozen weights are quantized, and the scales are not in "
+            "the checkpoint; save it without"
+        )
+    if column.model.groups is None:
+        raise Unsupported(
+            f"{path} was saved by DeepSpeed {column.model.version}, before 0.6.0; load it with "
+            "DeepSpeed and save it again"
+        )
+
+
+def _check_experts(path: Path, column: Column, count: int, settings: Settings) -> None:
+    """Experts are moved over the ranks that share them; nothing else about them changes."""
+    shard = first_of(column.shards)
+    if column.model.fields.tree.get("ds_autoep_layers"):
+        raise Unsupported(
+            f"{path} has experts of AutoEP (ds_autoep_layers), which zerotools does not reshard"
+        )
+    if count > 1:
+        raise Unsupported(
+            f"{path} has experts and {count} model-parallel ranks, which zerotools does not reshard"
+        )
+    if shard.kind == STAGE_3 or settings.settled().stage == 3:
+        raise Unsupported(
+            f"{path} has experts, which zerotools lays out for stages 1 and 2, as DeepSpeed does"
+        )
+    if not shard.is_rigid:
+        raise Unsupported(
+            f"{path} has experts and elastic optimizer state, which does not say which groups "
+            "have experts; save it without elastic_checkpoint"
+        )
+    for rank, there in enumerate(column.shards):
+        if there is None:
+            name = re.sub(r"pp_rank_\d+_", f"pp_rank_{rank}_", shard.file.name)
+            raise BadFile(f"{path / name} is missing; no other rank may have its experts")
+
+
+def check_weights(source: Checkpoint) -> None:
+    """`check_masters` of a whole checkpoint, also of a universal one.
+
+    Raises:
+        Unsupported: see there.
+    """
+    if source.origin.format == "universal":
+        _compare(source, _universal_pairs(source))
+    for column in source.origin.details.get("columns", ()):
+        if column.groups:
+            check_masters(source, column)
+
+
+def check_masters(source: Checkpoint, column: Column) -> None:
+    """Compare the beginning of every part of every master with the weight that was cast from it.
+
+    Where they agree, the files are of one save, and the vectors lie in the order that
+    `param_shapes` says, whatever the run's configuration says. Weights in files of layers and
+    experts are compared where they have 16 bits. Stage 3 keeps no weights to compare with.
+
+    Raises:
+        Unsupported: they disagree: the order of the vectors is not what the files say.
+    """
+    if first_of(column.shards).kind != STAGE_3:
+        _compare(source, _pairs(column))
+
+
+def _compare(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
+    with OpenFiles(source.root) as files:
+        for name, master, weight in pairs:
+            for ours, theirs in _samples(files, master, weight):
+                cast = np.empty(ours.size, theirs.dtype)
+                numpy_cast(cast, ours)
+                both = (cast.astype(np.float64), theirs.astype(np.float64))
+                if not np.array_equal(*both, equal_nan=True):
+                    raise Unsupported(
+                        f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master "
+                        f"in {_path(source, master)}: the files are of two saves, the flat "
+                        "vectors do not lie in the order of param_shapes, or an average was "
+                        "swapped in for the weights; take another checkpoint, load it with "
+                        "DeepSpeed and save it again, or export the weights as they are: "
+                        f"{_as_they_are(source, name, weight)}"
+                    )
+
+
+def _as_they_are(source: Checkpoint, name: str, weight: Tensor) -> str:
+    if Key(name, "param16") in source.tensors:
+        return "zerotools consolidate --from weights"
+    path = _path(source, weight)
+    return f"save torch.load({str(path)!r})['module'] with torch.save, and consolidate that file"
+
+
+def _path(source: Checkpoint, tensor: Tensor) -> Path:
+    return source.root / next(iter(tensor.chunks)).file
+
+
+def _pairs(column: Column) -> Iterator[tuple[str, Tensor, Tensor]]:
+    for group in column.groups:
+        for name, master in group.tensors("param"):
+            stored = (column.model.module or {}).get(name)
+            if stored is not None and stored.shape == master.shape:
+                yield name, master, column.model.file.tensor(stored)
+            elif stored is None and (copy := column.tensors.get(Key(name, "param16"))) is not None:
+                yield name, master, copy
+
+
+def _universal_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Stage 3 has placeholders in place of weights."""
+    model: ModelStates = source.origin.details["model"]
+    trained = {name for group in model.groups or () for name in group}
+    for name, stored in (model.module or {}).items():
+        master = source.tensors.get(Key(name, "param"))
+        if name in trained and master is not None and master.shape == stored.shape:
+            yield name, master, model.file.tensor(stored)
+
+
+def _samples(files: OpenFiles, master: Tensor, weight: Tensor) -> Iterator[tuple[Array, Array]]:
+    """Up to COMPARED elements from where each range of the master begins, and the weight's."""
+    whole = ranges_of(weight)
+    if whole is None or len(whole) != 1:
+        return
+    for begin, end, file, offset in ranges_of(master) or ():
+        count = min(COMPARED, end - begin)
+        at = whole[0].offset + begin * weight.dtype.itemsize
+        yield (
+            _read(files, file, offset, count, master.dtype),
+            _read(files, whole[0].file, at, count, weight.dtype),
+        )
+
+
+def _read(files: OpenFiles, file: str, offset: int, count: int, dtype: DType) -> Array:
+    values = np.empty(count, numpy_dtype(dtype))
+    files.read_into(file, offset, values.view(np.uint8).data)
+    return values

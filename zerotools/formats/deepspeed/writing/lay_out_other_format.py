@@ -1,0 +1,211 @@
+"""A DeepSpeed checkpoint out of one of another format, for runs of ZeRO stage 1, 2 or 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import (
+    Checkpoint,
+    Dropped,
+    Origin,
+    Target,
+    Zeros,
+)
+from zerotools.core.dropping import LOOSE
+from zerotools.core.dtypes import FLOAT16, DType
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.logical.change_stage import COPY
+from zerotools.formats.deepspeed.logical.from_other_format import (
+    blueprint_from,
+    carried_client,
+    schedule_of,
+)
+from zerotools.formats.deepspeed.logical.param_groups import Given, never_stepped
+from zerotools.formats.deepspeed.schema.ds_config import (
+    AS_IS,
+    PRECISION_KEYS,
+    Settings,
+    configured_precision,
+)
+from zerotools.formats.deepspeed.schema.experts import is_expert
+from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
+from zerotools.formats.deepspeed.schema.tag import LATEST
+from zerotools.formats.deepspeed.writing.lay_out import cut, unlisted_keys
+from zerotools.formats.deepspeed.writing.notes import needed_settings
+from zerotools.formats.deepspeed.writing.pt_files import Files
+from zerotools.formats.deepspeed.writing.target_layout import configured, wanted_of
+from zerotools.io.output.plain_files import companion_files, literal
+
+
+def lay_out_fresh(
+    source: Checkpoint,
+    training: TrainingState,
+    destination: Path,
+    *,
+    world_size: int,
+    settings: Settings = AS_IS,
+) -> Target:
+    """Lay a checkpoint of any format out for `world_size` ranks of DeepSpeed.
+
+    Raises:
+        BadRequest: something that DeepSpeed needs is known from nowhere; the message lists all.
+        Unsupported: optimizer state that differs within a param group, or experts.
+    """
+    settled = settings.settled()
+    _check_dense(source)
+    given = _given(source, training, settled)
+    blueprint = blueprint_from(given)
+    wanted = wanted_of(blueprint, settings, world_size)
+    tag = f"global_step{given.training.steps or 0}"
+    made = configured(blueprint, wanted)
+    files = cut(made, wanted, tag, 0, bf16=given.precision == PRECISION_KEYS["bf16"])
+    files = _with_zeros(files, set(never_stepped(given)))
+    plans = {**companion_files(source), **files.plans, LATEST[0]: literal(tag.encode())}
+    checkpoint = Checkpoint(
+        destination,
+        files.tensors,
+        Origin("deepspeed", destination, world_size=world_size, stage=given.stage, tag=tag),
+        aliases=source.aliases,
+        files={name: plan.size for name, plan in plans.items()},
+    )
+    return Target(
+        checkpoint,
+        plans,
+        notes=(*needed_settings(blueprint, wanted, settings), *_notes(given, training)),
+        carried=files.carried,
+        sources=files.sources,
+        dropped=tuple(_dropped(given)),
+        unlisted=unlisted_keys(files.tensors),
+    )
+
+
+def _check_dense(source: Checkpoint) -> None:
+    found = next((key.name for key in source.tensors if is_expert(key.name)), None)
+    if found is not None:
+        raise Unsupported(
+            f"{source.origin.path} has DeepSpeed's experts ({found}), which need files and param "
+            "groups of their own; zerotools writes them out of DeepSpeed's checkpoints alone"
+        )
+
+
+def _given(source: Checkpoint, training: TrainingState, settled: Settings) -> Given:
+    """Raises:
+    BadRequest: see `lay_out_fresh`."""
+    config = settled.ds_config if settled.ds_config is not None else training.ds_config
+    precision = _precision(source, training, settled)
+    missing = []
+    if settled.stage is None:
+        missing.append("the ZeRO stage (--stage or --ds-config)")
+    if not training.groups:
+        missing.append(
+            "the optimizer's parameters and their options (--lr, --betas, --eps, --weight-decay, "
+            "or --ds-config)"
+        )
+    elif not training.is_ordered:
+        missing.append(
+            "the order in which the model lists its parameters, by which DeepSpeed finds their "
+            "masters (--order FILE, a name of named_parameters() on each line)"
+        )
+    if precision is None:
+        missing.append("the type that the model computes in (--ds-config)")
+    if missing or settled.stage is None or precision is None:
+        raise BadRequest(
+            f"a DeepSpeed checkpoint needs what {source.origin.path} does not say: "
+            f"{'; '.join(missing)}"
+        )
+    if training.steps is None:
+        training = replace(training, steps=counted_steps(training))
+    made = dict(config) if config is not None else _least_config(precision)
+    return Given(source, training, made, precision, settled.stage)
+
+
+def counted_steps(training: TrainingState) -> int | None:
+    """The steps that the optimizer counted, where the run's own counter is not known."""
+    counts = (scalar.value for key, scalar in training.scalars.items() if key.role == "step")
+    return int(max(counts, default=0)) or None
+
+
+def _precision(source: Checkpoint, training: TrainingState, settled: Settings) -> DType | None:
+    """Raises:
+    BadRequest: the configuration trains in another type than the source."""
+    asked, known = configured_precision(settled.ds_config), training.precision
+    trains = any(key.role not in ("param", "buffer", LOOSE) for key in source.tensors)
+    if asked is not None and known is not None and trains and asked != known:
+        raise BadRequest(
+            f"{source.origin.path} was trained in {known} and the configuration trains in {asked}; "
+            "zerotools keeps the type: change the configuration"
+        )
+    return asked or known
+
+
+def _least_config(precision: DType) -> dict[str, Any]:
+    """What the files say of a run whose configuration is not known."""
+    return {key: {"enabled": True} for key, dtype in PRECISION_KEYS.items() if dtype == precision}
+
+
+def _with_zeros(files: Files, names: set[str]) -> Files:
+    """Zeros for the state of parameters that have none: where it begins at their first step."""
+    if not names:
+        return files
+    filled = {
+        key: tensor
+        for key, tensor in files.tensors.items()
+        if key.name in names and key.role not in ("param", "param16", COPY)
+    }
+    zeros: dict[str, list[Zeros]] = {}
+    for tensor in filled.values():
+        for chunk in tensor.chunks:
+            run = Zeros(chunk.offset, chunk.box.numel * tensor.dtype.itemsize)
+            zeros.setdefault(chunk.file, []).append(run)
+    plans = {
+        name: replace(plan, zeros=[*plan.zeros, *zeros.get(name, ())])
+        for name, plan in files.plans.items()
+    }
+    tensors = {key: tensor for key, tensor in files.tensors.items() if key not in filled}
+    return replace(files, plans=plans, tensors=tensors, carried={**files.carried, **filled})
+
+
+def _notes(given: Given, training: TrainingState) -> Iterator[str]:
+    if training.steps is None and given.training.steps:
+        yield (
+            f"the run goes on from step {given.training.steps}, which is what its optimizer "
+            "counted; schedulers and data are told nothing more"
+        )
+    begun = never_stepped(given)
+    if begun:
+        yield (
+            f"{_some(begun)}: no state, as no gradient came yet; it is written as zeros, and "
+            "DeepSpeed counts their steps with their group's"
+        )
+    guessed = [name for name in given.frozen if name not in given.training.frozen]
+    if guessed:
+        yield f"no param group has {_some(guessed)}: written as frozen parameters"
+    scale = given.training.loss_scale
+    if given.precision == FLOAT16 and scaler_of(scale, given.config, FLOAT16).is_new:
+        yield "the source has no loss scale: it begins as the configuration says"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
+
+
+def _dropped(given: Given) -> Iterator[Dropped]:
+    training, tensors = given.training, given.source.tensors
+    if given.stage == 3 and any(key.role == "param16" for key in tensors):
+        why = "stage 3 keeps no 16-bit copies: they are cast from the masters"
+        yield Dropped("param16", why)
+    if training.lr_scheduler is not None and schedule_of(training) is None:
+        why = "it is not a DeepSpeed scheduler's: its owner loads it from a file of its own"
+        yield Dropped("lr_scheduler", why)
+    kept: Mapping[str, Any] = dict(carried_client(training))
+    left = sorted(training.client.keys() - kept.keys())
+    loose = sorted(key.name for key in tensors if key.role == LOOSE)
+    if left or loose:
+        names = ", ".join([*left, *loose][:5])
+        yield Dropped("client", f"{names}: tensors of the client's own have no place")
+    if training.loss_scale is not None and given.precision != FLOAT16:
+        yield Dropped("loss_scale", "only fp16 runs have one")

@@ -1,0 +1,97 @@
+"""The vectors of the output and the state beside them, whichever way they are cut.
+
+A unit is what has one vector of each role on every rank: a param group at stages 1 and 2, a
+sub-group at stage 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.formats.deepspeed.logical.logical_state import Part
+from zerotools.formats.deepspeed.partitioning.geometry import Geometry
+from zerotools.formats.deepspeed.schema.experts import Placement
+from zerotools.formats.deepspeed.schema.flat_buffer import Vector
+from zerotools.formats.deepspeed.writing.pt_files import Output
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
+from zerotools.io.torchzip.tensors import as_tensor
+
+Place = tuple[int, str]
+"""The number of a unit, and a role."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`part` is one of those that its parameters come from, which are equal in everything else.
+    `geometry` is over the ranks that share the vectors, `placement` over all; `experts` are what
+    its parameters are called on each expert-parallel rank, if those have their own."""
+
+    geometry: Geometry
+    part: Part
+    placement: Placement
+    experts: Sequence[Mapping[str, str]] = ()
+
+    def names(self, expert_rank: int) -> Sequence[str]:
+        """What its parameters on one expert-parallel rank are called over all ranks."""
+        return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
+
+    def tensors(self, vectors: Sequence[Vector]) -> Iterator[tuple[str, Tensor]]:
+        """Its parameters by those names, cut out of one vector for each of all ranks."""
+        for expert_rank in range(self.placement.expert_ranks):
+            own = [vectors[rank] for rank in self.placement.ranks_of(expert_rank)]
+            found = self.geometry.tensors(own[0].dtype, own)
+            names = self.experts[expert_rank] if self.experts else {}
+            yield from ((names.get(name, name), tensor) for name, tensor in found)
+
+
+@dataclass
+class Scalars:
+    """Tensors of no dimension, such as `step`, by place. `copies` are storages of the source by
+    the key of their copy: where a group was split each part counts for itself, in place."""
+
+    found: dict[Place, StoredTensor] = field(default_factory=dict)
+    copies: dict[str, Storage] = field(default_factory=dict)
+
+
+def scalars_of(units: Sequence[Unit]) -> Scalars:
+    """The tensors of no dimension of all units, each in a storage of its own."""
+    scalars, used = Scalars(), set[str]()
+    for number, unit in enumerate(units):
+        for role, value in (unit.part.state or {}).items():
+            stored = as_tensor(value)
+            if role in unit.part.dtypes or stored is None or stored.shape != ():
+                continue
+            if stored.storage.key in used:
+                key = f"copy-{number}-{role}"
+                scalars.copies[key] = stored.storage
+                stored = replace(stored, storage=replace(stored.storage, key=key))
+            used.add(stored.storage.key)
+            scalars.found[number, role] = stored
+    return scalars
+
+
+def placed_scalars(
+    units: Sequence[Unit], scalars: Scalars, outputs: Sequence[Output], files: Sequence[str]
+) -> Iterator[tuple[Key, Tensor]]:
+    """Where the output has them: all ranks' files have the same, and the first that has a parameter
+    counts."""
+    for (number, role), stored in scalars.found.items():
+        unit = units[number]
+        for expert_rank in range(unit.placement.expert_ranks):
+            rank = unit.placement.ranks_of(expert_rank)[0]
+            tensor = outputs[rank].placed(files[rank], stored)
+            yield from ((Key(name, role), tensor) for name in unit.names(expert_rank))
+
+
+def state_of(
+    units: Sequence[Unit], values: Mapping[Place, StoredTensor]
+) -> dict[int, dict[str, Any]]:
+    """torch's `state` by the number of the unit: tensors replaced, numbers as they are."""
+    return {
+        number: {role: values.get((number, role), value) for role, value in state.items()}
+        for number, state in enumerate(unit.part.state for unit in units)
+        if state is not None
+    }

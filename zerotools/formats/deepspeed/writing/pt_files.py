@@ -1,0 +1,201 @@
+"""One `.pt` to be written: its tree, the vectors that are filled anew, and what is carried over.
+
+The tree is the source's own with a few values replaced, so that every foreign object, number and
+small tensor stays as it was. Tensors that are not replaced bring their storages along, byte by
+byte and with the CRC-32 that the source's zip has for them, so that damage stays visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any
+from zlib import crc32
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import (
+    Carried,
+    Checksum,
+    Chunk,
+    FilePlan,
+    Key,
+    Literal,
+    Tensor,
+    Zeros,
+)
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
+from zerotools.formats.deepspeed.schema.flat_buffer import Vector
+from zerotools.io.torchzip import archive_layout as archives
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
+from zerotools.io.torchzip.pickles import dumps_renumbered
+from zerotools.io.torchzip.pt_file import TorchFile
+
+Gaps = Iterable[tuple[int, int]]
+
+
+def new_vector(key: str, dtype: DType, numel: int, *, requires_grad: bool = False) -> StoredTensor:
+    """A flat tensor in a storage of its own, to be filled by copies. `key` is unique in its tree,
+    and no number, so that it differs from those of the source."""
+    storage = Storage(key, dtype, numel)
+    return StoredTensor(storage, dtype, 0, (numel,), (1,), requires_grad)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What goes into a file, whatever its name; ranks whose trees are equal share one.
+
+    `storages` are those of the pickle by number, and `origins` where the bytes of each come from.
+    """
+
+    pickle: bytes
+    storages: Sequence[Storage]
+    origins: Sequence[Storage]
+    crcs: Mapping[int, int]
+    data: Mapping[int, bytes]
+    source: TorchFile | None
+    made: Mapping[str, StoredTensor]
+    kept: Mapping[str, Storage]
+
+    @classmethod
+    def of(
+        cls,
+        tree: Any,
+        source: TorchFile | None,
+        made: Iterable[StoredTensor],
+        copies: Mapping[str, Storage] = MappingProxyType({}),
+        known: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> Draft:
+        """Those of `tree`, whose storages are those of `made` and of `source`, and copies: `copies`
+        has the storage of the source by the key of its copy. `known` are the bytes of storages
+        that are in no file."""
+        new = {tensor.storage.key: tensor for tensor in made}
+        records = source.records if source is not None else {}
+        pickle, storages = dumps_renumbered(tree)
+        origins = [copies.get(storage.key, storage) for storage in storages]
+        crcs = {
+            number: records[f"data/{storage.key}"].crc
+            for number, storage in enumerate(origins)
+            if storage.key not in new and f"data/{storage.key}" in records
+        }
+        data = {number: known[each.key] for number, each in enumerate(origins) if each.key in known}
+        crcs |= {number: crc32(each) for number, each in data.items()}
+        kept = {
+            storage.key: storage
+            for storage in storages
+            if storage.nbytes
+            and not (storage.key in new or storage.key in copies or storage.key in known)
+        }
+        return cls(pickle, storages, origins, crcs, data, source, new, kept)
+
+    def at(self, file: str) -> Output:
+        """The layout of the file of that name. Its folder says which file it is, as torch's do:
+        one under another rank's name is found."""
+        sizes = [storage.nbytes for storage in self.storages]
+        folder = PurePosixPath(file).stem
+        layout = archives.lay_out(self.pickle, sizes, self.crcs, folder=folder)
+        literals = [Literal(at, each) for at, each in layout.literals]
+        full = [(i, storage) for i, storage in enumerate(self.storages) if storage.nbytes]
+        offsets, carried, checksums = {}, [], []
+        for (number, storage), at in zip(full, layout.payloads, strict=True):
+            offsets[storage.key] = at.offset
+            if number in self.data:
+                literals.append(Literal(at.offset, self.data[number]))
+            elif storage.key not in self.made:
+                assert self.source is not None, f"{storage.key} is in no file"
+                begin = self.source.payload(self.origins[number])
+                carried.append(Carried(at.offset, self.source.path, begin, at.length))
+            if number not in self.crcs:
+                checksums.append(Checksum(at.offset, at.length, at.crc_at))
+        plan = FilePlan(layout.length, literals, carried, checksums)
+        return Output(plan, offsets, self.source, self.made, self.kept)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The layout of a file, but for the padding of its new vectors.
+
+    `offsets` say where each storage begins, by its key in the tree.
+    """
+
+    base: FilePlan
+    offsets: Mapping[str, int]
+    source: TorchFile | None
+    made: Mapping[str, StoredTensor]
+    kept: Mapping[str, Storage]
+
+    def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
+        """The file, with the elements of each new vector that are padding: (start, count)."""
+        zeros = list(self._zeros(gaps))
+        plan = self.base
+        return FilePlan(plan.size, plan.literals, plan.carried, plan.checksums, zeros)
+
+    def _zeros(self, gaps: Mapping[str, Gaps]) -> Iterator[Zeros]:
+        for key, runs in gaps.items():
+            dtype = self.made[key].dtype
+            for start, count in runs:
+                yield Zeros(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
+
+    def vector(self, file: str, tensor: StoredTensor) -> Vector:
+        """Where a new vector is in `file`, which has this layout."""
+        offset = self.offsets.get(tensor.storage.key, 0)
+        return Vector(file, offset, tensor.shape[0], tensor.dtype)
+
+    def placed(self, file: str, stored: StoredTensor) -> Tensor:
+        """Where a small tensor of the tree is in `file`."""
+        offset = self.offsets[stored.storage.key] + stored.offset * stored.dtype.itemsize
+        chunk = Chunk(Box.whole(stored.shape), file, offset, stored.strides)
+        return Tensor(stored.dtype, stored.shape, [chunk])
+
+    def carried(self, file: str, tensor: Tensor) -> Tensor | None:
+        """Where a tensor of the source is in `file`; None if its bytes are not carried over."""
+        chunks = [self._moved(file, chunk) for chunk in tensor.chunks]
+        moved = [chunk for chunk in chunks if chunk is not None]
+        if len(moved) < len(chunks):
+            return None
+        return Tensor(tensor.dtype, tensor.shape, moved)
+
+    def _moved(self, file: str, chunk: Chunk) -> Chunk | None:
+        if self.source is None or chunk.file != self.source.name:
+            return None
+        if chunk.box.is_empty:
+            return Chunk(chunk.box, file, 0, chunk.strides)
+        for key, storage in self.kept.items():
+            begin = self.source.payload(storage)
+            if begin <= chunk.offset < begin + storage.nbytes:
+                offset = self.offsets[key] + chunk.offset - begin
+                return Chunk(chunk.box, file, offset, chunk.strides)
+        return None
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files by name, tensors to be copied into them, tensors in what they carry over, and sources
+    of tensors that only the output has under their names."""
+
+    plans: Mapping[str, FilePlan]
+    tensors: Mapping[Key, Tensor]
+    carried: Mapping[Key, Tensor]
+    sources: Mapping[Key, Tensor]
+
+
+REPEATED = " of rank "
+"""In the role of a tensor that is the same as another's: readers do not list it."""
+
+
+def carried_tensors(
+    held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, Output]
+) -> dict[Key, Tensor]:
+    """Where the tensors that are not `elsewhere` lie in the bytes that `files` carry over."""
+    found = {}
+    for key, tensor in held.items():
+        if key in elsewhere:
+            continue
+        moved = (output.carried(file, tensor) for file, output in files.items())
+        place = next((there for there in moved if there is not None), None)
+        if place is None:
+            raise BadFile(f"{next(iter(files))}: {key} is in no file that is carried over")
+        found[key] = place
+    return found

@@ -1,0 +1,77 @@
+"""Stage 3: which parameters share a sub-group, which follows from the number of ranks.
+
+A param group is one sub-group if its slices are no more than `sub_group_size` elements together;
+otherwise parameters are added one by one, and a sub-group is closed as soon as it has that many.
+
+Source: DeepSpeed `runtime/zero/stage3.py`: `_create_fp16_partitions_with_defragmentation`,
+`_create_fp16_sub_groups`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from zerotools.core.errors import Unsupported
+from zerotools.formats.deepspeed.logical.logical_state import Blueprint, ParamGroup, joined
+from zerotools.formats.deepspeed.partitioning.geometry import Geometry
+from zerotools.formats.deepspeed.schema.ds_config import (
+    DEFAULT_SUB_GROUP_SIZE,
+    SUB_GROUP_SIZE,
+    number_of,
+)
+from zerotools.formats.deepspeed.schema.experts import Placement
+from zerotools.formats.deepspeed.schema.model_states import Shapes
+from zerotools.formats.deepspeed.writing.partitions import Unit
+
+
+def size_of(blueprint: Blueprint) -> int:
+    """`sub_group_size` as the run's configuration has it."""
+    return number_of(blueprint.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
+
+
+def check_explained(blueprint: Blueprint, ranks: int) -> None:
+    """Check that the sub-groups of `ranks` ranks are cut as the configuration says.
+
+    Raises:
+        Unsupported: they are not, so that nobody knows how the resuming run would cut them.
+    """
+    limit = size_of(blueprint)
+    for group in blueprint.groups:
+        if cut(group.shapes, ranks, limit) != [dict(part.shapes) for part in group.parts]:
+            file = blueprint.model_file.path if blueprint.model_file else "the source"
+            raise Unsupported(
+                f"{file}: ds_config says {SUB_GROUP_SIZE} = {limit}, and the sub-groups are not "
+                "cut like that; say what the resuming run has with --sub-group-size"
+            )
+
+
+def sub_groups(group: ParamGroup, ranks: int, limit: int) -> list[Unit]:
+    """The sub-groups of one param group.
+
+    Raises:
+        Unsupported: parts that would be put together differ in what must be equal.
+    """
+    return [
+        Unit(
+            Geometry(shapes, (), ranks, None),
+            joined([part for part in group.parts if not part.shapes.keys().isdisjoint(shapes)]),
+            Placement(ranks),
+        )
+        for shapes in cut(group.shapes, ranks, limit)
+    ]
+
+
+def cut(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
+    """The sub-groups of one param group; none where it has no parameters."""
+    widths = {name: -(-prod(shape) // ranks) for name, shape in shapes.items()}
+    if not shapes or limit >= sum(widths.values()):
+        return [shapes] if shapes else []
+    parts: list[Shapes] = []
+    current, filled = {}, 0
+    for name, shape in shapes.items():
+        current[name] = shape
+        filled += widths[name]
+        if filled >= limit:
+            parts.append(current)
+            current, filled = {}, 0
+    return [*parts, current] if current else parts

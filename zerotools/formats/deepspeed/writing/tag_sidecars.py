@@ -1,0 +1,34 @@
+"""The files of a save directory around its tags, carried along so that the output is a drop-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, FilePlan
+from zerotools.formats.deepspeed.schema.file_names import is_tag_directory
+from zerotools.formats.deepspeed.schema.tag import LATEST
+from zerotools.io.output.checkpoint_sidecars import files_around
+from zerotools.io.output.plain_files import literal
+
+
+def around(source: Checkpoint, *, same_ranks: bool) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
+    """The files beside the tag's directory, with `latest` naming it, and what to say of them."""
+
+    def is_own(path: Path) -> bool:
+        tags = path == source.root or (path.is_dir() and is_tag_directory(path))
+        return tags or path.name in LATEST
+
+    directory, tag = source.root.parent, source.root.name
+    plans: dict[str, FilePlan] = {}
+    notes: tuple[str, ...] = ()
+    if _is_save_directory(source):
+        plans, notes = files_around(directory, is_own, same_ranks=same_ranks)
+    plans[LATEST[0]] = literal(tag.encode())
+    return plans, notes
+
+
+def _is_save_directory(source: Checkpoint) -> bool:
+    """Whether the tag lies in a directory of its own run: it was given, or has a `latest`."""
+    directory = source.root.parent
+    given: Path = source.origin.path
+    return given != source.root or any((directory / name).is_file() for name in LATEST)

@@ -1,0 +1,197 @@
+"""How to lay a blueprint out: what was asked for, and for the rest what the source has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zerotools.core.dtypes import BFLOAT16
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.formats.deepspeed.logical.logical_state import Blueprint
+from zerotools.formats.deepspeed.partitioning.parameter_order import alignment_of
+from zerotools.formats.deepspeed.schema.ds_config import (
+    ALIGNED,
+    DEFAULT_SUB_GROUP_SIZE,
+    ROUND_ROBIN,
+    STAGE,
+    SUB_GROUP_SIZE,
+    Settings,
+    adds_up_in_fp32,
+    configured_precision,
+    zero_optimization,
+)
+from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, is_data_first
+from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_1_AND_2, STAGE_3
+from zerotools.formats.deepspeed.writing.sub_groups import check_explained, size_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`kind` is that of the optimizer files; `stage` is None for BF16_Optimizer. `alignment` is in
+    elements; None: parameters are not aligned. Sub-groups are of stage 3, the rest of the others.
+    `data_first` has neighbouring ranks share their experts.
+    """
+
+    ranks: int
+    kind: str
+    stage: int | None
+    sub_group_size: int = DEFAULT_SUB_GROUP_SIZE
+    round_robin: bool = False
+    alignment: int | None = None
+    data_first: bool = False
+
+
+def wanted_of(
+    blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks: int | None = None
+) -> Wanted:
+    """The layout for `ranks` ranks of what `saved_ranks` of DeepSpeed saved; None: no such ranks
+    did.
+
+    Raises:
+        BadRequest: a setting that the stage does not have, or ranks that cannot share experts.
+        Unsupported: sub-groups that the configuration does not explain.
+    """
+    settled = settings.settled()
+    _check_precision(blueprint, settings)
+    kind, stage = _class_of(blueprint, settings, settled.stage)
+    data_first = _data_first(blueprint, settings, ranks)
+    if kind == STAGE_3:
+        if settled.round_robin is not None:
+            raise BadRequest("--round-robin is of stages 1 and 2, and the output is of stage 3")
+        size = settled.sub_group_size
+        if size is None:
+            if blueprint.kind == STAGE_3 and saved_ranks is not None:
+                check_explained(blueprint, saved_ranks)
+            size = size_of(blueprint)
+        return Wanted(ranks, kind, stage, sub_group_size=size)
+    if settled.sub_group_size is not None:
+        raise BadRequest(f"--sub-group-size is of stage 3, and the output is of stage {stage or 1}")
+    if _is_bf16_optimizers(blueprint, settings, settled.stage):
+        if settings.round_robin:
+            raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
+        return Wanted(ranks, kind, stage, data_first=data_first)
+    round_robin = settled.round_robin
+    if round_robin is None:
+        round_robin = blueprint.zero.get(ROUND_ROBIN) is True
+    alignment = _alignment(blueprint, settings)
+    return Wanted(
+        ranks, kind, stage, round_robin=round_robin, alignment=alignment, data_first=data_first
+    )
+
+
+def _data_first(blueprint: Blueprint, settings: Settings, ranks: int) -> bool:
+    """The placement of experts, whose expert-parallel ranks stay as many as they are."""
+    for group in blueprint.groups:
+        if ranks % group.expert_ranks:
+            where = group.parts[0].where
+            raise BadRequest(
+                f"{where} has experts over {group.expert_ranks} expert-parallel ranks, which stay "
+                f"as they are, and --world-size {ranks} is not a multiple of {group.expert_ranks}"
+            )
+    given = settings.ds_config
+    config = blueprint.model.get("ds_config") if given is None else given
+    return blueprint.has_experts and is_data_first(config)
+
+
+def _check_precision(blueprint: Blueprint, settings: Settings) -> None:
+    asked, known = configured_precision(settings.ds_config), blueprint.precision
+    if asked is not None and known is not None and asked != known:
+        raise BadRequest(
+            f"the checkpoint was trained in {known} and the configuration trains in {asked}; "
+            "zerotools keeps the type: change the configuration"
+        )
+
+
+def _class_of(
+    blueprint: Blueprint, settings: Settings, stage: int | None
+) -> tuple[str, int | None]:
+    """What writes the optimizer files. BF16_Optimizer loads those of the other class too."""
+    if stage is None:
+        return blueprint.kind, blueprint.stage
+    if stage == 3:
+        return STAGE_3, 3
+    if blueprint.kind == BF16_OPTIMIZER and _is_bf16_optimizers(blueprint, settings, stage):
+        return blueprint.kind, blueprint.stage
+    return STAGE_1_AND_2, stage
+
+
+def _is_bf16_optimizers(blueprint: Blueprint, settings: Settings, stage: int | None) -> bool:
+    """Whether the run that resumes has BF16_Optimizer, whose vectors are in plain order."""
+    was = blueprint.kind == BF16_OPTIMIZER
+    if stage is None:
+        return was
+    if stage != 1 or blueprint.precision not in (None, BFLOAT16):
+        return False
+    if settings.ds_config is None:
+        return was or adds_up_in_fp32(blueprint.model.get("ds_config"))
+    # A pipeline in bf16 has it whatever the configuration says.
+    is_pipeline = blueprint.model.get("module") is None
+    return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
+
+
+def _alignment(blueprint: Blueprint, settings: Settings) -> int | None:
+    zero = blueprint.zero if settings.ds_config is None else zero_optimization(settings.ds_config)
+    is_kept = settings.ds_config is None and blueprint.is_aligned
+    if not is_kept and zero.get(ALIGNED) is not True:
+        return None
+    if blueprint.precision is None:
+        file = blueprint.model_file.path if blueprint.model_file is not None else "the source"
+        raise Unsupported(f"{file} has aligned parameters, and does not say their type")
+    return alignment_of(blueprint.precision)
+
+
+def configured(blueprint: Blueprint, wanted: Wanted) -> Blueprint:
+    """The blueprint whose saved configuration says how the output is laid out."""
+    changed = dict(_differing(blueprint, wanted))
+    placed = dict(_placed(blueprint, wanted))
+    if not changed and not placed:
+        return blueprint
+    return replace(
+        blueprint,
+        model=_with_config(blueprint.model, changed, placed),
+        optimizer=_with_config(blueprint.optimizer, changed, placed),
+    )
+
+
+def _placed(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]]:
+    """What changes of a configuration beside `zero_optimization`."""
+    known = is_data_first(blueprint.model.get("ds_config"))
+    if blueprint.has_experts and known != wanted.data_first:
+        yield DATA_FIRST, wanted.data_first
+
+
+def _differing(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]]:
+    zero = blueprint.zero
+    if wanted.stage is not None and zero.get(STAGE) != wanted.stage:
+        yield STAGE, wanted.stage
+    if wanted.kind == STAGE_3 and size_of(blueprint) != wanted.sub_group_size:
+        yield SUB_GROUP_SIZE, wanted.sub_group_size
+    if wanted.kind == STAGE_1_AND_2 and (zero.get(ROUND_ROBIN) is True) != wanted.round_robin:
+        yield ROUND_ROBIN, wanted.round_robin
+    if wanted.kind == STAGE_1_AND_2 and (zero.get(ALIGNED) is True) != (
+        wanted.alignment is not None
+    ):
+        yield ALIGNED, wanted.alignment is not None
+
+
+def _with_config(
+    tree: dict[str, Any], changed: dict[str, Any], placed: dict[str, Any]
+) -> dict[str, Any]:
+    config = tree.get("ds_config")
+    config = config if isinstance(config, dict) else {}
+    zero = {**zero_optimization(config), **changed}
+    return {**tree, "ds_config": {**config, "zero_optimization": zero, **placed}}
+
+
+def needed_keys(source: Blueprint, wanted: Wanted) -> dict[str, Any]:
+    """Keys of `zero_optimization` that the resuming run must have: what is not DeepSpeed's default,
+    and what is no longer as the source had it."""
+    needed = dict(_differing(source, wanted))
+    if wanted.round_robin:
+        needed[ROUND_ROBIN] = True
+    if wanted.alignment is not None:
+        needed[ALIGNED] = True
+    if wanted.kind == STAGE_3 and wanted.sub_group_size != DEFAULT_SUB_GROUP_SIZE:
+        needed[SUB_GROUP_SIZE] = wanted.sub_group_size
+    return needed

@@ -1,0 +1,150 @@
+"""One safetensors file per rank: torch's HuggingFaceStorageWriter, transformers, NeMo.
+
+Each file says where its blocks begin (`DCP_SHARDING_INFO`). Neither the shapes of the whole tensors
+nor the number of ranks are stored: a tensor ends where the last of its blocks ends. A lost shard in
+the middle shows in the numbers of the names, and as a hole; a lost last one only where something
+else knows better: an index, NeMo's list of names, or the vocabulary in config.json.
+
+Source: torch/distributed/checkpoint/hf_storage.py and _hf_utils.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Chunk, Key, Problem, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.formats.safetensors.header import Header
+from zerotools.io.files.regular import read_regular
+
+SHARD = re.compile(r"shard-(\d{5,})-model-(\d{5,})-of-(\d{5,})\.safetensors")
+HF_METADATA = ".hf_metadata"
+INDEX = "model.safetensors.index.json"
+NOTE = (
+    "shapes are taken from where the last blocks end, as the files do not store them: of a lost "
+    "last shard only a known size could tell"
+)
+_MAPPING = "fqn_to_file_index_mapping.json"
+_LARGEST_JSON = 2**28
+_MOST_MISSING = 1000
+_EMBEDDING = re.compile(r"(.*\.)?(embed_tokens|wte|word_embeddings|tok_embeddings)\.weight")
+
+
+def sharded_tensors(root: Path, headers: Mapping[str, Header]) -> dict[Key, Tensor]:
+    """Every tensor with the blocks of all files.
+
+    Raises:
+        BadFile: files disagree on a tensor's type or number of dimensions.
+    """
+    found: dict[str, list[tuple[str, Box]]] = {}
+    for name, header in headers.items():
+        for key, entry in header.entries.items():
+            start = (header.starts or {}).get(key, (0,) * len(entry.shape))
+            found.setdefault(key, []).append((name, Box(start, entry.shape)))
+    return {Key(key, "param"): _tensor(root, headers, key, blocks) for key, blocks in found.items()}
+
+
+def _tensor(
+    root: Path, headers: Mapping[str, Header], key: str, blocks: list[tuple[str, Box]]
+) -> Tensor:
+    first, box = blocks[0]
+    dtype = headers[first].entries[key].dtype
+    for name, other in blocks:
+        kind = headers[name].entries[key].dtype
+        if kind != dtype or len(other.shape) != len(box.shape):
+            raise BadFile(
+                f"{root / first} has {key} as {dtype} of {len(box.shape)} dimensions and "
+                f"{root / name} as {kind} of {len(other.shape)}"
+            )
+    stops = zip(*(other.stop for _, other in blocks), strict=True)
+    chunks = [Chunk(other, name, headers[name].entries[key].begin) for name, other in blocks]
+    return Tensor(dtype, tuple(max(stop) for stop in stops), tuple(chunks))
+
+
+def shards(names: Iterable[str]) -> list[int]:
+    """The numbers of the shards among the names, which are the ranks plus one."""
+    return sorted({int(match[1]) for name in names if (match := SHARD.fullmatch(name))})
+
+
+def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
+    """Shards whose number is left out, and model files that no shard has a part of."""
+    matches = [match for name in names if (match := SHARD.fullmatch(name))]
+    numbers = {int(match[1]) for match in matches}
+    known = matches[0] if matches else None
+    if known is None:
+        return
+    gaps = (number for number in range(1, max(numbers)) if number not in numbers)
+    for number, _ in zip(gaps, range(_MOST_MISSING), strict=False):
+        name = f"shard-{number:05d}-model-{known[2]}-of-{known[3]}.safetensors"
+        yield Problem(f"{root / name} is missing; there are shards up to {max(numbers)}", name)
+    parts = {int(match[2]) for match in matches}
+    for number in range(1, min(int(known[3]), _MOST_MISSING) + 1):
+        if number not in parts:
+            name = f"shard-00001-model-{number:05d}-of-{known[3]}.safetensors"
+            message = f"{root} has no shard of model file {number} of {int(known[3])}"
+            yield Problem(message, name)
+
+
+def known_better(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterator[Problem]:
+    """What an index, NeMo's list of names and config.json know of, and the shards lack. The file
+    of each problem is `last`, the last shard: nothing is exported from a set that ends too early.
+    """
+    index = _json(root / INDEX)
+    listed = (
+        (INDEX, index.get("weight_map")),
+        (f"{HF_METADATA}/{_MAPPING}", _json(root / HF_METADATA / _MAPPING)),
+    )
+    for file, names in listed:
+        for name in names if isinstance(names, dict) else ():
+            if isinstance(name, str) and Key(name, "param") not in tensors:
+                yield Problem(f"{root / file} lists {name}, which no shard holds", last, name)
+    yield from _short_total(root, last, index.get("metadata"), tensors)
+    yield from _short_vocabulary(root, last, tensors)
+
+
+def _short_total(
+    root: Path, last: str, about: Any, tensors: Mapping[Key, Tensor]
+) -> Iterator[Problem]:
+    """Fewer elements than the index counts, or bytes: but those depend on the type it was of."""
+    if not isinstance(about, dict):
+        return
+    count, size = about.get("total_parameters"), about.get("total_size")
+    elements = sum(tensor.numel for tensor in tensors.values())
+    held = sum(tensor.nbytes for tensor in tensors.values())
+    if type(count) is int and elements < count:
+        yield Problem(f"{root / INDEX} counts {count} elements, the shards {elements}", last)
+    elif type(size) is int and held < size:
+        yield Problem(
+            f"{root / INDEX} says {size} bytes of weights and the shards hold {held}: the last "
+            "shard is missing, or the index is of another type"
+        )
+
+
+def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterator[Problem]:
+    for path in (root / "config.json", root / HF_METADATA / "config.json"):
+        config = _json(path)
+        inner = config.get("text_config")
+        size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else 0)
+        for key, tensor in tensors.items():
+            rows = tensor.shape[0] if tensor.shape else 0
+            if type(size) is int and _EMBEDDING.fullmatch(key.name) and rows < size:
+                yield Problem(
+                    f"{root}: {key.name} ends at row {rows} and {path.name} says {size}: the last "
+                    "shard is missing",
+                    last,
+                    key.name,
+                )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A small file that need not be there, nor be an object."""
+    try:
+        tree: Any = json.loads(read_regular(path, _LARGEST_JSON))
+    except (OSError, BadFile, ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}

@@ -1,0 +1,12 @@
+"""What safetensors say of a run: the type of the weights, and nothing else."""
+
+from __future__ import annotations
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.training import TrainingState
+from zerotools.formats.torch_optimizers import weights_dtype
+
+
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """The type that most of the weights are in."""
+    return TrainingState(precision=weights_dtype(checkpoint))

@@ -1,0 +1,138 @@
+"""torch's optimizers as their param groups tell: which class, which options, which numbers.
+
+The defaults are those of torch 2.13's constructors, in the order of `param_groups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
+from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.io.numeric.scalars import read_scalar
+
+WEIGHT_ROLES = ("param", "param16", "buffer")
+STATE_ROLE = "state"
+
+_COMMON = {"maximize": False, "foreach": None, "differentiable": False}
+_ADAM = {
+    "lr": 1e-3,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0,
+    "amsgrad": False,
+    "maximize": False,
+    "foreach": None,
+    "capturable": False,
+    "differentiable": False,
+    "fused": None,
+    "decoupled_weight_decay": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """One of torch's optimizers. `needed` are the options that no run leaves to chance; the others
+    have `defaults`."""
+
+    name: str
+    needed: tuple[str, ...]
+    defaults: Mapping[str, Any]
+
+
+_SGD = {"lr": 1e-3, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False}
+_RMSPROP = {
+    "lr": 1e-2,
+    "momentum": 0,
+    "alpha": 0.99,
+    "eps": 1e-8,
+    "centered": False,
+    "weight_decay": 0,
+    "capturable": False,
+}
+_ADAGRAD = {
+    "lr": 1e-2,
+    "lr_decay": 0,
+    "eps": 1e-10,
+    "weight_decay": 0,
+    "initial_accumulator_value": 0,
+}
+_ADAM_NEEDS = ("lr", "betas", "eps", "weight_decay")
+
+CLASSES: Mapping[str, Class] = {
+    kind.name: kind
+    for kind in (
+        Class(
+            "AdamW", _ADAM_NEEDS, {**_ADAM, "weight_decay": 1e-2, "decoupled_weight_decay": True}
+        ),
+        Class("Adam", _ADAM_NEEDS, _ADAM),
+        Class("SGD", ("lr", "momentum", "weight_decay"), {**_SGD, **_COMMON, "fused": None}),
+        Class("RMSprop", ("lr", "momentum", "alpha", "eps", "weight_decay"), _RMSPROP | _COMMON),
+        Class("Adagrad", ("lr", "lr_decay", "eps", "weight_decay"), {**_ADAGRAD, **_COMMON}),
+    )
+}
+_BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
+
+
+def optimizer_of(groups: Iterable[Group]) -> str | None:
+    """The class of torch's whose options the groups have, as far as they tell one from another."""
+    options = next((group.options for group in groups if group.options), {})
+    decoupled = options.get("decoupled_weight_decay")
+    if {"betas", "amsgrad"} <= options.keys() and type(decoupled) is bool:
+        return "AdamW" if decoupled else "Adam"
+    return "SGD" if {"momentum", "dampening", "nesterov"} <= options.keys() else None
+
+
+def class_of(training: TrainingState, roles: Collection[str]) -> Class | None:
+    """The optimizer of torch's own that goes on with state of these roles; None: another's.
+
+    DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
+    """
+    word = (optimizer_of(training.groups) or training.optimizer or "").lower()
+    if word == "adam" and training.ds_config is not None and not optimizer_of(training.groups):
+        word = "adamw" if _adam_w_mode(training.ds_config) else "adam"
+    if not word and {"exp_avg", "exp_avg_sq"} <= set(roles):
+        word = "adamw"
+    return _BY_WORD.get(word)
+
+
+def _adam_w_mode(config: Mapping[str, Any]) -> bool:
+    section = config.get("optimizer")
+    params = section.get("params") if isinstance(section, Mapping) else None
+    return not isinstance(params, Mapping) or params.get("adam_w_mode", True) is not False
+
+
+def scalars_of(checkpoint: Checkpoint) -> dict[Key, Scalar]:
+    """The numbers of optimizer state that are 0-d tensors. What a 0-d parameter has of its own
+    shape is state like any other's; its `step` is a number.
+
+    Raises:
+        BadFile: one is in no file, or its file ends before it.
+    """
+    found = {}
+    for key, tensor in checkpoint.tensors.items():
+        if tensor.shape or key.role in (*WEIGHT_ROLES, STATE_ROLE):
+            continue
+        weight = checkpoint.tensors.get(Key(key.name, "param"))
+        if key.role == "step" or weight is None or weight.shape:
+            found[key] = read_scalar(checkpoint.root, tensor)
+    return found
+
+
+def weights_dtype(checkpoint: Checkpoint) -> DType | None:
+    """The floating-point type that most bytes of the weights are in."""
+    sizes: dict[DType, int] = {}
+    for key, tensor in checkpoint.tensors.items():
+        if key.role == "param" and tensor.dtype.is_float:
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.nbytes
+    return max(sizes, key=sizes.__getitem__, default=None)
+
+
+def trained_precision(checkpoint: Checkpoint) -> DType | None:
+    """The type that a model computes with whose optimizer updates these weights: that of 16-bit
+    ones. Of fp32 ones nothing says whether they are cast for that."""
+    dtype = weights_dtype(checkpoint)
+    return dtype if dtype in (FLOAT16, BFLOAT16) else None

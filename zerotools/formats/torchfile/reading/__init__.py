@@ -1,0 +1,4 @@
+"""From torch files to a Checkpoint: one whole file, Hugging Face shards, or one file per rank.
+
+Imports `schema`.
+"""

@@ -1,0 +1,51 @@
+"""Hugging Face `.bin` shards: every file holds other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.torchfile.reading.whole_file import whole
+from zerotools.formats.torchfile.schema.opened_file import FORMAT, open_file
+from zerotools.io.huggingface.model_sidecars import companions
+
+
+def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | None) -> Checkpoint:
+    """All shards in a directory; with an index, which file each tensor must be in.
+
+    Raises:
+        BadFile: a file is missing, or index and files disagree.
+    """
+    parts = {name: _read(path, name) for name in files}
+    tensors: dict[Key, Tensor] = {}
+    tied: dict[str, str] = {}
+    for name, part in parts.items():
+        for key in (*part.tensors, *(Key(alias, "param") for alias in part.aliases)):
+            if weight_map is not None and weight_map.get(key.name) != name:
+                raise BadFile(f"{path / name} holds {key}, and the index does not say so")
+            if key in tensors or key.name in tied:
+                raise BadFile(f"{path / name} holds {key}, which another file holds too")
+        tensors |= part.tensors
+        tied |= part.aliases
+    for wanted, name in (weight_map or {}).items():
+        if Key(wanted, "param") not in tensors and wanted not in tied:
+            raise BadFile(f"{path / name} lacks {wanted}, which the index says it holds")
+    return Checkpoint(
+        root=path,
+        tensors=tensors,
+        origin=Origin(FORMAT, path),
+        aliases=tied,
+        files={name: size for part in parts.values() for name, size in part.files.items()},
+        companions=companions(path),
+    )
+
+
+def _read(path: Path, name: str) -> Checkpoint:
+    if not (path / name).is_file():
+        raise BadFile(f"{path / name} is missing, and its tensors are in no other file")
+    opened = open_file(path, name)
+    if not opened.contents.is_whole:
+        raise Unsupported(f"{path / name} holds one rank's pieces, and its name is a model shard's")
+    return whole(path / name, opened)

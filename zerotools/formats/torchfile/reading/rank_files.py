@@ -1,0 +1,183 @@
+"""One file per rank: the pieces of all ranks put together, by what the pickles say of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Origin, Problem
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.formats.torchfile.reading.merge import aliases, merge
+from zerotools.formats.torchfile.schema.file_names import RankGroup, optimizer_of
+from zerotools.formats.torchfile.schema.opened_file import (
+    FORMAT,
+    NUMBERED,
+    Opened,
+    keyed,
+    open_file,
+)
+from zerotools.formats.torchfile.schema.param_numbers import names_by_number
+from zerotools.formats.torchfile.schema.pieces import SHARDED
+from zerotools.io.files.regular import read_regular
+from zerotools.io.huggingface.model_sidecars import companions
+
+_FLAT = "flat_param"
+_MOST_NAMED = 1000
+_VERL_CONFIG, _VERL_MODEL = "fsdp_config.json", "huggingface"
+_LARGEST_CONFIG = 2**16
+
+
+def choose(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
+    """The one group of a directory that holds a model.
+
+    Raises:
+        BadRequest: there are several.
+        BadFile: there is none.
+    """
+    models = [group for group in groups if not group.is_optimizer]
+    said = _said_size(path)
+    if len(models) > 1 and said is not None:
+        models = [group for group in models if group.size == said] or models
+    if len(models) > 1:
+        first = ", ".join(next(iter(group.files.values())) for group in models)
+        raise BadRequest(f"{path} has several models: name a file of one of them, as in {first}")
+    if not models:
+        raise BadFile(f"{path} has neither a pytorch_model.bin nor files of a model's ranks")
+    return models[0]
+
+
+def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Checkpoint:
+    """The model of `model`'s files, with the optimizer that was saved beside it.
+
+    A missing rank is a problem, and leaves holes.
+
+    Raises:
+        BadFile: files are damaged or disagree.
+        Unsupported: files that do not say which part of a tensor they hold.
+    """
+    parts = _open_all(path, model)
+    size = _world_size(model, parts)
+    parts = _within(model, parts, size)
+    _refuse_unaddressed(path, parts)
+    beside = None if model.is_optimizer else optimizer_of(model, groups)
+    moments = list(parts)
+    if beside is not None:
+        moments += _within(beside, _open_all(path, beside), size)
+    weights = [(file, contents.weights) for file, contents in parts]
+    tied = aliases(weights)
+    names = {n: p for _, found in weights for n, p in found.items() if n not in tied}
+    numbered, said = names_by_number(
+        moments[-1].contents.groups, moments[-1].contents.moments, names
+    )
+    problems = [p for group in (model, beside) if group for p in _problems(path, group, size)]
+    problems += _misplaced(parts, model)
+    return Checkpoint(
+        root=path,
+        tensors=keyed(
+            merge(weights),
+            merge([(file, contents.moments) for file, contents in moments]),
+            numbered,
+            tied,
+        ),
+        origin=Origin(
+            FORMAT,
+            path,
+            world_size=size,
+            notes=_notes(model, parts, said),
+            details={NUMBERED: numbered},
+        ),
+        aliases=tied,
+        state={**parts[0].contents.state, **moments[-1].contents.state},
+        files={file.name: file.size for file, _ in moments},
+        companions=companions(path)
+        | (companions(path / _VERL_MODEL) if (path / _VERL_MODEL).is_dir() else {}),
+        problems=problems,
+    )
+
+
+def _open_all(path: Path, group: RankGroup) -> list[Opened]:
+    return [open_file(path, group.files[rank]) for rank in sorted(group.files)]
+
+
+def _refuse_unaddressed(path: Path, parts: Sequence[Opened]) -> None:
+    for file, contents in parts:
+        for name, pieces in contents.weights.items():
+            if pieces.kind == SHARDED and name.rpartition(".")[2].endswith(_FLAT):
+                raise Unsupported(
+                    f"{file.path} holds FSDP's flat parameters (LOCAL_STATE_DICT): {name} has "
+                    f"shape {pieces.shape}, and no file says which weights they are; load it "
+                    "in the run that saved it, and save with SHARDED_STATE_DICT"
+                )
+    if len(parts) > 1 and all(contents.is_whole for _, contents in parts):
+        raise Unsupported(
+            f"{path} has {len(parts)} files like {parts[0].file.name} of plain tensors, which do "
+            "not say whether each rank has a copy or a part of them; name one file to read it alone"
+        )
+
+
+def _world_size(model: RankGroup, parts: Sequence[Opened]) -> int:
+    """As the names say, else as the first rank's pickle does: others may be of an older run."""
+    if model.size is not None:
+        return model.size
+    for _, contents in parts:
+        said = {pieces.ranks for pieces in contents.all() if pieces.ranks is not None}
+        if said:
+            return max(said)
+    return max(model.files) + 1
+
+
+def _within(group: RankGroup, parts: Sequence[Opened], size: int) -> list[Opened]:
+    """The files of the run's own ranks."""
+    return [
+        part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
+    ] or list(parts)
+
+
+def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
+    present = sum(1 for rank in group.files if rank < size)
+    missing = (rank for rank in range(size) if rank not in group.files)
+    for rank in islice(missing, _MOST_NAMED):
+        name = group.name_of(rank)
+        yield Problem(f"{path / name} is missing; the run had {counted(size, 'rank')}", name)
+    if size - present > _MOST_NAMED:
+        yield Problem(f"{path} lacks the files of {size - present} of {counted(size, 'rank')}")
+    for rank in sorted(group.files):
+        if rank >= size:
+            name = group.files[rank]
+            yield Problem(
+                f"{path / name} is left over from a run of more than {counted(size, 'rank')}", name
+            )
+
+
+def _misplaced(parts: Sequence[Opened], model: RankGroup) -> Iterable[Problem]:
+    """Files whose tensors say that another rank saved them."""
+    ranks = {name: rank for rank, name in model.files.items()}
+    for file, contents in parts:
+        said = {pieces.rank for pieces in contents.all() if pieces.rank is not None}
+        if said and said != {ranks[file.name]}:
+            listed = ", ".join(map(str, sorted(said)))
+            yield Problem(f"{file.path} was saved by rank {listed}, as its tensors say", file.name)
+
+
+def _notes(model: RankGroup, parts: Sequence[Opened], said: str | None) -> tuple[str, ...]:
+    kinds = sorted({p.kind for _, contents in parts for p in contents.all() if p.kind})
+    notes = (
+        [f"{'s and '.join(kinds)}s in {counted(len(model.files), 'file')}, one per rank"]
+        if kinds
+        else []
+    )
+    return (*notes, *([said] if said else []))
+
+
+def _said_size(path: Path) -> int | None:
+    """The number of ranks that verl's fsdp_config.json says."""
+    try:
+        tree: Any = json.loads(read_regular(path / _VERL_CONFIG, _LARGEST_CONFIG))
+    except (OSError, BadFile, ValueError, RecursionError):
+        return None
+    size = tree.get("world_size") if isinstance(tree, dict) else None
+    return size if type(size) is int else None

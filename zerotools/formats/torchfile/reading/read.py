@@ -1,0 +1,86 @@
+"""A torch file, Hugging Face `.bin` shards, or the files of all ranks, as a Checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.formats.torchfile.reading.bin_shards import read_shards
+from zerotools.formats.torchfile.reading.rank_files import choose, read_ranks
+from zerotools.formats.torchfile.reading.whole_file import whole
+from zerotools.formats.torchfile.schema.file_names import (
+    INDEX,
+    SINGLE,
+    TRAINING,
+    rank_groups,
+    shards,
+)
+from zerotools.formats.torchfile.schema.non_model_states import refuse_no_parameter
+from zerotools.formats.torchfile.schema.opened_file import Opened, open_file
+from zerotools.io.huggingface.model_directory import read_index
+from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missing, refuse_unlisted
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint in `path`: one file, a directory of Hugging Face `.bin` files, or one with a
+    file per rank. Reads pickles, and no tensor data.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or several models to choose from.
+        BadFile: a file is damaged or missing, or the files disagree.
+        Unsupported: tensors that are not cut into blocks, or files that do not say how.
+    """
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist")
+    if not path.is_dir():
+        return _read_file(path)
+    listed = sorted(entry.name for entry in path.iterdir())
+    single = [name for name in listed if SINGLE.fullmatch(name)]
+    indexes = [name for name in listed if INDEX.fullmatch(name)]
+    if len(single or indexes) > 1:
+        raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
+    if single:
+        return replace(_read_file(path / single[0]), companions=companions(path))
+    if indexes:
+        weight_map = read_index(path / indexes[0])
+        files = sorted(set(weight_map.values()))
+        refuse_missing(path, files)
+        refuse_unlisted(path, indexes[0], files, listed)
+        return read_shards(path, files, weight_map)
+    found = shards(listed)
+    if found:
+        refuse_missing(path, found)
+        return read_shards(path, found, None)
+    groups = rank_groups(listed)
+    if not groups and TRAINING in listed:
+        return replace(_read_file(path / TRAINING), companions=companions(path))
+    return read_ranks(path, choose(path, groups), groups)
+
+
+def _read_file(path: Path) -> Checkpoint:
+    """One file; where it is one rank's, those of all ranks."""
+    opened = open_file(path.parent, path.name)
+    if opened.contents.is_whole:
+        _refuse_state(path, opened)
+        return replace(whole(path, opened), problems=part_of_a_set(path))
+    groups = rank_groups(entry.name for entry in path.parent.iterdir())
+    own = [group for group in groups if path.name in group.files.values()]
+    if not own:
+        raise Unsupported(
+            f"{path} holds one rank's pieces of sharded tensors, and its name does not say which "
+            "files hold the others; name them *_rank_0.pt, *_rank_1.pt, ..."
+        )
+    return read_ranks(path.parent, own[0], groups)
+
+
+def _refuse_state(path: Path, opened: Opened) -> None:
+    """A file of state alone, such as a step counter, is not a model."""
+    if opened.contents.moments:
+        return
+    try:
+        refuse_no_parameter(opened.contents.weights)
+    except BadFile as error:
+        raise BadFile(f"{path}: {error}") from None

@@ -1,0 +1,73 @@
+"""One file that holds every tensor whole."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Origin
+from zerotools.core.errors import BadFile
+from zerotools.formats.torchfile.reading.merge import aliases, merge
+from zerotools.formats.torchfile.schema.opened_file import FORMAT, NUMBERED, Opened, keyed
+from zerotools.formats.torchfile.schema.param_numbers import names_by_number
+from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE, Contents
+
+BUFFER_NAMES = "buffer_names"
+
+
+def whole(path: Path, opened: Opened) -> Checkpoint:
+    """The checkpoint in one file; `path` is what was asked for.
+
+    Raises:
+        BadFile: it holds no tensors.
+    """
+    file, contents = opened
+    tied = aliases([(file, contents.weights)])
+    numbered, said = names_by_number(
+        contents.groups,
+        contents.moments,
+        {n: pieces for n, pieces in contents.weights.items() if n not in tied},
+    )
+    tensors = keyed(
+        merge([(file, contents.weights)]), merge([(file, contents.moments)]), numbered, tied
+    )
+    buffers = _buffers(contents)
+    tensors = {
+        Key(n, "buffer") if role == "param" and n in buffers else Key(n, role): tensor
+        for (n, role), tensor in tensors.items()
+    }
+    rest = merge([(file, contents.rest)])
+    tensors |= {Key(name, STATE_ROLE): tensor for name, tensor in rest.items()}
+    if not tensors:
+        raise BadFile(f"{path} holds no tensors")
+    return Checkpoint(
+        root=file.root,
+        tensors=tensors,
+        origin=Origin(
+            FORMAT,
+            path,
+            notes=(*_notes(file.name, contents), *([said] if said else [])),
+            details={NUMBERED: numbered},
+        ),
+        aliases=tied,
+        state=contents.state,
+        files={file.name: file.size},
+    )
+
+
+def _buffers(contents: Contents) -> Set[str]:
+    """Names of buffers, where the file lists them beside its weights as DeepSpeed does."""
+    listed = contents.state.get(BUFFER_NAMES) if contents.wrapper is not None else None
+    names = listed if isinstance(listed, list) else []
+    return {name for name in names if isinstance(name, str)}
+
+
+def _notes(name: str, contents: Contents) -> list[str]:
+    """Where the weights were found, and what lies beside them."""
+    if contents.wrapper is None:
+        return []
+    notes = [f"took the weights below {contents.wrapper!r} in {name}"]
+    beside = sorted({key.partition(".")[0] for key in contents.rest})
+    if beside:
+        notes.append(f"tensors beside them are not weights: {', '.join(beside)}")
+    return notes

@@ -1,0 +1,166 @@
+"""FSDP2's DTensor: a local tensor, and how a mesh of ranks cuts the whole one.
+
+A dimension of `n` elements over `w` ranks is cut as torch.chunk does: ceil(n / w) each, until none
+are left. Several mesh dimensions that cut the same tensor dimension cut one after the other.
+
+Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`) and
+torch/distributed/device_mesh.py (`DeviceMesh`), torch 2.4 to 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.torchfile.schema.pieces import DTENSOR, Pieces, attributes, counts, table
+from zerotools.io.torchzip.pickle_values import StoredTensor, describe
+from zerotools.io.torchzip.tensors import as_tensor
+
+_NO_BLOCK = {
+    "_StridedShard": "its pieces are not one block per rank; save with DCP, or reshard to one mesh",
+    "Partial": "its ranks hold summands; redistribute it to Shard or Replicate and save again",
+    "_Partial": "its ranks hold summands; redistribute it to Shard or Replicate and save again",
+    "_NormPartial": "its ranks hold summands; redistribute it to Shard or Replicate and save again",
+}
+
+
+def pieces(state: Any) -> Pieces:
+    """The block of a DTensor that the saving rank has.
+
+    Raises:
+        BadFile: the local tensor has another shape than mesh and placements give.
+        Unsupported: a placement that does not cut blocks.
+    """
+    fields = table(state, DTENSOR)
+    local = as_tensor(fields.get("_local_tensor"))
+    if local is None:
+        raise BadFile("a DTensor has no local tensor")
+    spec = attributes(fields.get("_spec"), "DTensorSpec")
+    mesh = attributes(spec.get("mesh"), "DeviceMesh")
+    shape = _global_shape(spec)
+    sizes, place = _mesh_sizes(mesh), _coordinates(mesh)
+    box = Box.whole(shape)
+    for size, coordinate, dim in _cuts(spec, sizes, place, len(shape)):
+        box = _cut(box, dim, size, coordinate)
+    if local.shape != box.shape:
+        raise BadFile(
+            f"a DTensor of shape {shape} has a local tensor of shape {local.shape} where its mesh "
+            f"{sizes} gives {box.shape}"
+        )
+    blocks = () if box.is_empty else ((box, local),)
+    rank = mesh.get("_rank")
+    return Pieces(
+        local.dtype, shape, blocks, DTENSOR, rank if type(rank) is int else None, _ranks(mesh)
+    )
+
+
+def _global_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
+    meta = spec.get("tensor_meta")
+    if not isinstance(meta, Opaque) or not meta.args:
+        raise BadFile("a DTensor does not say which shape it has as a whole")
+    return counts(meta.args[0], "a DTensor's shape")
+
+
+def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
+    """Ranks along each dimension of the mesh."""
+    tensor = mesh.get("mesh")
+    if isinstance(tensor, StoredTensor):
+        return tensor.shape
+    layout = attributes(mesh.get("_layout"), "_MeshLayout")
+    if "axes" in layout:
+        axes = [attributes(axis, "_FlatLayout").get("shape") for axis in _sequence(layout["axes"])]
+    else:
+        shape = layout.get("shape")
+        axes = list(shape) if isinstance(shape, tuple) else [shape]
+    return tuple(_product(axis) for axis in axes)
+
+
+def _product(axis: Any) -> int:
+    """Size of one mesh dimension, which may itself be made of several."""
+    if type(axis) is int and 0 < axis < 2**31:
+        return axis
+    return prod(counts(axis, "the size of a mesh dimension"))
+
+
+def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
+    found = mesh.get("_coordinate_on_dim")
+    if found is None:
+        raise BadFile("a DTensor was saved by a rank outside of its mesh")
+    return counts(found, "a rank's place in its mesh")
+
+
+def _ranks(mesh: Mapping[str, Any]) -> int | None:
+    """Number of ranks of the run: those of the whole mesh that this one is cut from."""
+    for _ in range(8):
+        root = mesh.get("_root_mesh")
+        if not isinstance(root, Opaque):
+            break
+        mesh = attributes(root, "DeviceMesh")
+    for name in ("_flatten_rank_map", "_flatten_mesh_list"):
+        if isinstance(mesh.get(name), tuple):
+            return len(mesh[name])
+    return prod(_mesh_sizes(mesh))
+
+
+def _cuts(
+    spec: Mapping[str, Any], sizes: tuple[int, ...], place: tuple[int, ...], dimensions: int
+) -> Iterator[tuple[int, int, int]]:
+    """For each mesh dimension that cuts: its size, this rank's place, and the dimension it cuts."""
+    placements = _sequence(spec.get("placements"))
+    if not len(placements) == len(sizes) == len(place):
+        raise BadFile(
+            f"a DTensor has {len(placements)} placements, {len(place)} coordinates and a mesh of "
+            f"{len(sizes)} dimensions"
+        )
+    _refuse_order(spec)
+    for placement, size, coordinate in zip(placements, sizes, place, strict=True):
+        dim = _sharded_dimension(placement, dimensions)
+        if coordinate >= size:
+            raise BadFile(f"a DTensor's rank is number {coordinate} of {size}")
+        if dim is not None:
+            yield size, coordinate, dim
+
+
+def _sharded_dimension(placement: Any, dimensions: int) -> int | None:
+    """The dimension that a placement cuts; None where it replicates."""
+    if not isinstance(placement, Opaque):
+        raise BadFile(f"a DTensor's placement is a {describe(placement)}")
+    if placement.name == "Replicate":
+        return None
+    if placement.name != "Shard":
+        why = _NO_BLOCK.get(placement.name, "zerotools does not know it")
+        raise Unsupported(f"a DTensor with placement {placement.name}: {why}")
+    state = placement.state
+    dim = state.get("dim") if isinstance(state, dict) else next(iter(placement.args), None)
+    if type(dim) is not int or not -dimensions <= dim < dimensions:
+        raise BadFile(f"a DTensor of {dimensions} dimensions is cut along dimension {dim!r:.20}")
+    return dim % dimensions
+
+
+def _refuse_order(spec: Mapping[str, Any]) -> None:
+    """Mesh dimensions that cut the same dimension must do so from the first to the last."""
+    for entry in _sequence(spec.get("shard_order") or ()):
+        dims = entry.args[1] if isinstance(entry, Opaque) and len(entry.args) == 2 else ()
+        if any(a >= b for a, b in pairwise(counts(dims, "a DTensor's shard order"))):
+            raise Unsupported("a DTensor whose mesh dimensions do not cut from first to last")
+
+
+def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:
+    """The part of `box` that rank `coordinate` of `size` gets when it is cut along `dim`."""
+    width = -(-box.shape[dim] // size)
+    begin = min(box.shape[dim], width * coordinate)
+    length = min(width, box.shape[dim] - begin)
+    start, shape = list(box.start), list(box.shape)
+    start[dim], shape[dim] = start[dim] + begin, length
+    return Box(tuple(start), tuple(shape))
+
+
+def _sequence(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list) or len(value) > 64:
+        raise BadFile("a DTensor's mesh is damaged")
+    return tuple(value)

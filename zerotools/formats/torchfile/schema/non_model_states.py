@@ -1,0 +1,79 @@
+"""What a file of `torch.save` is that holds no weights: the states that runs save beside them.
+
+Told by what is in it, as the names of such files vary. Sources: transformers/trainer.py
+(`_save_rng_state`, training_args.bin), accelerate/checkpointing.py (random_states),
+torch/optim/lr_scheduler.py and torch/amp/grad_scaler.py (`state_dict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.torchfile.schema.pieces import Pieces
+from zerotools.io.torchzip.pickle_values import StoredTensor, describe
+from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.walk import walk
+
+_STATES = (
+    ({"python", "numpy"}, "the state of random number generators"),
+    ({"random_state", "numpy_random_seed"}, "the state of random number generators"),
+    ({"last_epoch", "_step_count"}, "the state of a learning-rate scheduler"),
+    ({"growth_factor", "backoff_factor"}, "the state of a loss scaler"),
+)
+_ELSEWHERE = "name the file or directory of the model"
+
+
+def refuse_other(tree: Any) -> None:
+    """Refuse what is not a tree of named tensors, by what it is.
+
+    Raises:
+        BadFile: it is a state without weights, or something that no checkpoint is.
+        Unsupported: it is a placeholder, or a pickled object.
+    """
+    if isinstance(tree, str | bytes):
+        raise Unsupported(
+            "it holds a text instead of tensors: a placeholder, as Azure's Nebula leaves; the "
+            "tensors lie in Nebula's own storage, so load them there and save them to files"
+        )
+    if as_tensor(tree) is not None:
+        raise BadFile(f"it holds a single tensor without a name, not a state dict: {_ELSEWHERE}")
+    if isinstance(tree, Opaque):
+        raise Unsupported(_pickled(tree))
+    if not isinstance(tree, dict):
+        raise BadFile(f"it holds a {describe(tree)}, not a state dict: {_ELSEWHERE}")
+    for keys, what in _STATES:
+        if keys <= tree.keys():
+            raise BadFile(f"it holds {what} and no weights: {_ELSEWHERE}")
+
+
+def _pickled(tree: Opaque) -> str:
+    what = f"it holds a pickled {describe(tree)}"
+    if any(isinstance(value, StoredTensor) for value in walk(tree)):
+        return f"{what}, not a state dict; save its state_dict() instead"
+    return f"{what}, not weights: {_ELSEWHERE}"
+
+
+def refuse_no_parameter(weights: Mapping[str, Pieces]) -> None:
+    """Refuse tensors of which none could be a parameter.
+
+    A parameter has a dimension at least, and is floating-point, complex, or packed into bytes.
+
+    Raises:
+        BadFile: there are tensors, and all of them are single numbers or wider integers.
+    """
+    if not weights or any(_may_be_parameter(pieces) for pieces in weights.values()):
+        return
+    some = ", ".join(
+        f"{n:.100}: {p.dtype} of shape {p.shape}" for n, p in list(weights.items())[:3]
+    )
+    raise BadFile(f"it holds no tensor that could be a parameter ({some}): {_ELSEWHERE}")
+
+
+def _may_be_parameter(pieces: Pieces) -> bool:
+    dtype = pieces.dtype
+    return bool(pieces.shape) and (
+        dtype.is_float or dtype.name.startswith("complex") or dtype.name in ("int8", "uint8")
+    )

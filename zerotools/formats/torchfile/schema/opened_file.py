@@ -1,0 +1,52 @@
+"""An opened file with what is in it, and the keys of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.errors import ZerotoolsError
+from zerotools.formats.torchfile.schema.state_dict import Contents, take_apart
+from zerotools.io.torchzip.pt_file import TorchFile
+
+FORMAT = "torchfile"
+NUMBERED = "numbered"
+"""In `Origin.details`: the names of the parameters that the optimizer has by number."""
+
+
+class Opened(NamedTuple):
+    """A file and its contents."""
+
+    file: TorchFile
+    contents: Contents
+
+
+def open_file(root: Path, name: str) -> Opened:
+    """The file `root / name` and what is in it; no tensor data is read.
+
+    Raises:
+        BadFile: it is missing or damaged, or holds no tensors.
+        Unsupported: it holds something else than a tree of tensors.
+    """
+    file = TorchFile.open(root, name)
+    try:
+        return Opened(file, take_apart(file.tree))
+    except ZerotoolsError as error:
+        raise type(error)(f"{file.path}: {error}") from None
+
+
+def keyed(
+    weights: Mapping[str, Tensor],
+    moments: Mapping[tuple[str | int, str], Tensor],
+    numbered: Mapping[int, str],
+    tied: Mapping[str, str],
+) -> dict[Key, Tensor]:
+    """Weights but for aliases, then the optimizer's, by name where its numbers have one."""
+    tensors = {Key(n, "param"): tensor for n, tensor in weights.items() if n not in tied}
+    for (parameter, role), tensor in moments.items():
+        if isinstance(parameter, int):
+            parameter = numbered.get(parameter, f"optimizer.state.{parameter}")
+        tensors[Key(parameter, role)] = tensor
+    return tensors

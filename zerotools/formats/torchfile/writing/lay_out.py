@@ -1,0 +1,68 @@
+"""A Hugging Face model directory whose weights are torch.save files: `pytorch_model*.bin`.
+
+Each file is an OrderedDict of names to tensors, each tensor in a storage of its own, so that
+`torch.load(weights_only=True)` and `from_pretrained` read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from zerotools.core.boxes import row_major_strides
+from zerotools.core.checkpoint import (
+    Checkpoint,
+    Checksum,
+    FilePlan,
+    Literal,
+    Target,
+    Tensor,
+)
+from zerotools.io.huggingface.model_directory import Style, lay_out_model
+from zerotools.io.torchzip import archive_layout as archives
+from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
+from zerotools.io.torchzip.pickles import dumps
+
+INDEX = "pytorch_model.bin.index.json"
+
+
+def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> Target:
+    """Lay out the weights of `source` in `destination`, under their names and in their types.
+
+    Only the roles `param` and `buffer` may be there: selecting and casting come before. Aliases
+    are left out. A tensor larger than `max_shard_bytes` gets a file of its own.
+
+    Raises:
+        BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
+    """
+    style = Style("torchfile", "pytorch_model", ".bin", INDEX, _archive)
+    return lay_out_model(source, destination, style, max_shard_bytes=max_shard_bytes)
+
+
+def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
+    """One file, and the offset of each tensor in it; an empty tensor's is 0."""
+    tree = Ordered(
+        {
+            name: stored_tensor(str(number), tensor)
+            for number, (name, tensor) in enumerate(shard.items())
+        }
+    )
+    layout = archives.lay_out(dumps(tree), [tensor.nbytes for tensor in shard.values()])
+    full = [name for name, tensor in shard.items() if tensor.nbytes]
+    offsets = dict.fromkeys(shard, 0)
+    offsets |= {name: at.offset for name, at in zip(full, layout.payloads, strict=True)}
+    plan = FilePlan(
+        layout.length,
+        literals=[Literal(at, data) for at, data in layout.literals],
+        checksums=[Checksum(at.offset, at.length, at.crc_at) for at in layout.payloads],
+    )
+    return plan, offsets
+
+
+def stored_tensor(key: str, tensor: Tensor) -> StoredTensor:
+    """A contiguous tensor, alone in storage `key`. Types without a storage class of their own lie
+    in an untyped storage."""
+    dtype = tensor.dtype
+    typed = dtype.torch_storage is not None
+    storage = Storage(key, dtype if typed else None, tensor.numel if typed else tensor.nbytes)
+    return StoredTensor(storage, dtype, 0, tensor.shape, row_major_strides(tensor.shape))

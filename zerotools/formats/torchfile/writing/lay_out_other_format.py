@@ -1,0 +1,241 @@
+"""One file from which a plain torch run goes on: `model`, `optimizer`, and what else is known.
+
+    {"model": OrderedDict of names to tensors, tied names as views of one storage,
+     "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
+                   "param_names": [name]}]},
+     "buffer_names": [name], "lr_scheduler", "steps" and the other words of `training`}
+
+Only plain values and tensors, so `torch.load(weights_only=True)` reads it. Numbering and the 0-d
+float32 `step` are torch's own (torch/optim/optimizer.py, `state_dict`; `_get_scalar_dtype`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import (
+    Checkpoint,
+    Dropped,
+    Key,
+    Target,
+    Tensor,
+)
+from zerotools.core.dropping import LOOSE, WEIGHTS, extra_roles
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.formats.torchfile.reading import training_state as words
+from zerotools.formats.torchfile.reading.whole_file import BUFFER_NAMES
+from zerotools.formats.torchfile.schema.file_names import TRAINING
+from zerotools.formats.torchfile.schema.opened_file import FORMAT
+from zerotools.formats.torchfile.writing.one_file import OneFile
+from zerotools.formats.torchfile.writing.weights_only import is_plain
+from zerotools.io.huggingface.model_directory import companion_plans
+from zerotools.io.torchzip.pickle_values import Ordered
+
+STEP = "step"
+
+
+def lay_out_training(source: Checkpoint, training: TrainingState, destination: Path) -> Target:
+    """Lay the weights of `source` and the optimizer's state out in one file in `destination`.
+
+    The weights are the masters, as they are: plain torch has no 16-bit copies beside them.
+
+    Raises:
+        BadRequest: no weights, a name that is a parameter and a buffer, or optimizer state without
+            param groups or learning rates.
+        Unsupported: optimizer state of a parameter that is in no group.
+    """
+    drops = _Drops()
+    file = OneFile(TRAINING)
+    model = _model(source, file)
+    tree: dict[str, Any] = {"model": model}
+    optimizer = _optimizer(source, training, file, drops)
+    if optimizer is not None:
+        tree["optimizer"] = optimizer
+    tree[BUFFER_NAMES] = [key.name for key in source.tensors if key.role == "buffer"]
+    tree |= _beside(training, drops)
+    plan = file.plan(tree)
+    plans = {TRAINING: plan, **companion_plans(source, file.tensors.values())}
+    checkpoint = Checkpoint(
+        root=destination,
+        tensors=file.tensors,
+        origin=replace(source.origin, format=FORMAT, path=destination, notes=(), details={}),
+        aliases=source.aliases,
+        files={name: each.size for name, each in plans.items()},
+    )
+    held = {key.role for key in (*file.tensors, *file.known)} | drops.named
+    for role in extra_roles(source, training):
+        if role not in held:
+            drops.add(role, _why(role))
+    loose = sorted({key.name for key in source.tensors if key.role == LOOSE})
+    if loose:
+        drops.add(
+            "client", f"tensors that are neither weights nor an optimizer's: {', '.join(loose)}"
+        )
+    return Target(checkpoint, plans, carried=file.known, dropped=tuple(drops.found))
+
+
+def _why(role: str) -> str:
+    if role == "param16":
+        return "plain torch keeps the masters that the 16-bit weights are cast from, and no copies"
+    return "nothing says which parameters they belong to"
+
+
+@dataclass
+class _Drops:
+    """What does not get into the file, each word once."""
+
+    found: list[Dropped] = field(default_factory=list)
+
+    @property
+    def named(self) -> set[str]:
+        return {dropped.what for dropped in self.found}
+
+    def add(self, what: str, why: str) -> None:
+        if what not in self.named:
+            self.found.append(Dropped(what, why))
+
+
+def _model(source: Checkpoint, file: OneFile) -> Ordered:
+    weights: dict[str, Key] = {}
+    for key in source.tensors:
+        if key.role in WEIGHTS and weights.setdefault(key.name, key) != key:
+            raise BadRequest(f"{key.name} is a parameter and a buffer, and a model has one name")
+    if not weights:
+        raise BadRequest(f"{source.origin.path} has no weights to write")
+    model = Ordered({name: file.tensor(key, source.tensors[key]) for name, key in weights.items()})
+    for alias, name in source.aliases.items():
+        if name in weights:
+            model.setdefault(alias, model[name])
+    return model
+
+
+def _optimizer(
+    source: Checkpoint, training: TrainingState, file: OneFile, drops: _Drops
+) -> dict[str, Any] | None:
+    """torch's state_dict, its numbers in the order of the groups."""
+    state = _state_by_name(source, training)
+    if not training.groups:
+        if state:
+            roles = ", ".join(sorted({role for entry in state.values() for role in entry}))
+            raise BadRequest(
+                f"{source.origin.path} has optimizer state ({roles}) and no param groups, which "
+                "torch needs to number it: pass --lr, and what else the optimizer had"
+            )
+        return None
+    _check_grouped(source, training, state)
+    numbers = count()
+    groups, entries = [], {}
+    steps = _common_steps(training)
+    for group in training.groups:
+        numbered = {next(numbers): name for name in group.params}
+        groups.append(_options(group, drops) | _members(numbered, source))
+        for number, name in numbered.items():
+            if name in state:
+                entries[number] = _entry(name, state[name], steps.get(name), file)
+    return {"state": entries, "param_groups": groups}
+
+
+def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[str]) -> None:
+    members = {name for group in training.groups for name in group.params}
+    stray = [name for name in state if name not in members]
+    if stray:
+        raise Unsupported(
+            f"{source.origin.path}: {stray[0]} and {len(stray) - 1} others have optimizer state "
+            "and are in no param group, so torch has no number for them"
+        )
+    if any("lr" not in group.options for group in training.groups):
+        raise BadRequest(
+            f"{source.origin.path} has param groups without a learning rate, and torch needs one: "
+            "pass --lr, and what else the optimizer had"
+        )
+
+
+def _state_by_name(
+    source: Checkpoint, training: TrainingState
+) -> dict[str, dict[str, Tensor | Scalar]]:
+    """Tensors, and numbers that are none, of every parameter that has optimizer state."""
+    known = {key.name for key in source.tensors if key.role == "param"}
+    known |= {name for group in training.groups for name in group.params}
+    found: dict[str, dict[str, Tensor | Scalar]] = {}
+    held: Mapping[Key, Tensor | Scalar] = {**training.scalars, **source.tensors}
+    for key, value in held.items():
+        if key.name in known and key.role not in (*WEIGHTS, "param16", LOOSE):
+            found.setdefault(key.name, {})[key.role] = value
+    return found
+
+
+def _common_steps(training: TrainingState) -> dict[str, float]:
+    """A group's step for those of its parameters that have none of their own: FSDP1 keeps one for
+    all parameters that it joined."""
+    steps: dict[str, float] = {}
+    for group in training.groups:
+        own = (training.scalars.get(Key(name, STEP)) for name in group.params)
+        values = {scalar.value for scalar in own if scalar is not None}
+        if len(values) == 1:
+            steps |= dict.fromkeys(group.params, values.pop())
+    return steps
+
+
+def _entry(
+    name: str, held: Mapping[str, Tensor | Scalar], step: float | None, file: OneFile
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {}
+    if STEP not in held and step is not None:
+        entry[STEP] = file.number(Key(name, STEP), step)
+    for role, value in held.items():
+        if isinstance(value, Tensor):
+            entry[role] = file.tensor(Key(name, role), value)
+        elif role == STEP:
+            entry[role] = file.number(Key(name, role), value.value)
+        else:
+            entry[role] = value.value
+    return entry
+
+
+def _options(group: Group, drops: _Drops) -> dict[str, Any]:
+    kept = {name: value for name, value in group.options.items() if is_plain(value)}
+    foreign = sorted(group.options.keys() - kept.keys())
+    if foreign:
+        drops.add("param_groups", f"{', '.join(foreign)} of theirs are not plain values")
+    return kept
+
+
+def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
+    """Numbers, and names where all are known: a torch file need not have any."""
+    members: dict[str, Any] = {"params": list(numbered)}
+    if all(Key(name, "param") in source.tensors for name in numbered.values()):
+        members["param_names"] = list(numbered.values())
+    return members
+
+
+def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
+    """What is known of the run, as plain values; the rest is dropped."""
+    scale = training.loss_scale
+    beside: dict[str, Any] = {
+        words.MARK: words.VERSION,
+        words.FROZEN: sorted(training.frozen) or None,
+        words.PRECISION: training.precision and training.precision.name,
+        words.OPTIMIZER: training.optimizer,
+        words.STEPS: training.steps,
+        words.SKIPPED: training.skipped,
+        words.SAMPLES: training.samples,
+        words.LOSS_SCALE: scale
+        and {"scale": scale.scale, "dynamic": scale.dynamic, **scale.options},
+        words.SCHEDULER: training.lr_scheduler,
+    }
+    for name, value in beside.items():
+        if not is_plain(value):
+            drops.add(name, "it holds objects that are not plain values")
+    client = {name: value for name, value in training.client.items() if is_plain(value)}
+    foreign = sorted(training.client.keys() - client.keys())
+    if foreign:
+        drops.add("client", f"{', '.join(foreign)} hold objects that are not plain values")
+    if training.ds_config is not None:
+        drops.add("ds_config", "plain torch is not configured by it")
+    kept = {n: value for n, value in beside.items() if value is not None and is_plain(value)}
+    return kept | ({words.CLIENT: client} if client else {})

@@ -1,0 +1,172 @@
+"""Items: where the bytes of a tensor lie in the torch.save archive that an item is.
+
+An item is opened only when a chunk of its tensor is asked for: reading `.metadata` alone is enough
+to list a checkpoint, and a large one has millions of items.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, overload
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Chunk
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.distcp.metadata import Item
+from zerotools.io.files.regular import open_regular
+from zerotools.io.torchzip.archive import Archive
+from zerotools.io.torchzip.pickle_values import StoredTensor, describe
+from zerotools.io.torchzip.unpickle import loads
+from zerotools.io.torchzip.unread import unread
+from zerotools.io.torchzip.window import Window
+from zerotools.io.torchzip.zip_directory import read_record
+
+_LARGEST_TENSOR_PICKLE = 2**16
+
+
+class Items:
+    """Finds the tensors in the items of one checkpoint.
+
+    inspect and plan go over the chunks of one tensor several times in a row, so the last few
+    thousand are remembered; all of a large checkpoint's would fill the memory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.chunk = lru_cache(maxsize=4096)(self._chunk)
+
+    def _chunk(self, key: str, dtype: DType, box: Box, item: Item) -> Chunk:
+        """The chunk of `key` that `item` holds.
+
+        Raises:
+            BadFile: the item is damaged, or holds another shape or type than `.metadata` says.
+            Unsupported: it is not a torch.save archive whose bytes can be addressed.
+        """
+        with _opened(self._root, item) as window:
+            archive = Archive.open(window)
+            tensor = _tensor(archive, key)
+            _check_agrees(window, key, dtype, box, tensor)
+            at = archive.payload(tensor.storage) + tensor.offset * dtype.itemsize
+        chunk = Chunk(box, item.file, at, tensor.strides)
+        return Chunk(box, item.file, at) if chunk.is_contiguous else chunk
+
+
+class ItemChunks(Sequence[Chunk]):
+    """The chunks of one tensor, found in their items when they are asked for, with the errors of
+    `Items`."""
+
+    def __init__(
+        self, items: Items, key: str, dtype: DType, parts: Sequence[tuple[Box, Item]]
+    ) -> None:
+        self._items = items
+        self._key = key
+        self._dtype = dtype
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
+        if isinstance(index, slice):
+            return [self._find(*part) for part in self._parts[index]]
+        return self._find(*self._parts[index])
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for box, item in self._parts:
+            yield self._find(box, item)
+
+    def items(self) -> Iterator[Item]:
+        """Where the archives of the chunks lie."""
+        return (item for _, item in self._parts)
+
+    def _find(self, box: Box, item: Item) -> Chunk:
+        return self._items.chunk(self._key, self._dtype, box, item)
+
+
+def _tensor(archive: Archive, key: str) -> StoredTensor:
+    window, record = archive.window, archive.records["data.pkl"]
+    if record.length > _LARGEST_TENSOR_PICKLE:
+        raise BadFile(f"{window}: the pickle of {key} has {record.length} bytes")
+    try:
+        tensor = _tree(read_record(window, record))
+    except (BadFile, Unsupported) as error:
+        raise type(error)(f"{window}: {error}") from None
+    if not isinstance(tensor, StoredTensor):
+        if (why := unread(tensor)) is not None:
+            raise Unsupported(f"{window}: {key} is {why}")
+        raise BadFile(f"{window} holds {describe(tensor)} where {key} should be")
+    return tensor
+
+
+@lru_cache(maxsize=1024)
+def _tree(data: bytes) -> Any:
+    """A tensor's pickle. Most of a checkpoint's have the same bytes as another."""
+    return loads(data, source="data.pkl")
+
+
+class _opened:
+    """The item's stretch of its file, open."""
+
+    def __init__(self, root: Path, item: Item) -> None:
+        self._path = root / item.file
+        self._item = item
+
+    def __enter__(self) -> Window:
+        try:
+            self._descriptor = open_regular(self._path)
+        except OSError as error:
+            raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
+        return Window(self._descriptor, self._path, self._item.offset, self._item.length)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _check_agrees(window: Window, key: str, dtype: DType, box: Box, tensor: StoredTensor) -> None:
+    if tensor.dtype != dtype or tensor.shape != box.shape:
+        raise BadFile(
+            f"{window} holds {tensor.dtype} of shape {tensor.shape} and the metadata says "
+            f"{dtype} of shape {box.shape} for {key}"
+        )
+    if any(step == 0 and n > 1 for n, step in zip(tensor.shape, tensor.strides, strict=True)):
+        raise BadFile(f"{window}: {key} repeats its elements by a stride of 0")
+
+
+class BlobTrees(Mapping[str, Any]):
+    """The values that are not tensors, by flat key: each is read when it is asked for."""
+
+    def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
+        self._root = root
+        self._blobs = blobs
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._blobs)
+
+    def __getitem__(self, key: str) -> Any:
+        with _opened(self._root, self._blobs[key]) as window:
+            return Archive.open(window).tree()
+
+
+def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
+    """Refuse an item that is too short to be an archive of its tensor.
+
+    With SerializationFormat.SAFETENSORS torch gives every tensor of a file the same offset and its
+    bare length, from which it cannot be found (and torch itself cannot load it).
+    """
+    if item.length <= nbytes:
+        raise Unsupported(
+            f"{path}: {key} has {nbytes} bytes and its item {item.length}, so it is not a "
+            "torch.save archive; a checkpoint saved with SerializationFormat.SAFETENSORS is not "
+            "supported, save it with TORCH_SAVE"
+        )

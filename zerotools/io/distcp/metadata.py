@@ -1,0 +1,223 @@
+"""`.metadata` as checked values.
+
+The file is a pickle of torch.distributed.checkpoint.metadata.Metadata; it is read as a tree and
+its classes are recognised by name. Everything that later code relies on is checked here: names
+stay below the directory, chunks lie inside their tensors, each has an item, numbers are counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.regular import read_regular
+from zerotools.io.torchzip.pickle_values import describe
+from zerotools.io.torchzip.unpickle import loads
+
+LARGEST_METADATA = 2**30
+# What megatron-core adds: up to 0.14, and 0.16.
+_MEGATRON = frozenset({"mcore_data", "all_local_plans"})
+_FIELDS = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One saved value: `length` bytes at `offset` of `file`, a name beside `.metadata`."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """A tensor as `.metadata` has it: each box with the item that holds it, empty ones left out."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    parts: tuple[tuple[Box, Item], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """One `.metadata`. `blobs` are the values that are not tensors; `paths` is planner_data, the
+    path in the nested state dict that each flat key stands for, None where it was not recorded.
+    `extras` are attributes that torch's own Metadata does not have, and that are not empty;
+    `ends` has the end of each file's last item, empty chunks included.
+    `is_megatron` says that only megatron-core writes such a file."""
+
+    tensors: Mapping[str, SavedTensor]
+    blobs: Mapping[str, Item]
+    paths: Mapping[str, tuple[str | int, ...]] | None = None
+    version: str | None = None
+    order: tuple[str, ...] = field(default=())
+    ends: Mapping[str, int] = field(default_factory=dict)
+    extras: tuple[str, ...] = ()
+    is_megatron: bool = False
+
+    @property
+    def items(self) -> list[tuple[str, Item]]:
+        """(flat key, item) of everything."""
+        found = [(key, item) for key, saved in self.tensors.items() for _, item in saved.parts]
+        return found + list(self.blobs.items())
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Read and check a `.metadata` file.
+
+    Raises:
+        BadFile: it is damaged, or says what cannot be.
+        Unsupported: items are compressed or encrypted, or of an unknown element type.
+    """
+    tree = loads(read_regular(path, LARGEST_METADATA), source=path)
+    return _Reader(path).metadata(tree)
+
+
+def _ends(items: Iterable[Item]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in items:
+        found[item.file] = max(found.get(item.file, 0), item.offset + item.length)
+    return found
+
+
+class _Reader:
+    """Checks one tree; `path` is for messages."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def metadata(self, tree: Any) -> Metadata:
+        # megatron-core 0.15 writes a subclass with the same fields.
+        name = "MCoreMetadata" if getattr(tree, "name", None) == "MCoreMetadata" else "Metadata"
+        state = self._state(tree, name)
+        entries, stored = state.get("state_dict_metadata"), state.get("storage_data")
+        if not isinstance(entries, dict) or not isinstance(stored, dict):
+            raise self._bad("has no state_dict_metadata or storage_data")
+        items = self._items(stored)
+        tensors: dict[str, SavedTensor] = {}
+        blobs: dict[str, Item] = {}
+        for key, entry in entries.items():
+            if not isinstance(key, str):
+                raise self._bad(f"has the key {key!r:.40}, which is not text")
+            if isinstance(entry, Opaque) and entry.name == "BytesStorageMetadata":
+                blobs[key] = self._item(items, key, None)
+            else:
+                tensors[key] = self._tensor(key, self._state(entry, "TensorStorageMetadata"), items)
+        version = state.get("version")
+        return Metadata(
+            tensors,
+            blobs,
+            self._paths(state.get("planner_data")),
+            version if isinstance(version, str) else None,
+            tuple(entries),
+            _ends(items.values()),
+            tuple(str(key)[:80] for key, value in state.items() if key not in _FIELDS and value),
+            is_megatron=name != "Metadata" or not _MEGATRON.isdisjoint(map(str, state)),
+        )
+
+    def _items(self, stored: dict[Any, Any]) -> dict[tuple[str, Any], Item]:
+        items = {}
+        for index, info in stored.items():
+            at = self._state(index, "MetadataIndex")
+            key, offset = at.get("fqn"), at.get("offset")
+            if not isinstance(key, str) or not (offset is None or isinstance(offset, tuple)):
+                raise self._bad("has a storage index without a name")
+            place = None if offset is None else self._counts(key, offset)
+            items[key, place] = self._info(key, self._state(info, "_StorageInfo"))
+        return items
+
+    def _info(self, key: str, state: Mapping[str, Any]) -> Item:
+        if state.get("transform_descriptors"):
+            raise Unsupported(
+                f"{self._path}: {key} was saved through {state['transform_descriptors']!r:.80}, so "
+                "its bytes cannot be addressed; save it again without extensions"
+            )
+        file = state.get("relative_path")
+        if not isinstance(file, str) or not stays_below_root(file):
+            raise self._bad(f"puts {key} in {file!r:.80}, which is not a file below its directory")
+        offset, length = self._counts(key, (state.get("offset"), state.get("length")))
+        return Item(file, offset, length)
+
+    def _tensor(
+        self, key: str, state: Mapping[str, Any], items: dict[tuple[str, Any], Item]
+    ) -> SavedTensor:
+        dtype, shape = (
+            self._dtype(key, state.get("properties")),
+            self._counts(key, state.get("size")),
+        )
+        chunks = state.get("chunks")
+        if not isinstance(chunks, list):
+            raise self._bad(f"gives {key} no chunks")
+        parts = []
+        for chunk in chunks:
+            box = self._box(key, shape, self._state(chunk, "ChunkStorageMetadata"))
+            if not box.is_empty:
+                parts.append((box, self._item(items, key, box.start)))
+        return SavedTensor(dtype, shape, tuple(parts))
+
+    def _box(self, key: str, shape: tuple[int, ...], state: Mapping[str, Any]) -> Box:
+        start, sizes = (
+            self._counts(key, state.get("offsets")),
+            self._counts(key, state.get("sizes")),
+        )
+        if len(start) != len(shape) or len(sizes) != len(shape):
+            raise self._bad(f"gives {key} of shape {shape} a chunk of {len(sizes)} dimensions")
+        box = Box(start, sizes)
+        if not Box.whole(shape).contains(box):
+            raise self._bad(f"gives {key} of shape {shape} the chunk {box}, which is outside it")
+        return box
+
+    def _dtype(self, key: str, properties: Any) -> DType:
+        state = properties.state if isinstance(properties, Opaque) else None
+        dtype = state[0] if isinstance(state, tuple) and state else None
+        if isinstance(state, dict):
+            dtype = state.get("dtype")
+        if not isinstance(dtype, DType):
+            raise Unsupported(f"{self._path}: {key} is of type {dtype!s:.60}, which is not known")
+        return dtype
+
+    def _item(self, items: dict[tuple[str, Any], Item], key: str, place: Any) -> Item:
+        item = items.get((key, place))
+        if item is None:
+            where = "" if place is None else f" the chunk at {place} of"
+            raise self._bad(f"does not say where{where} {key} is stored")
+        return item
+
+    def _paths(self, planned: Any) -> dict[str, tuple[str | int, ...]] | None:
+        if not isinstance(planned, dict):
+            return None
+        paths = {}
+        for key, path in planned.items():
+            parts = path if isinstance(path, tuple) else (path,)
+            if not isinstance(key, str) or not all(isinstance(part, str | int) for part in parts):
+                raise self._bad(f"gives {key!r:.60} a path that is not made of names and numbers")
+            paths[key] = parts
+        return paths
+
+    def _counts(self, key: str, values: Any) -> tuple[int, ...]:
+        if isinstance(values, tuple) and all(type(v) is int and 0 <= v < 2**62 for v in values):
+            return tuple(values)
+        raise self._bad(f"has {values!r:.60} where counts of {key} should stand")
+
+    def _state(self, value: Any, name: str) -> Mapping[str, Any]:
+        """The attributes of an object of the class `name`, whichever module it is from."""
+        if isinstance(value, Opaque) and value.name == name:
+            state = value.state
+            # dataclass(slots=True) and frozen classes pickle (None, attributes).
+            if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
+                state = state[1]
+            if state is None:
+                return {}
+            if isinstance(state, dict):
+                return state
+        raise self._bad(f"has {describe(value)} where {name} should be")
+
+    def _bad(self, message: str) -> BadFile:
+        return BadFile(f"{self._path} {message}")

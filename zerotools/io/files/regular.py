@@ -1,0 +1,93 @@
+"""Regular files, and nothing else: the one way in which a checkpoint's files are opened.
+
+Whoever opens a FIFO waits for a writer that may never come, and a device such as /dev/zero never
+ends. Neither is part of a checkpoint, so both are refused by what they are, before they are opened:
+opening a device can itself have effects. Standard library only: the training process uses it too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.sources import note
+
+LARGEST_GIVEN = 2**24
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe (FIFO)",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True) -> int:
+    """A descriptor of the regular file at `path`, which symbolic links may lead to.
+
+    One that is opened to be read is noted as a source, which must not change any more; a hint such
+    as `latest`, which the next save writes anew, is not (`is_source=False`).
+
+    Raises:
+        OSError: it is missing or cannot be opened.
+        BadFile: it is not a regular file, or not the one that was read before.
+    """
+    check_regular(path)
+    # O_NONBLOCK: by now the path may have become a FIFO.
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        _check(path, status)
+        if is_source and flags == os.O_RDONLY:
+            note(path, status)
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def regular_file(path: Path, *, is_source: bool = True) -> Iterator[int]:
+    """As `open_regular`, closed at the end."""
+    descriptor = open_regular(path, is_source=is_source)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
+    """All bytes of the regular file at `path`, which has at most `most`.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        BadFile: it is not a regular file, or is larger.
+    """
+    with regular_file(path, is_source=is_source) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size > most:
+            raise BadFile(f"{path} has {size} bytes, and a file of its kind has at most {most}")
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            return stream.read(most)
+
+
+def read_given(path: Path) -> bytes:
+    """All bytes of a small file that the user named, such as one of rules; raises as
+    `read_regular`."""
+    return read_regular(path, LARGEST_GIVEN, is_source=False)
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a regular file, without opening it; raises as `open_regular`."""
+    _check(path, path.stat())
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
+        raise BadFile(f"{path} is {kind} and not a regular file; put the file itself there")

@@ -1,0 +1,167 @@
+"""What the model directories of Hugging Face have in common, whatever format the weights are in.
+
+Weights lie in one file or in several with an index; config and tokenizer files lie beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import (
+    Checkpoint,
+    Chunk,
+    FilePlan,
+    Key,
+    Target,
+    Tensor,
+)
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.regular import read_regular
+from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.io.output.plain_files import carried_file, literal
+
+ROLES = ("param", "buffer")
+_LARGEST_INDEX = 2**28
+
+
+def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[str, Key]:
+    """The key of every name, in the source's order.
+
+    Raises:
+        BadRequest: no tensors at all, one that is not a weight, two of one name, or a forbidden
+            name.
+    """
+    if not source.tensors:
+        raise BadRequest(f"{source.origin.path} has no weights to write")
+    keys: dict[str, Key] = {}
+    for key in source.tensors:
+        if key.role not in ROLES:
+            raise BadRequest(f"{key} is not a weight, and a model holds only weights")
+        if key.name in keys:
+            raise BadRequest(f"{keys[key.name]} and {key} cannot both be written as {key.name}")
+        if key.name in forbidden:
+            raise BadRequest(f"a tensor cannot be called {key.name}; rename it")
+        keys[key.name] = key
+    return keys
+
+
+def shards_of(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
+    """Fill files of at most `most` bytes in order, as huggingface_hub does.
+
+    A tensor that is larger than a file goes into its own, and does not end the file that is being
+    filled.
+
+    Raises:
+        BadRequest: `most` is less than one byte.
+    """
+    if most < 1:
+        raise BadRequest(f"a shard holds at least 1 byte, not {most}")
+    shards: list[dict[str, Tensor]] = []
+    current: dict[str, Tensor] = {}
+    filled = 0
+    for name, tensor in tensors.items():
+        if tensor.nbytes > most:
+            shards.append({name: tensor})
+            continue
+        if filled + tensor.nbytes > most:
+            shards.append(current)
+            current, filled = {}, 0
+        current[name] = tensor
+        filled += tensor.nbytes
+    return [*shards, current] if current else shards
+
+
+def file_name(stem: str, suffix: str, number: int, count: int) -> str:
+    """The name of file `number` (from 1) of `count`."""
+    return f"{stem}{suffix}" if count == 1 else f"{stem}-{number:05d}-of-{count:05d}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a format writes a model directory.
+
+    Files are called `stem`, number and `suffix`; `index` is the index's name. `encode` makes one
+    file of the tensors of a shard: its plan, and the offset of each tensor in it.
+    """
+
+    format: str
+    stem: str
+    suffix: str
+    index: str
+    encode: Callable[[Mapping[str, Tensor]], tuple[FilePlan, dict[str, int]]]
+
+
+def lay_out_model(
+    source: Checkpoint,
+    destination: Path,
+    style: Style,
+    *,
+    max_shard_bytes: int,
+    forbidden: Collection[str] = (),
+) -> Target:
+    """The weights of `source` in `destination`, in one file or several with an index, and its
+    companions.
+
+    Raises:
+        BadRequest: nothing to write, another role, two tensors of one name, a forbidden name, or a
+            bad shard size.
+    """
+    keys = keys_by_name(source, forbidden)
+    shards = shards_of({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
+    plans: dict[str, FilePlan] = {}
+    tensors: dict[Key, Tensor] = {}
+    for number, shard in enumerate(shards, 1):
+        file = file_name(style.stem, style.suffix, number, len(shards))
+        plans[file], offsets = style.encode(shard)
+        for name, tensor in shard.items():
+            chunk = Chunk(Box.whole(tensor.shape), file, offsets[name])
+            tensors[keys[name]] = Tensor(tensor.dtype, tensor.shape, (chunk,))
+    if len(shards) > 1:
+        plans[style.index] = index_of(tensors)
+    plans |= companion_plans(source, tensors.values())
+    origin = replace(source.origin, format=style.format, path=destination, notes=(), details={})
+    sizes = {name: plan.size for name, plan in plans.items()}
+    return Target(Checkpoint(destination, tensors, origin, files=sizes), plans)
+
+
+def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
+    """The index that says which file holds which name; each tensor is one chunk."""
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    weight_map = {key.name: tensor.chunks[0].file for key, tensor in sorted(tensors.items())}
+    tree = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    return literal((json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def companion_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
+    """The source's companions as they are, but for the type of the weights in config.json."""
+    plans: dict[str, FilePlan] = {}
+    for name, path in source.companions.items():
+        text = adapted_config(path, weights_dtype(tensors)) if name == CONFIG else None
+        plans[name] = carried_file(path) if text is None else literal(text)
+    return plans
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """The `weight_map` of an index: which file holds which tensor.
+
+    Raises:
+        BadFile: it is not an index, or names files outside of its directory.
+    """
+    try:
+        tree: Any = json.loads(read_regular(path, _LARGEST_INDEX))
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not JSON: {error!s:.200}") from None
+    weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise BadFile(f"{path} has no weight_map")
+    for name in weight_map.values():
+        if not isinstance(name, str) or not stays_below_root(name):
+            raise BadFile(f"{path} names {name!r:.80}, which is not a file below its directory")
+    return weight_map

@@ -1,0 +1,43 @@
+"""The cast from float32 to float16 by torch's kernel, where that is worth importing torch.
+
+numpy casts an element at a time: 1.7 ns, against 0.06 ns of torch's kernel, which uses the vector
+instructions of the processor. Importing torch takes 1.2 s and 220 MB, so it pays only where the
+cast by numpy would take several times that. Both round to nearest even, to the same bits.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+
+from zerotools.io.numeric.numpy_dtypes import Array, Cast, numpy_cast
+
+NUMPY_SECONDS_PER_ELEMENT = 1.7e-9
+TORCH_IMPORT_SECONDS = 1.2
+WORTHWHILE = 3
+
+
+def cast_for(elements: int, workers: int) -> Cast:
+    """The faster way to cast so many elements from float32 to float16 with so many threads."""
+    seconds = elements * NUMPY_SECONDS_PER_ELEMENT / workers
+    if seconds < WORTHWHILE * TORCH_IMPORT_SECONDS or importlib.util.find_spec("torch") is None:
+        return numpy_cast
+    return torch_cast()
+
+
+def torch_cast() -> Cast:
+    """numpy's cast, but for float32 to float16, which torch does. Imports torch."""
+    import torch
+
+    prepared = threading.local()
+
+    def cast(destination: Array, source: Array) -> None:
+        if (source.dtype.name, destination.dtype.name) != ("float32", "float16"):
+            numpy_cast(destination, source)
+            return
+        if not hasattr(prepared, "done"):
+            torch.set_num_threads(1)  # of this thread; the tiles are what runs in parallel
+            prepared.done = True
+        torch.from_numpy(destination).copy_(torch.from_numpy(source))
+
+    return cast

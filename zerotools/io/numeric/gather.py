@@ -1,0 +1,228 @@
+"""Gather elements from wherever they lie in the files of a source.
+
+What is written with one call is gathered in one buffer. Ranges of a flattened tensor are read as
+they lie, those that are neighbours in their file at once. For a block of a tensor, the smallest
+file range that holds it is read in one call, as long as that is not mostly gaps; else its runs are
+read into one buffer, and put in order there together. Elements are picked by strides, never assumed
+to be aligned in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.checkpoint import Chunk, Piece
+from zerotools.core.dtypes import DType
+from zerotools.core.ranges import Range
+from zerotools.io.files.open_files import Held
+from zerotools.io.numeric.numpy_dtypes import (
+    NO_LOSSES,
+    Array,
+    Cast,
+    CastLosses,
+    cast_into,
+    numpy_dtype,
+)
+
+# One more read call costs about as much as copying this many bytes too many.
+WORTHWHILE_GAP_BYTES = 16 * 1024
+
+
+class Scratch:
+    """The reusable buffers of one worker: a tile, and what was read for it.
+
+    `tile_bytes` bounds the tile in the target's type, `read_bytes` one read in the source's. Both
+    become `wide_bytes` where a tile is larger.
+    """
+
+    def __init__(self, tile_bytes: int, read_bytes: int, wide_bytes: int = 0) -> None:
+        self.tile = np.empty(tile_bytes, dtype=np.uint8)
+        self.read = np.empty(read_bytes, dtype=np.uint8)
+        self._wide_bytes = wide_bytes
+
+    def hold(self, nbytes: int) -> Array:
+        """The bytes of a tile, whose values are not set."""
+        if nbytes > self.tile.nbytes:
+            self.tile = np.empty(self._wide_bytes, dtype=np.uint8)
+            self.read = np.empty(self._wide_bytes, dtype=np.uint8)
+        return self.tile[:nbytes]
+
+
+def gather(
+    files: Held,
+    pieces: Iterable[Piece],
+    box: Box,
+    source_dtype: DType,
+    target_dtype: DType,
+    raw: Array,
+    buffer: Array,
+    cast: Cast,
+) -> CastLosses:
+    """Put the elements of `box` in row-major order into the bytes `raw`; `pieces` cover it and lie
+    inside it. `buffer` (bytes) is for what is read. What is not finite is counted where there is a
+    cast.
+    """
+    out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
+    losses = NO_LOSSES
+    for piece in pieces:
+        if piece.box == box and source_dtype == target_dtype and _is_dense(piece, box):
+            files.read_into(piece.chunk.file, _first_byte(piece, source_dtype), raw.data)
+            continue
+        for block, values in _read_blocks(files, piece, source_dtype, buffer):
+            losses += cast_into(_view(out, block.relative_to(box)), values, cast)
+    return losses
+
+
+def gather_flat(files: Held, pieces: Iterable[Range], itemsize: int, raw: memoryview) -> None:
+    """Put ranges one behind another into the bytes `raw`, which they fill, in their own type."""
+    at = 0
+    for file, offset, length in _stretches(pieces, itemsize):
+        files.read_into(file, offset, raw[at : at + length])
+        at += length
+
+
+def cast_flat(
+    files: Held,
+    pieces: Iterable[Range],
+    source_dtype: DType,
+    target_dtype: DType,
+    raw: Array,
+    buffer: Array,
+    cast: Cast,
+) -> CastLosses:
+    """As `gather_flat`, cast on the way; what is lost and what is not finite is counted."""
+    out = raw.view(numpy_dtype(target_dtype))
+    element, itemsize = numpy_dtype(source_dtype), source_dtype.itemsize
+    most = buffer.nbytes // itemsize
+    losses, at = NO_LOSSES, 0
+    for file, offset, length in _stretches(pieces, itemsize):
+        for done in range(0, length // itemsize, most):
+            count = min(most, length // itemsize - done)
+            values = buffer[: count * itemsize]
+            files.read_into(file, offset + done * itemsize, values.data)
+            losses += cast_into(out[at : at + count], values.view(element), cast)
+            at += count
+    return losses
+
+
+def _stretches(pieces: Iterable[Range], itemsize: int) -> Iterator[tuple[str, int, int]]:
+    """(file, byte offset, bytes) of ranges, of neighbours in a file together."""
+    file, begin, stop = "", 0, 0
+    for first, end, source, offset in pieces:
+        if source != file or offset != stop:
+            if stop > begin:
+                yield file, begin, stop - begin
+            file, begin = source, offset
+        stop = offset + (end - first) * itemsize
+    if stop > begin:
+        yield file, begin, stop - begin
+
+
+def _view(array: Array, box: Box) -> Array:
+    # The ellipsis keeps a 0-d result an array that can be written to.
+    index: tuple[Any, ...] = tuple(map(slice, box.start, box.stop))
+    view: Array = array[(*index, ...)]
+    return view
+
+
+def _strides(chunk: Chunk) -> tuple[int, ...]:
+    return chunk.strides if chunk.strides is not None else row_major_strides(chunk.box.shape)
+
+
+def _first_byte(piece: Piece, dtype: DType) -> int:
+    inside = piece.box.relative_to(piece.chunk.box)
+    index = sum(a * s for a, s in zip(inside.start, _strides(piece.chunk), strict=True))
+    return piece.chunk.offset + index * dtype.itemsize
+
+
+def _is_dense(piece: Piece, tile: Box) -> bool:
+    """Whether the piece's elements lie in the source one after another, in the tile's order."""
+    dense = row_major_strides(tile.shape)
+    return all(
+        n == 1 or a == b for n, a, b in zip(tile.shape, _strides(piece.chunk), dense, strict=True)
+    )
+
+
+def _read_blocks(
+    files: Held, piece: Piece, dtype: DType, buffer: Array
+) -> Iterator[tuple[Box, Array]]:
+    """Yield blocks of the piece with their values, as views of `buffer`."""
+    strides, itemsize = _strides(piece.chunk), dtype.itemsize
+    for block, axis in _readable_blocks(piece.box, strides, itemsize, buffer.nbytes):
+        begin = _first_byte(Piece(piece.chunk, block), dtype)
+        reads, length, step, packed = 1, _span(block.shape, strides), 0, strides
+        if axis is not None:  # runs that are far from one another lie side by side in the buffer
+            reads, step = block.shape[axis], strides[axis]
+            length -= (reads - 1) * step
+            packed = (*strides[:axis], length, *strides[axis + 1 :])
+        for number in range(reads):
+            at = number * length * itemsize
+            run = buffer[at : at + length * itemsize].data
+            files.read_into(piece.chunk.file, begin + number * step * itemsize, run)
+        yield (
+            block,
+            np.ndarray(
+                block.shape,
+                numpy_dtype(dtype),
+                buffer=buffer.data,
+                strides=tuple(s * itemsize for s in packed),
+            ),
+        )
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last of a block in its file, both included."""
+    return sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+
+
+def _readable_blocks(
+    box: Box, strides: tuple[int, ...], itemsize: int, most: int
+) -> Iterator[tuple[Box, int | None]]:
+    """Cut a box into blocks that fit in `most` bytes. One that has an axis with it is to be read
+    run by run along that axis, and any other with one read."""
+    if box.is_empty:
+        return
+    span = _span(box.shape, strides)
+    is_sparse = _mostly_gaps(box, strides, itemsize, span)
+    if span * itemsize <= most and not is_sparse:
+        yield box, None
+        return
+    axis = _outermost(box, strides)
+    inner = span - (box.shape[axis] - 1) * strides[axis]
+    runs = None
+    if is_sparse:
+        row = Box(box.start, (*box.shape[:axis], 1, *box.shape[axis + 1 :]))
+        is_run = inner * itemsize <= most and not _mostly_gaps(row, strides, itemsize, inner)
+        step, runs = (most // (inner * itemsize), axis) if is_run else (1, None)
+    elif strides[axis]:
+        step = (most // itemsize - inner) // strides[axis] + 1
+    else:
+        step = box.shape[axis]
+    step = max(1, step) if runs is not None else min(max(1, step), box.shape[axis] - 1)
+    for first in range(0, box.shape[axis], step):
+        count = min(step, box.shape[axis] - first)
+        start = (*box.start[:axis], box.start[axis] + first, *box.start[axis + 1 :])
+        shape = (*box.shape[:axis], count, *box.shape[axis + 1 :])
+        if runs is None:
+            yield from _readable_blocks(Box(start, shape), strides, itemsize, most)
+        else:
+            yield Box(start, shape), runs
+
+
+def _outermost(box: Box, strides: tuple[int, ...]) -> int:
+    """The dimension whose neighbours are farthest from one another in the file."""
+    return max((d for d in range(len(box.shape)) if box.shape[d] > 1), key=lambda d: strides[d])
+
+
+def _mostly_gaps(box: Box, strides: tuple[int, ...], itemsize: int, span: int) -> bool:
+    """Whether the gap between two runs along the outermost stride is dearer than another read."""
+    if len([n for n in box.shape if n > 1]) == 0 or span <= 2 * prod(box.shape):
+        return False
+    axis = _outermost(box, strides)
+    inner = span - (box.shape[axis] - 1) * strides[axis]
+    return (strides[axis] - inner) * itemsize > WORTHWHILE_GAP_BYTES

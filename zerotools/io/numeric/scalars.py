@@ -1,0 +1,62 @@
+"""Single numbers that are tensors of no dimension, such as an optimizer's `step`.
+
+numpy is imported only for types that `struct` does not have: reading metadata is to take
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+from zerotools.core.checkpoint import Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
+from zerotools.core.training import Scalar
+from zerotools.io.files.regular import regular_file
+
+
+def read_scalar(root: Path, tensor: Tensor) -> Scalar:
+    """The value of a tensor of one element, whose file lies below `root`.
+
+    Raises:
+        BadFile: it is in no file, or its file ends before it.
+    """
+    chunk = next((chunk for chunk in tensor.chunks if not chunk.box.is_empty), None)
+    if chunk is None:
+        raise BadFile(f"{root}: a number of the optimizer's state is in no file")
+    path = root / chunk.file
+    try:
+        with regular_file(path) as descriptor:
+            data = os.pread(descriptor, tensor.dtype.itemsize, chunk.offset)
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) < tensor.dtype.itemsize:
+        raise BadFile(f"{path} ends before byte {chunk.offset + tensor.dtype.itemsize}")
+    return Scalar(_value(data, tensor.dtype), tensor.dtype)
+
+
+_FORMATS = {"float32": "<f", "float64": "<d", "float16": "<e", "int32": "<i", "int64": "<q"}
+
+
+def _value(data: bytes, dtype: DType) -> int | float:
+    """The types that optimizers count in need no numpy."""
+    if dtype.name in _FORMATS:
+        value: int | float = struct.unpack(_FORMATS[dtype.name], data)[0]
+        return value
+    import numpy as np
+
+    from zerotools.io.numeric.numpy_dtypes import numpy_dtype
+
+    found: int | float = np.frombuffer(data, numpy_dtype(dtype))[0].item()
+    return found
+
+
+def scalar_bytes(value: int | float, dtype: DType) -> bytes:
+    """The bytes of a tensor of one element, rounded to its type."""
+    import numpy as np
+
+    from zerotools.io.numeric.numpy_dtypes import numpy_dtype
+
+    return np.array(value, numpy_dtype(dtype)).tobytes()

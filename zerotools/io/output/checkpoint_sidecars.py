@@ -1,0 +1,42 @@
+"""Files around a checkpoint's shards, carried along so that the output is a drop-in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from zerotools.core.checkpoint import FilePlan
+from zerotools.io.output.marker import MARKER
+from zerotools.io.output.plain_files import carried_file
+
+# Hugging Face's Trainer, accelerate: one file per rank.
+RANDOM_STATE = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
+
+
+def files_around(
+    directory: Path, is_own: Callable[[Path], bool], *, same_ranks: bool
+) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
+    """The files in `directory` that are not the checkpoint's own, and what to say of them.
+
+    The state of random number generators belongs to ranks, and is left out where those change.
+    """
+    plans, random, left = {}, [], []
+    for path in sorted(directory.iterdir()):
+        if is_own(path) or path.name == MARKER:
+            continue
+        if RANDOM_STATE.fullmatch(path.name) and not same_ranks:
+            random.append(path.name)
+        elif path.is_file():
+            plans[path.name] = carried_file(path)
+        else:
+            left.append(path.name)
+    notes = []
+    if random:
+        notes.append(
+            f"{', '.join(random)} hold the random number state of single ranks and are left out: "
+            "the ranks seed themselves afresh"
+        )
+    if left:
+        notes.append(f"directories beside the shards are left out: {', '.join(left)}")
+    return plans, tuple(notes)

@@ -1,0 +1,163 @@
+""".zerotools-output.json: what a command wrote into its output, so that it may replace that later.
+
+    {"schema": "zerotools.output/1", "command": "consolidate", "version": "0.2.0",
+     "files": {"model.safetensors": {"size": 123, "mtime_ns": 456}}}
+
+An output is replaced only if the same command wrote everything in it, and nobody changed it since:
+a training run may have saved its own weights there, under the very same names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools import __version__
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.regular import read_regular
+from zerotools.io.output.journal import NAME as JOURNAL
+
+MARKER = ".zerotools-output.json"
+SCHEMA = "zerotools.output/1"
+_LARGEST = 2**28
+# Some file systems keep times in steps of up to two seconds, and round them after a while.
+_COARSEST_TIME = 2 * 10**9
+_MOST_NAMED = 3
+
+
+def write_marker(directory: Path, command: str) -> None:
+    """Note that `command` wrote every file that lies below `directory`; flushed."""
+    files = {}
+    for path in _entries(directory):
+        if path.is_dir() or path.name in (MARKER, JOURNAL):
+            continue
+        status = path.stat()
+        name = path.relative_to(directory).as_posix()
+        files[name] = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    tree = {"schema": SCHEMA, "command": command, "version": __version__, "files": files}
+    with (directory / MARKER).open("w", encoding="utf-8") as file:
+        file.write(json.dumps(tree, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_replaceable(destination: Path, command: str) -> None:
+    """Refuse to replace what `command` did not write itself, every bit of it.
+
+    Raises:
+        BadRequest: says what is there instead, and what to do.
+    """
+    if destination.is_symlink():
+        raise BadRequest(
+            f"{destination} is a symbolic link, which --overwrite does not replace; name the "
+            "directory itself, or remove the link"
+        )
+    if not destination.is_dir():
+        raise BadRequest(
+            f"{destination} is not a directory that zerotools wrote, so --overwrite does not "
+            "replace it; remove it yourself, or choose another output"
+        )
+    if destination.is_mount():
+        raise BadRequest(
+            f"{destination} is a mount point, which cannot be replaced; name a directory inside it"
+        )
+    if is_empty(destination):
+        return
+    tree = _marker(destination)
+    if tree["command"] != command:
+        raise BadRequest(
+            f"{destination} was written by zerotools {tree['command']}, so --overwrite of "
+            f"zerotools {command} does not replace it; {_how_to_remove(destination)}"
+        )
+    foreign = [_named(destination, *found) for found in _foreign(destination, tree["files"])]
+    if foreign:
+        more = f" and {len(foreign) - _MOST_NAMED} more" if foreign[_MOST_NAMED:] else ""
+        raise BadRequest(
+            f"{destination} holds what zerotools {command} did not write, so --overwrite does not "
+            f"replace it: {', '.join(foreign[:_MOST_NAMED])}{more}; move that elsewhere, or choose "
+            "another output"
+        )
+
+
+def remove_output(directory: Path) -> None:
+    """Remove an output; the marker goes last, so that what a kill leaves is known for ours."""
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != MARKER:
+            entry.unlink()
+    (directory / MARKER).unlink(missing_ok=True)
+    directory.rmdir()
+
+
+def is_empty(directory: Path) -> bool:
+    """Whether it is a directory without a single entry."""
+    return directory.is_dir() and not any(directory.iterdir())
+
+
+def _marker(directory: Path) -> Any:
+    """The marker, checked."""
+    try:
+        tree: Any = json.loads(read_regular(directory / MARKER, _LARGEST, is_source=False))
+    except FileNotFoundError:
+        raise BadRequest(
+            f"{directory} has no {MARKER}, which says what zerotools wrote there (older "
+            f"versions wrote none), so --overwrite does not replace it; {_how_to_remove(directory)}"
+        ) from None
+    except (OSError, BadFile, ValueError, RecursionError) as error:
+        raise BadRequest(
+            f"{directory / MARKER} cannot be read ({error!s:.200}), so --overwrite does not "
+            f"replace {directory}; {_how_to_remove(directory)}"
+        ) from None
+    files = tree.get("files") if isinstance(tree, dict) else None
+    if not isinstance(files, dict) or tree.get("schema") != SCHEMA or "command" not in tree:
+        raise BadRequest(
+            f"{directory / MARKER} is not of the kind {SCHEMA}, so --overwrite does not replace "
+            f"{directory}; {_how_to_remove(directory)}"
+        )
+    return tree
+
+
+def _how_to_remove(directory: Path) -> str:
+    return (
+        f"look at what is in it, and if you need nothing of that, remove {directory} and all below "
+        "it (rm -r) and run the command again; or choose another output"
+    )
+
+
+def _foreign(directory: Path, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and fault of every entry that is not as the marker says."""
+    folders = {parent for name in known for parent in Path(name).parents}
+    for path in _entries(directory):
+        name = path.relative_to(directory)
+        entry = known.get(name.as_posix())
+        if path.is_dir() and not path.is_symlink():
+            if name not in folders:
+                yield f"{name}/", ""
+        elif name.as_posix() == MARKER and not path.is_symlink():
+            continue
+        elif entry is None or path.is_symlink():
+            yield str(name), ""
+        elif not _is_as_written(path.stat(), entry):
+            yield str(name), " (changed since it was written)"
+
+
+def _is_as_written(status: os.stat_result, entry: Any) -> bool:
+    if not isinstance(entry, dict) or status.st_size != entry.get("size"):
+        return False
+    time = entry.get("mtime_ns")
+    return isinstance(time, int) and abs(status.st_mtime_ns - time) < _COARSEST_TIME
+
+
+def _named(directory: Path, name: str, fault: str) -> str:
+    return f"{directory / name}{'/' if name.endswith('/') else ''}{fault}"
+
+
+def _entries(directory: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(directory):
+        for name in sorted((*folders, *names)):
+            yield Path(folder, name)

@@ -1,0 +1,234 @@
+"""Output that is there whole, or not at all.
+
+Everything is written below `<destination>.partial`, flushed, and renamed when it is complete. The
+partial directory is locked while it is written, so that two runs never share one. A run that was
+killed or interrupted leaves only that directory, which the next run resumes or clears; one that
+failed leaves nothing, because what failed once fails again, and a full disk needs its room back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.open_files import sync_directory
+from zerotools.io.output.marker import remove_output
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_PROBE = ".zerotools-probe"
+
+
+def partial_of(destination: Path) -> Path:
+    """The directory in which `destination` is made."""
+    whole = destination.absolute()
+    return whole.with_name(whole.name + ".partial")
+
+
+class Staging:
+    """A directory in the making. Use as a context; call `commit` inside it."""
+
+    def __init__(
+        self,
+        destination: Path,
+        *,
+        check_replaced: Callable[[Path], None] | None = None,
+        check_left: Callable[[Path], None] = lambda _: None,
+        keep: bool = False,
+        rename: Callable[[Path, Path], object] = os.rename,
+        exchange: Callable[[Path, Path], None] | None = None,
+    ) -> None:
+        """`destination` must not exist or be an empty directory, unless `check_replaced` is given:
+        then it is replaced whole, if that does not raise for what is there. `check_left` is shown
+        what an earlier run seems to have left, before it is cleared. With `keep`, the directory
+        begins with that, and it stays there until `take_over` says that it is ours. `rename` and
+        `exchange` are the system's.
+
+        Raises:
+            BadRequest: the destination exists, its parent is not a directory or is not writable,
+                another run is writing it, or its file system cannot replace it.
+        """
+        self.destination = destination.absolute()
+        self.directory = partial_of(self.destination)
+        self._check_replaced = check_replaced
+        self._check_left = check_left
+        self._rename = rename
+        self._exchange = exchange or _exchange
+        self._keep = keep
+        self._lock = -1
+        self._committed = False
+
+    def __enter__(self) -> Staging:
+        if self._is_taken():
+            if self._check_replaced is None:
+                raise BadRequest(f"{self.destination} exists; choose another output or --overwrite")
+            self._check_replaced(self.destination)
+        try:
+            _make_durably(self.destination.parent)
+            self._take_lock()
+        except OSError as error:
+            raise BadRequest(
+                f"{self.destination} cannot be written: {error.strerror} ({error.filename})"
+            ) from error
+        try:
+            self._probe()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _is_taken(self) -> bool:
+        """Whether the destination is there, and is more than an empty directory."""
+        path = self.destination
+        if not os.path.lexists(path):
+            return False
+        return path.is_symlink() or not path.is_dir() or any(path.iterdir())
+
+    def _probe(self) -> None:
+        """Find out now whether the destination can be renamed: onto a directory that is not empty,
+        which changes nothing. A directory of a lower layer of overlayfs cannot, nor can what the
+        user must not remove. An empty one is not renamed but replaced."""
+        if os.path.ismount(self.destination):
+            raise BadRequest(
+                f"{self.destination} is a mount point, which cannot be replaced; name a directory "
+                "inside it"
+            )
+        if not self._is_taken():
+            return
+        probe = self.directory / _PROBE
+        probe.touch()
+        try:
+            self._rename(self.destination, self.directory)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return
+            raise BadRequest(
+                f"{self.destination} cannot be replaced: {_why(error)}; choose another output"
+            ) from error
+        finally:
+            probe.unlink(missing_ok=True)
+        raise BadRequest(f"{self.directory} lies on a file system that replaces what is not empty")
+
+    def take_over(self) -> None:
+        """What an earlier run left is used from now on, and removed where this run fails."""
+        self._keep = False
+
+    def _take_lock(self) -> None:
+        """Own the partial directory, empty unless it is kept."""
+        while True:
+            self.directory.mkdir(exist_ok=True)
+            self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise BadRequest(
+                    f"another run is writing {self.destination}; wait for it, or choose another "
+                    "output"
+                ) from None
+            if self._is_still_there():
+                break
+            os.close(self._lock)
+        if any(self.directory.iterdir()):
+            self._check_left(self.directory)
+        for entry in [] if self._keep else self.directory.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def _is_still_there(self) -> bool:
+        """Whether the locked directory is the one that the name stands for now."""
+        try:
+            return os.path.samestat(os.fstat(self._lock), self.directory.stat())
+        except FileNotFoundError:
+            return False
+
+    def commit(self) -> None:
+        """Flush every directory and put the whole in its place."""
+        for path, _, _ in os.walk(self.directory, topdown=False):
+            sync_directory(Path(path))
+        if self._is_taken():
+            if self._check_replaced is None:
+                raise BadRequest(f"{self.destination} appeared while it was being written")
+            self._replace(self._check_replaced)
+        else:
+            self.directory.rename(self.destination)
+        sync_directory(self.destination.parent)
+        self._committed = True
+
+    def _replace(self, check: Callable[[Path], None]) -> None:
+        """Put the whole in the place of what is there, and remove that."""
+        check(self.destination)
+        self._exchange(self.directory, self.destination)
+        try:  # nothing can be put into it any more
+            check(self.directory)
+        except BadRequest:
+            self._exchange(self.directory, self.destination)
+            raise
+        sync_directory(self.destination.parent)
+        remove_output(self.directory)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if not (self._committed or self._keep or interrupted):
+            shutil.rmtree(self.directory, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.EXDEV:
+        return (
+            "it lies in a lower layer of an overlay file system (the image of a container), which "
+            "cannot rename directories"
+        )
+    return error.strerror or str(error)
+
+
+def _make_durably(path: Path) -> None:
+    """Make a directory and its parents, so that they survive power loss."""
+    missing = [each for each in (path, *path.parents) if not os.path.lexists(each)]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_directory(each.parent)
+    path.mkdir(exist_ok=True)  # where a link or a file is, the system says so
+
+
+def _free_name(path: Path) -> Path:
+    """A name beside `path` that nothing has."""
+    names = (path.with_name(f"{path.name}.replaced{more}") for more in ("", *range(2, 10_000)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def _exchange(first: Path, second: Path) -> None:
+    """Swap two names in one step; where the file system cannot, in two."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.renameat2(
+        _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
+    )
+    if done == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        raise OSError(code, os.strerror(code), str(second))
+    in_two_steps(first, second)
+
+
+def in_two_steps(first: Path, second: Path) -> None:
+    """As `exchange`; a kill between the steps leaves `second` under a name that says so."""
+    aside = _free_name(second)
+    second.rename(aside)
+    first.rename(second)
+    aside.rename(first)

@@ -1,0 +1,104 @@
+"""`metrics.jsonl`: what each step of a run came to, one JSON object per line: one for each step,
+and more for what is measured after it.
+
+An attempt that goes on from an earlier step takes the place of the lines from there on, so that
+the file is what an uninterrupted run would have written. Lines that somebody else wrote (objects
+without a step), and those before them, are never touched. A line is in the kernel's hands when
+`append` returns, and on the disk after `sync`. Standard library only, and no newer syntax than that
+of Python 3.9: programs of users write with this too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from zerotools.io.telemetry.append import write_whole
+
+METRICS = "metrics.jsonl"
+_BLOCK = 1 << 16
+
+
+class MetricsLog:
+    """Appends the lines of one run to `path`; its directory is made where there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def append(self, step: int, fields: dict[str, Any]) -> None:
+        """Write the line of `step`; values that are not finite become null.
+
+        Raises:
+            OSError: the disk is full, or the directory is not ours.
+        """
+        if self._file is None:
+            self._file = _open_before(self.path, step)
+        line = json.dumps({"step": step, **fields}, default=str)
+        if "NaN" in line or "Infinity" in line:
+            line = json.dumps(json.loads(line, parse_constant=lambda _: None))
+        try:
+            write_whole(self._file, line.encode() + b"\n")
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    def sync(self) -> None:
+        """Put what was written onto the disk. Raises OSError."""
+        if self._file is not None:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _open_before(path: Path, step: int) -> int:
+    """`path`, open for appending, without its lines of `step` and later."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    file = os.open(path, flags, 0o644)
+    try:
+        end = _end_of_lines_before(file, step)
+        if end < os.fstat(file).st_size:
+            os.ftruncate(file, end)
+    except BaseException:  # closed, and raised again
+        os.close(file)
+        raise
+    return file
+
+
+def _end_of_lines_before(file: int, step: int) -> int:
+    """Where the last whole line of a step before `step` ends. Looks from the end."""
+    start = os.fstat(file).st_size
+    held, stop = b"", 0  # held[:stop] is file[start : start + stop], and not judged yet
+    while True:
+        newline = held.rfind(b"\n", 0, max(stop - 1, 0))
+        if newline < 0 and start > 0:
+            size = min(_BLOCK, start)
+            start -= size
+            held = os.pread(file, size, start) + held[:stop]
+            stop = len(held)
+            continue
+        line = held[newline + 1 : stop]
+        if not line:
+            return 0
+        if line.endswith(b"\n") and _stays(line, step):
+            return start + stop
+        stop = newline + 1
+
+
+def _stays(line: bytes, step: int) -> bool:
+    """Whether it is of an earlier step, or somebody else's. What is not an object was torn."""
+    try:
+        tree = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(tree, dict):
+        return False
+    found = tree.get("step")
+    return "step" not in tree or (isinstance(found, int) and found < step)

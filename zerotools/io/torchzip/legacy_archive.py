@@ -1,0 +1,110 @@
+"""The torch.save format of before torch 1.6, still written where the zip format is switched off.
+
+Pickles one after another: a magic number, a protocol version, facts about the machine, the object
+(its tensors refer to storages by key), the list of those keys; then, for each key in order, the
+number of elements as a little-endian int64 and the bytes of the storage.
+
+Source: torch/serialization.py (`_legacy_save`, `_legacy_load`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.torchzip.pickle_machine import CutShort
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
+from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads_from
+from zerotools.io.torchzip.walk import walk
+from zerotools.io.torchzip.window import Window
+
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+_FIRST_READ = 2**20
+_COUNT = struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyFile:
+    """The tree that was saved, and the byte offset of each storage by key."""
+
+    tree: Any
+    offsets: Mapping[str, int]
+
+
+def is_legacy(window: Window) -> bool:
+    """Whether a file begins with the old format's magic number, pickled with protocol 2."""
+    begin = window.read(0, min(window.length, 14))
+    return (
+        begin[:2] == b"\x80\x02"
+        and begin[2:4] == b"\x8a\x0a"
+        and (int.from_bytes(begin[4:14], "little") == MAGIC)
+    )
+
+
+def read_legacy(window: Window) -> LegacyFile:
+    """Read the pickles, and find the storages behind them.
+
+    Raises:
+        BadFile: the file is damaged or cut short.
+        Unsupported: it was written on a big-endian machine, or by another protocol.
+    """
+    size = min(window.length, _FIRST_READ)
+    while True:
+        try:
+            tree, keys, end = _pickles(window, window.read(0, size))
+            break
+        except CutShort:
+            if size == window.length or size >= LARGEST_PICKLE:
+                raise
+            size = min(window.length, 4 * size, LARGEST_PICKLE)
+    return LegacyFile(tree, _offsets(window, _storages(tree), keys, end))
+
+
+def _storages(tree: Any) -> dict[str, Storage]:
+    """Every storage that the tree refers to, also from inside objects of unknown classes."""
+    found: dict[str, Storage] = {}
+    for value in walk(tree):
+        if isinstance(value, StoredTensor):
+            value = value.storage
+        if isinstance(value, Storage):
+            found[value.key] = value
+    return found
+
+
+def _pickles(window: Window, data: bytes) -> tuple[Any, list[str], int]:
+    _, at = loads_from(data, 0, source=window)
+    protocol, at = loads_from(data, at, source=window)
+    machine, at = loads_from(data, at, source=window)
+    if protocol != PROTOCOL:
+        raise Unsupported(f"{window}: torch.save protocol {protocol!r:.20} is not {PROTOCOL}")
+    if not isinstance(machine, dict) or machine.get("little_endian") is not True:
+        raise Unsupported(f"{window} was written on a big-endian machine; save it on another")
+    tree, at = loads_from(data, at, source=window)
+    keys, at = loads_from(data, at, source=window)
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise BadFile(f"{window}: its list of storages is damaged")
+    return tree, keys, at
+
+
+def _offsets(
+    window: Window, storages: Mapping[str, Storage], keys: list[str], at: int
+) -> dict[str, int]:
+    offsets = {}
+    for key in keys:
+        storage = storages.get(key)
+        if storage is None:
+            raise BadFile(f"{window}: storage {key!r} belongs to no tensor, so its size is unknown")
+        (numel,) = _COUNT.unpack(window.read(at, _COUNT.size))
+        at += _COUNT.size
+        if numel != storage.numel or at + storage.nbytes > window.length:
+            raise BadFile(
+                f"{window}: storage {key!r} of {storage.numel} elements is cut short or damaged: "
+                f"{numel} elements are announced, {window.length - at} bytes are left"
+            )
+        offsets[key] = at
+        at += storage.nbytes
+    return offsets

@@ -1,0 +1,100 @@
+"""One `.pt`, in either format of torch.save: its tree, and where the bytes of its tensors lie."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Chunk, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.io.files.regular import open_regular, regular_file
+from zerotools.io.torchzip.archive import Archive
+from zerotools.io.torchzip.legacy_archive import is_legacy, read_legacy
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
+from zerotools.io.torchzip.window import Window
+from zerotools.io.torchzip.zip_directory import Record
+
+
+@dataclass
+class TorchFile:
+    """`name` is relative to the checkpoint's root; `tree` is what was saved."""
+
+    root: Path
+    name: str
+    size: int
+    tree: Any
+    records: dict[str, Record]
+    _offsets: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, root: Path, name: str) -> TorchFile:
+        """Read the pickle of `root / name`; no tensor data is read.
+
+        Raises:
+            BadFile: it is missing, cut short, or no torch file.
+            Unsupported: it is compressed, or holds an unknown element type.
+        """
+        path = root / name
+        try:
+            descriptor = open_regular(path)
+        except OSError as error:
+            raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            window = Window.whole(descriptor, path)
+            if is_legacy(window):
+                legacy = read_legacy(window)
+                return cls(root, name, window.length, legacy.tree, {}, dict(legacy.offsets))
+            archive = Archive.open(window)
+            return cls(root, name, window.length, archive.tree(), archive.records)
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Refuse a file that nothing is read from where its zip directory says that it is damaged.
+
+        Raises:
+            BadFile: it is missing, cut short, or not a torch file.
+            Unsupported: it is compressed.
+        """
+        try:
+            with regular_file(path, is_source=False) as descriptor:
+                window = Window.whole(descriptor, path)
+                if not is_legacy(window):
+                    Archive.open(window)
+        except OSError as error:
+            raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
+
+    @property
+    def storages(self) -> tuple[str, ...]:
+        """Keys of the storages whose places are known: all of them in files before torch 1.6."""
+        return tuple(self._offsets)
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.name
+
+    def payload(self, storage: Storage) -> int:
+        """Byte offset of a storage in the file."""
+        if storage.key not in self._offsets:
+            descriptor = open_regular(self.path)
+            try:
+                archive = Archive(Window.whole(descriptor, self.path), self.records)
+                self._offsets[storage.key] = archive.payload(storage)
+            finally:
+                os.close(descriptor)
+        return self._offsets[storage.key]
+
+    def tensor(self, stored: StoredTensor) -> Tensor:
+        """A tensor that this file holds whole."""
+        chunk = Chunk(Box.whole(stored.shape), self.name, self.first_byte(stored), stored.strides)
+        return Tensor(stored.dtype, stored.shape, [chunk])
+
+    def first_byte(self, stored: StoredTensor) -> int:
+        """Byte offset of a tensor's first element; 0 where it has none."""
+        if 0 in stored.shape:
+            return 0
+        return self.payload(stored.storage) + stored.offset * stored.dtype.itemsize

@@ -1,0 +1,257 @@
+"""Plain trees (from TOML or JSON) into the dataclasses that `spec.key` describes.
+
+Nothing is guessed: a whole number is not a float, `1.0` is not a whole number, a string is not a
+list. Every problem is collected, so that a user sees all of them at once.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, is_dataclass
+from typing import Any, get_args, get_origin
+
+from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.binding.key_synonyms import key_meant, value_meant
+
+MAX_INT = 2**63 - 1
+MAX_DEPTH = 32
+MOST_UNKNOWN = 20
+"""Unknown keys of one table that are listed; a guess at each takes time."""
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+class Mismatch(ValueError):
+    """A value is not of the type that its key takes; the message ends the sentence."""
+
+
+def build(
+    kind: type[Any],
+    tree: Mapping[str, Any],
+    where: str,
+    problems: list[str],
+    root: type[Any] | None = None,
+) -> Any:
+    """An instance of the dataclass `kind` from `tree`; None, and `problems` grown, if it cannot.
+
+    `where` is the dotted prefix of the keys ("" at the root, else "train."); `root` is the
+    dataclass that `kind` is a table of, whose other tables may have the key that was meant.
+    """
+    root = root or kind
+    hints = hints_of(kind)
+    known = {item.name: item for item in keys_of(kind)}
+    before = len(problems)
+    strange = [name for name in tree if name not in known]
+    problems += [_unknown(name, where, known, root) for name in strange[:MOST_UNKNOWN]]
+    if len(strange) > MOST_UNKNOWN:
+        problems.append(f"{where or 'job'}: {len(strange) - MOST_UNKNOWN} more unknown keys")
+    values: dict[str, Any] = {}
+    for name, item in known.items():
+        if name in tree:
+            values[name] = _field(item, hints[name], tree[name], where, problems, root)
+        elif is_dataclass(hints[name]) and is_required(item):
+            problems.append(f"{where}{name}: the table [{where}{name}] is missing")
+        elif is_required(item):
+            problems.append(f"{where}{name}: is missing")
+    return kind(**values) if len(problems) == before else None
+
+
+def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
+    """Every key of the dataclass `kind` and of its tables, such as `train.steps`, with its field
+    and its type."""
+    hints = hints_of(kind)
+    for item in keys_of(kind):
+        hint = hints[item.name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            yield from dotted_keys(hint, f"{prefix}{item.name}.")
+        else:
+            yield prefix + item.name, (item, hint)
+
+
+def hints_of(kind: type[Any]) -> dict[str, Any]:
+    """The annotations of a dataclass, resolved."""
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
+
+
+def is_required(item: Field[Any]) -> bool:
+    """Whether the key has no default."""
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+def _unknown(name: object, where: str, known: Mapping[str, object], root: type[Any]) -> str:
+    close = key_meant(str(name), where, known, dict(dotted_keys(root)))
+    hint = f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
+    return f"{where}{show(name, bare=True)}: unknown key; {hint}"
+
+
+def _field(
+    item: Field[Any],
+    hint: Any,
+    value: Any,
+    where: str,
+    problems: list[str],
+    root: type[Any],
+) -> Any:
+    if is_dataclass(hint) and isinstance(hint, type):
+        if isinstance(value, Mapping):
+            return build(hint, value, f"{where}{item.name}.", problems, root)
+        problems.append(f"{where}{item.name}: must be a table, not {show(value)}")
+        return None
+    try:
+        result = convert(hint, value)
+        check_allowed(item, result)
+        _check_bounds(item, result)
+    except Mismatch as error:
+        problems.append(f"{where}{item.name} = {show(value)}: {error}")
+        return None
+    return result
+
+
+def check_allowed(item: Field[Any], value: Any) -> None:
+    """Raises Mismatch: the value is not one of those that the key takes."""
+    allowed = item.metadata.get("allowed")
+    if allowed is not None and value not in allowed:
+        close = value_meant(value, allowed)
+        hint = f"; did you mean {show(close)}?" if close else ""
+        raise Mismatch(f"must be one of {', '.join(show(choice) for choice in allowed)}{hint}")
+
+
+def _check_bounds(item: Field[Any], value: Any) -> None:
+    least, most, above = (item.metadata.get(name) for name in ("least", "most", "above"))
+    if value is None:
+        return
+    if least is not None and value < least:
+        raise Mismatch(f"must be at least {least}")
+    if most is not None and value > most:
+        raise Mismatch(f"must be at most {most}")
+    if above is not None and value <= above:
+        raise Mismatch(f"must be more than {above}")
+
+
+def convert(hint: Any, value: Any) -> Any:
+    """`value` as the annotated type `hint`. Raises Mismatch."""
+    origin = get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(get_args(hint), value)
+    if origin is tuple:
+        return _convert_tuple(get_args(hint)[0], value)
+    if origin is not None and issubclass(origin, Mapping):
+        return _convert_mapping(get_args(hint)[1], value)
+    if hint is Any:
+        return plain(value)
+    return _convert_scalar(hint, value)
+
+
+def _convert_union(members: tuple[Any, ...], value: Any) -> Any:
+    if value is None and type(None) in members:
+        return None
+    members = tuple(member for member in members if member is not type(None))
+    if len(members) == 1:
+        return convert(members[0], value)
+    for member in members:
+        if _same_shape(member, value):
+            return convert(member, value)
+    raise Mismatch(f"must be {' or '.join(_describe(member) for member in members)}")
+
+
+def _same_shape(member: Any, value: Any) -> bool:
+    origin = get_origin(member)
+    if origin is tuple:
+        return isinstance(value, (list, tuple))
+    if origin is not None:
+        return isinstance(value, Mapping)
+    return isinstance(value, member) and not isinstance(value, bool)
+
+
+def _describe(member: Any) -> str:
+    origin = get_origin(member)
+    if origin is tuple:
+        return "a list"
+    return "a table" if origin is not None else _NAMES[member]
+
+
+def _convert_tuple(member: Any, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise Mismatch("must be a list")
+    result = []
+    for index, entry in enumerate(value):
+        try:
+            result.append(convert(member, entry))
+        except Mismatch as error:
+            raise Mismatch(f"entry {index} ({show(entry)}) {error}") from None
+    return tuple(result)
+
+
+def _convert_mapping(member: Any, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Mismatch("must be a table")
+    result = {}
+    for name, entry in value.items():
+        try:
+            result[_convert_scalar(str, name)] = convert(member, entry)
+        except Mismatch as error:
+            raise Mismatch(f"its key {show(name, bare=True)} {error}") from None
+    return result
+
+
+def _convert_scalar(hint: type[Any], value: Any) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value) if abs(value) <= MAX_INT else math.inf
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        raise Mismatch(f"must be {_NAMES[hint]}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Mismatch("must be a finite number")
+    if isinstance(value, int) and abs(value) > MAX_INT:
+        raise Mismatch("must fit in 64 bits")
+    if isinstance(value, str):
+        _check_text(value)
+    return value
+
+
+def _check_text(value: str) -> None:
+    if "\0" in value:
+        raise Mismatch("must not contain a NUL character")
+    try:
+        # A file name that is not UTF-8 is stored, and read again; see also `parse`.
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Mismatch("must be valid Unicode text") from None
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A copy of `value` made of JSON's types alone. Raises Mismatch (dates, NaN, too deep)."""
+    if depth > MAX_DEPTH:
+        raise Mismatch(f"must not be nested deeper than {MAX_DEPTH} levels")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (str, int, float)):
+        return _convert_scalar(type(value), value)
+    if isinstance(value, (list, tuple)):
+        return [plain(entry, depth + 1) for entry in value]
+    if isinstance(value, Mapping):
+        return {_convert_scalar(str, k): plain(v, depth + 1) for k, v in value.items()}
+    raise Mismatch(f"must not contain a {type(value).__name__}")
+
+
+def show(value: object, *, bare: bool = False) -> str:
+    """`value` as a user would write it, cut to 80 characters; `bare` leaves the quotes off."""
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, str):
+        printable = value.encode("unicode_escape").decode() if not value.isprintable() else value
+        text = printable if bare else f'"{printable}"'
+    elif isinstance(value, int) and value.bit_length() > 256:
+        text = f"a number of {value.bit_length()} bits"
+    elif isinstance(value, Mapping):
+        text = "a table"
+    elif isinstance(value, (list, tuple)):
+        inner = ", ".join(show(entry) for entry in value[:8])
+        text = f"[{inner}{', ...' if len(value) > 8 else ''}]"
+    else:
+        text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,260 @@
+"""The daemon's client: HTTP/1.1 and JSON over its Unix socket, with the standard library alone.
+
+Answers are plain JSON values, as docs/reference/http-api.md describes them. Errors: BadRequest and
+Unsupported for what the daemon says of the request, DaemonRefused for the other refusals,
+DaemonUnreachable where nobody answers, AnswerLost where the daemon was reached before.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import zerotools
+from zerotools.core.errors import (
+    AnswerLost,
+    BadRequest,
+    DaemonRefused,
+    DaemonUnreachable,
+    Unsupported,
+)
+from zerotools.jobs.client import api_versions, location
+from zerotools.jobs.tables.spec import JobSpec
+
+TIMEOUT_SECONDS = 30.0
+MODEL_SECONDS = 150.0
+CONFIG_SECONDS = 30.0
+"""More, where the daemon has a job's model built."""
+CLEAN_SECONDS = 3600.0
+"""How much longer the removal of a job may take: it may be of many gigabytes."""
+_BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
+    "bad_request": BadRequest,
+    "not_found": BadRequest,
+    "unsupported": Unsupported,
+}
+_STRANGE = ("no_such_path", "method_not_allowed")
+_STRANGE_JOB = ("job: ", "unknown key ")
+"""How a daemon begins that cannot read a request. This side has read the job before it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Bytes of a rank's log. `over`: the attempt has ended and there is nothing behind them.
+
+    `attempt` is the attempt's number, 0 while the job has none.
+    """
+
+    data: bytes
+    next_offset: int
+    attempt: int
+    over: bool
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_seconds: float) -> None:
+        super().__init__("localhost", timeout=timeout_seconds)
+        self._path = path
+        self._timeout_seconds = timeout_seconds
+
+    def connect(self) -> None:
+        self.sock = location.connect(self._path, self._timeout_seconds)
+
+
+def _of_config(spec: JobSpec) -> float:
+    """How much longer an answer may take in which DeepSpeed is asked about its configuration."""
+    return CONFIG_SECONDS if spec.engine == "deepspeed" else 0.0
+
+
+class DaemonClient:
+    """Asks the daemon behind `socket` (default: the usual place). One connection per request."""
+
+    def __init__(
+        self, socket: Path | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        self.socket = socket or location.default_socket()
+        self._timeout = timeout_seconds
+
+    def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> dict[str, Any]:
+        """Queue a job; the same key twice queues it once."""
+        from zerotools.jobs.jobfile.parse import given_of  # 9 ms that the other requests do without
+
+        # What was not set is left to the daemon's defaults: it may be of another version.
+        body = {"job": given_of(spec), "idempotency_key": idempotency_key}
+        return self._object("POST", "/v1/jobs", body=body, patience=_of_config(spec))
+
+    def check(self, spec: JobSpec, *, model: bool = False) -> list[str]:
+        """Raise what a submit would be refused for; nothing is queued. With `model`, also what the
+        ranks would refuse of the model; notes on it."""
+        from zerotools.jobs.jobfile.parse import given_of
+
+        body = {"job": given_of(spec), **({"model": True} if model else {})}
+        patience = _of_config(spec) + (MODEL_SECONDS if model else 0)
+        try:
+            answer = self._object("POST", "/v1/check", body=body, patience=patience)
+        except BadRequest:
+            if not model or "api_versions" in self.health():
+                raise
+            upgrade = self._which_to_upgrade()
+            return [*self.check(spec), f"the model was not built, as {upgrade}"]
+        return [str(note) for note in answer.get("notes", ())]
+
+    def jobs(
+        self, *, state: str | None = None, limit: int = 100, after: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Jobs, the newest first; those with ids below `after` only."""
+        query = {"state": state, "limit": limit, "after": after}
+        try:
+            jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
+        except BadRequest:
+            if state in api_versions.FIRST_STATES or "api_versions" in self.health():
+                raise
+            return []  # an older daemon, which has no job in a state that it does not know
+        return jobs
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        """One job."""
+        return self._object("GET", f"/v1/jobs/{job_id}")
+
+    def cancel(self, job_id: int) -> dict[str, Any]:
+        """Ask a job to save and stop; the job as it is then."""
+        return self._object("POST", f"/v1/jobs/{job_id}/cancel")
+
+    def resume(self, job_id: int) -> dict[str, Any]:
+        """Queue a new job that goes on where one that is over stopped; the new job."""
+        return self._object("POST", f"/v1/jobs/{job_id}/resume")
+
+    def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Remove jobs that are over: `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
+        return self._object("POST", "/v1/clean", body=dict(wanted), patience=CLEAN_SECONDS)
+
+    def logs(
+        self,
+        job_id: int,
+        *,
+        attempt: int | None = None,
+        rank: int = 0,
+        offset: int = 0,
+        limit: int = 1 << 16,
+    ) -> LogPart:
+        """A part of a rank's log; a negative `offset` counts from the end."""
+        query = {"attempt": attempt, "rank": rank, "offset": offset, "limit": limit}
+        response, data = self._request("GET", f"/v1/jobs/{job_id}/logs", query)
+        return LogPart(
+            data=data,
+            next_offset=int(response.headers["Zerotools-Next-Offset"]),
+            attempt=int(response.headers["Zerotools-Attempt"]),
+            over=response.headers["Zerotools-Over"] == "true",
+        )
+
+    def progress(
+        self, job_id: int, *, attempt: int | None = None, since: int = 0
+    ) -> dict[str, Any]:
+        """`{"records": [...], "next": int, "attempt": int, "over": bool}`."""
+        query = {"attempt": attempt, "since": since}
+        return self._object("GET", f"/v1/jobs/{job_id}/progress", query)
+
+    def events(self, since: int = 0, *, wait_seconds: float = 0) -> dict[str, Any]:
+        """`{"events": [...], "next": int}`; waits for the first one."""
+        query = {"since": since, "wait": wait_seconds}
+        return self._object("GET", "/v1/events", query, patience=wait_seconds)
+
+    def machine(self) -> dict[str, Any]:
+        """`{"snapshot": {...} | null, "leases": [...]}`."""
+        return self._object("GET", "/v1/machine")
+
+    def health(self) -> dict[str, Any]:
+        """`{"version", "pid", "schema", "uptime_seconds", "api_versions"}`; the last not of 0.1."""
+        return self._object("GET", "/v1/health")
+
+    def _object(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        *,
+        body: Any = None,
+        patience: float = 0,
+    ) -> dict[str, Any]:
+        _, data = self._request(method, path, query, body=body, patience=patience)
+        return self._parse(data)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        *,
+        body: Any = None,
+        patience: float = 0,
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target = f"{path}?{urlencode(given)}" if given else path
+        payload = None if body is None else json.dumps(body).encode()
+        connection = _Connection(self.socket, self._timeout + patience)
+        try:
+            connection.request(method, target, payload, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            data = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise self._refusal(response.status, data)
+        return response, data
+
+    def _parse(self, data: bytes) -> dict[str, Any]:
+        try:
+            tree = json.loads(data)
+        except ValueError:
+            tree = None
+        if not isinstance(tree, dict):
+            raise DaemonUnreachable(f"what listens at {self.socket} is not zerotoolsd")
+        return tree
+
+    def _refusal(self, status: int, data: bytes) -> Exception:
+        problem = self._parse(data)
+        code = str(problem.get("code", ""))
+        detail = str(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
+        if code in _STRANGE or detail.startswith(_STRANGE_JOB):
+            detail = "; ".join(filter(None, (detail, self._which_to_upgrade())))
+        if kind := _BLAME.get(code):
+            return kind(detail)
+        return DaemonRefused(detail, status=status, code=code)
+
+    def _which_to_upgrade(self) -> str | None:
+        connection = _Connection(self.socket, self._timeout)
+        try:
+            connection.request("GET", "/v1/health")
+            response = connection.getresponse()
+            health = self._parse(response.read()) if response.status == 200 else {}
+        except (OSError, http.client.HTTPException, DaemonUnreachable):
+            return None
+        finally:
+            connection.close()
+        return api_versions.which_to_upgrade(health, zerotools.__version__) if health else None
+
+    def _unreachable(self, error: OSError | http.client.HTTPException) -> DaemonUnreachable:
+        match error:
+            case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
+                why = (
+                    f"nothing answers at {self.socket}; is zerotoolsd running? Start it with "
+                    f"'zerotoolsd', or set {location.SOCKET_VARIABLE} to its socket"
+                )
+            case PermissionError():
+                why = f"the daemon at {self.socket} belongs to another user (permission denied)"
+            case TimeoutError():
+                return AnswerLost(
+                    f"the daemon at {self.socket} did not answer within {self._timeout:g} s"
+                )
+            case _:
+                reason = str(error) or type(error).__name__
+                return AnswerLost(
+                    f"the daemon at {self.socket} broke off the connection ({reason})"
+                )
+        return DaemonUnreachable(why)

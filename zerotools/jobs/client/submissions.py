@@ -1,0 +1,77 @@
+"""Jobs that are queued together: what each of them refuses of the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported, ZerotoolsError
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.checkpoint_dirs import BEST, LATEST
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job, and the file that it was read from."""
+
+    source: str
+    spec: JobSpec
+
+
+def naming(source: str, error: ZerotoolsError) -> ZerotoolsError:
+    """`error` with the file whose job it is about."""
+    text = str(error)
+    if text.startswith(f"{source}: "):
+        return error
+    if isinstance(error, DaemonRefused):
+        return DaemonRefused(f"{source}: {text}", status=error.status, code=error.code)
+    for kind in (BadRequest, Unsupported):
+        if type(error) is kind:
+            return kind(f"{source}: {text}")
+    return error
+
+
+def clashes(submissions: Sequence[Submission]) -> Iterator[BadRequest]:
+    """Why jobs cannot be queued together, one sentence for each that disturbs one before it."""
+    writers: dict[str, Submission] = {}
+    for each in submissions:
+        if each.spec.output_dir is None:
+            continue
+        place = os.path.realpath(each.spec.output_dir)
+        if place in writers:
+            yield BadRequest(
+                f"{each.source}: output_dir = {each.spec.output_dir}: {writers[place].source} "
+                "writes there too; name another directory"
+            )
+        else:
+            writers[place] = each
+    for each in submissions:
+        yield from _moving_start(each, writers)
+
+
+def _moving_start(submission: Submission, writers: dict[str, Submission]) -> Iterator[BadRequest]:
+    """A start that another of the jobs is still to write, or to replace."""
+    given = submission.spec.resume_from
+    if given is None:
+        return
+    for place, other in writers.items():
+        if other is submission or not _is_moved_by(given, place):
+            continue
+        yield BadRequest(
+            f"{submission.source}: resume_from = {given}: {other.source} writes there, so what the "
+            f"job would go on from is not decided; submit it when {other.source} has ended, or "
+            "name one checkpoint that is there now (step-...)"
+        )
+
+
+def _is_moved_by(given: str, place: str) -> bool:
+    """Whether what lies at `given` depends on what a job writes to the directory `place`."""
+    path = Path(given)
+    hint = path.name in (LATEST, BEST)
+    # A hint is a file or a link of the run's; what it is now does not matter.
+    within = Path(os.path.realpath(path.parent if hint else path))
+    if hint or within == Path(place):
+        return within == Path(place)
+    return within.is_relative_to(place) and not within.exists()

@@ -1,0 +1,4 @@
+"""Files of training data as a job file names them: token ids, and examples by column.
+
+Standard library only. Imports `jobs.tables`.
+"""

@@ -1,0 +1,199 @@
+"""JSON objects in a file, one per line or in one array, read from front to back.
+
+Memory does not grow with the file. A budget ends the reading early, in silence: what is looked at
+before a job is accepted is the first lines.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+from collections.abc import Iterator
+from json import JSONDecodeError
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.regular import open_regular
+
+LARGEST = 64 << 20
+"""Bytes of one object; a longer one is refused."""
+PIECE = 1 << 20
+FORM = "examples are one JSON object per line, or one JSON array of objects"
+_NEAR_THE_END = 16
+_SPACE = re.compile(r"\s*")
+
+
+def read_objects(path: Path, budget: int | None = None) -> Iterator[tuple[int, Any]]:
+    """(line, value) of each JSON value in `path`, which need be no object; `budget` is in bytes.
+
+    Raises:
+        BadFile: it cannot be read, is not a regular file, not UTF-8 or not JSON; file and line are
+            named.
+    """
+    try:
+        with os.fdopen(open_regular(path, is_source=False), "rb") as file:
+            start = file.read(PIECE if budget is None else min(PIECE, budget))
+            file.seek(len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0)
+            is_array = start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+            yield from _array(file, path, budget) if is_array else _lines(file, path, budget)
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _lines(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int, Any]]:
+    most, number = LARGEST if budget is None else budget, 0
+    while line := file.readline(most + 1):
+        number += 1
+        place = f"{path}, line {number}"
+        if len(line) > most and budget is None:
+            raise BadFile(f"{place}: is longer than {LARGEST >> 20} MiB; {FORM}")
+        if len(line) > most:
+            return
+        if budget is not None:
+            most -= len(line)
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _not_utf8(place, error) from None
+        if not text.strip():
+            continue
+        try:
+            yield number, json.loads(text)
+        except JSONDecodeError as error:
+            raise _not_json(place, error, error.colno) from None
+        except (ValueError, RecursionError) as error:
+            raise _not_json(place, error, None) from None
+
+
+def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int, Any]]:
+    text = _Text(file, path, budget)
+    text.skip("[")
+    try:
+        while text.peek() not in ("]", ""):
+            yield text.value()
+            if (head := text.peek()) == ",":
+                text.skip(",")
+                if text.peek() == "]":
+                    raise BadFile(f"{text.place}: there is no example after the comma; remove it")
+            elif head not in ("]", ""):
+                raise BadFile(f"{text.place}: a comma is missing between two examples")
+    except _OverBudget:
+        return
+    if text.peek() == "" and not text.is_over_budget:
+        raise BadFile(f"{text.place}: the array is not closed; the file ends before its ]")
+    if text.peek() == "]":
+        text.skip("]")
+        if text.peek():
+            raise BadFile(f"{text.place}: something follows the array; {FORM}")
+
+
+class _OverBudget(Exception):
+    """What is to be read next lies behind the budget."""
+
+
+class _Text:
+    """The text of a file, of which about a piece and the value at hand are in memory."""
+
+    def __init__(self, file: BinaryIO, path: Path, budget: int | None) -> None:
+        self._file, self._path, self._left = file, path, budget
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._buffer, self._at, self._line = "", 0, 1
+        self._ended = False
+        self._gone = 0
+        self.is_over_budget = False
+
+    @property
+    def place(self) -> str:
+        """The file, and the line that is read."""
+        return f"{self._path}, line {self._line}"
+
+    def peek(self) -> str:
+        """The next character that is not white space; empty at the end."""
+        while True:
+            space = _SPACE.match(self._buffer, self._at)
+            assert space is not None
+            self._go_to(space.end())
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
+            if not self._more():
+                return ""
+
+    def skip(self, character: str) -> None:
+        """Pass over the next character, which is `character`."""
+        assert self.peek() == character
+        self._go_to(self._at + 1)
+
+    def value(self) -> tuple[int, Any]:
+        """The line where the value begins that comes next, and the value."""
+        line = self._line
+        while True:
+            try:
+                value, end = json.JSONDecoder().raw_decode(self._buffer, self._at)
+            except (ValueError, RecursionError) as error:
+                if self._is_cut(error) and self._more():
+                    continue
+                if self.is_over_budget:
+                    raise _OverBudget from None
+                raise self._broken(error) from None
+            self._go_to(end)
+            return line, value
+
+    def _is_cut(self, error: Exception) -> bool:
+        if not isinstance(error, JSONDecodeError) or len(self._buffer) - self._at > LARGEST:
+            return False
+        near = error.pos >= len(self._buffer) - _NEAR_THE_END
+        return near or error.msg.startswith("Unterminated string")
+
+    def _broken(self, error: Exception) -> BadFile:
+        end = error.pos if isinstance(error, JSONDecodeError) else self._at
+        self._go_to(end)
+        return _not_json(self.place, error, 1 + self._columns_before(end))
+
+    def _columns_before(self, end: int) -> int:
+        """Characters of the line of `end` that stand before it, of which some may be gone."""
+        start = self._buffer.rfind("\n", 0, end) + 1
+        return end - start + (self._gone if start == 0 else 0)
+
+    def _go_to(self, end: int) -> None:
+        self._line += self._buffer.count("\n", self._at, end)
+        self._at = end
+
+    def _more(self) -> bool:
+        size = PIECE if self._left is None else min(PIECE, self._left)
+        piece = b"" if self._ended else self._file.read(size)
+        if self._left is not None:
+            self._left -= len(piece)
+            self.is_over_budget = not size and bool(self._file.read(1))
+        if self._ended or self.is_over_budget:
+            self._ended = True
+            return False
+        self._ended = not piece
+        try:
+            text = self._decoder.decode(piece, final=self._ended)
+        except UnicodeDecodeError as error:
+            raise self._wrong_byte(error) from None
+        if self._ended:
+            return False
+        self._gone = self._columns_before(self._at)
+        self._buffer, self._at = self._buffer[self._at :] + text, 0
+        return True
+
+    def _wrong_byte(self, error: UnicodeDecodeError) -> BadFile:
+        ahead = self._buffer.count("\n", self._at) + error.object.count(b"\n", 0, error.start)
+        place = f"{self._path}, line {self._line + ahead}"
+        return _not_utf8(place, error)
+
+
+def _not_json(place: str, error: Exception, column: int | None) -> BadFile:
+    what = error.msg if isinstance(error, JSONDecodeError) else str(error)
+    what = what.removesuffix(" at")  # "Unterminated string starting at"
+    where = "" if column is None else f" at column {column}"
+    return BadFile(f"{place}: is not JSON: {what}{where}; {FORM}")
+
+
+def _not_utf8(place: str, error: UnicodeDecodeError) -> BadFile:
+    wrong = error.object[error.start]
+    return BadFile(f"{place}: is not UTF-8 (0x{wrong:02x}: {error.reason}); convert the file")

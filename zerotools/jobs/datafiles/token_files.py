@@ -1,0 +1,85 @@
+"""Files of token ids: numpy's `.npy`, or bare numbers of a stated type. Standard library only."""
+
+from __future__ import annotations
+
+import ast
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.regular import open_regular
+from zerotools.jobs.tables.data import TOKEN_TYPES
+
+ITEM_BYTES = {"uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
+_MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 1 << 16
+_NUMPY_NAMES = {"u2": "uint16", "u4": "uint32", "i4": "int32", "i8": "int64"}
+
+
+@dataclass(frozen=True)
+class TokenArray:
+    """`count` ids of `type`, little-endian, from byte `offset` of `path` on."""
+
+    path: Path
+    offset: int
+    count: int
+    type: str
+
+
+def read_token_header(path: Path, stated: str | None) -> TokenArray:
+    """Where the ids of `path` lie; `stated` is the type of files that do not say it.
+
+    Raises:
+        BadFile: it cannot be read, is not a regular file, is cut off, or holds something else than
+            ids.
+    """
+    try:
+        with os.fdopen(open_regular(path, is_source=False), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if path.suffix != ".npy":
+                return _bare(path, size, stated)
+            start = file.read(12)
+            if len(start) < 12 or not start.startswith(_MAGIC):
+                raise BadFile(f"{path} is not a .npy file: it does not begin with {_MAGIC!r}")
+            wide = start[6] >= 2
+            length = struct.unpack("<I" if wide else "<H", start[8 : 12 if wide else 10])[0]
+            if length > _LONGEST_HEADER:
+                raise BadFile(f"{path}: its header of {length} bytes is not a header of an array")
+            offset = (12 if wide else 10) + length
+            file.seek(offset - length)
+            return _numpy(path, size, offset, file.read(length))
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _bare(path: Path, size: int, stated: str | None) -> TokenArray:
+    if stated is None:
+        raise BadFile(f"{path} does not say what type its ids have: set data.token_type")
+    if size % ITEM_BYTES[stated]:
+        raise BadFile(
+            f"{path} has {size} bytes, which is not a multiple of {ITEM_BYTES[stated]} "
+            f'(data.token_type = "{stated}"): it is cut off, or of another type'
+        )
+    return TokenArray(path, 0, size // ITEM_BYTES[stated], stated)
+
+
+def _numpy(path: Path, size: int, offset: int, header: bytes) -> TokenArray:
+    try:
+        tree = ast.literal_eval(header.decode("latin-1"))
+        kind, shape = str(tree["descr"]), tuple(tree["shape"])
+    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
+        raise BadFile(f"{path}: its header is not that of an array") from None
+    name = _NUMPY_NAMES.get(kind[1:]) if kind[:1] in ("<", "=") else None
+    if name is None:
+        raise BadFile(
+            f"{path} holds values of type {kind!r} and token ids are {', '.join(TOKEN_TYPES)}, "
+            "little-endian: save it as one of these"
+        )
+    if len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
+        raise BadFile(f"{path} has shape {shape} and token ids have one dimension: flatten it")
+    need = offset + shape[0] * ITEM_BYTES[name]
+    if size < need:
+        raise BadFile(f"{path} has {size} bytes and its header says {need}: it is cut off")
+    return TokenArray(path, offset, shape[0], name)

@@ -1,0 +1,242 @@
+"""accelerate's YAML as claims on the keys of a job file, and as a DeepSpeed config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.accelerate.fsdp import read_fsdp
+from zerotools.jobs.imports.accelerate.parallelism import read_parallelism
+from zerotools.jobs.imports.accelerate.processes import read_ranks
+from zerotools.jobs.imports.reading.claims import Claims
+from zerotools.jobs.imports.reading.compiling import read_compile
+from zerotools.jobs.imports.reading.job_keys import Tree, put
+from zerotools.jobs.imports.reading.reader import Reading
+from zerotools.jobs.imports.reading.report import Findings, Outcome, note_mends
+from zerotools.jobs.imports.reading.typed_keys import AUTO, Given, judge_strange
+from zerotools.jobs.launcher_keys.accelerate_keys import (
+    DEEPSPEED,
+    FEATURES,
+    IGNORED,
+    KNOWN,
+    READ,
+    SECTIONS,
+)
+from zerotools.jobs.launcher_keys.deepspeed_releases import LEAF_MODULES, NEWEST, Release
+from zerotools.jobs.launcher_keys.deepspeed_releases import said as release_said
+from zerotools.jobs.launcher_keys.key_kinds import is_off
+from zerotools.jobs.text.document import Document, Trail
+
+FILE = "deepspeed_config.deepspeed_config_file"
+_LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
+_PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
+_TABLES = ("gpu_ids", "dynamo_config", "parallelism_config")
+_ONE_OR_COPIES = ("NO", "MULTI_GPU", "MULTI_CPU")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What accelerate hands to DeepSpeed: its own section as a config, or the name of a file.
+
+    `stated` are the keys that the section has.
+    """
+
+    section: Document | None = None
+    file: Given | None = None
+    stated: tuple[Given, ...] = ()
+
+
+def read_accelerate(
+    document: Document, claims: Claims, findings: Findings, release: Release = NEWEST
+) -> Launched:
+    """Add what `document` says to `claims` and `findings`."""
+    if "distributed_type" not in document.tree:
+        what = "has no distributed_type, which every accelerate config has"
+        if "zero_optimization" in document.tree or "train_batch_size" in document.tree:
+            what += "; DeepSpeed's JSON is given with --deepspeed"
+        else:
+            what += "; is it one?"
+        findings.wrong.append(f"{document.source}: {what}")
+        return Launched()
+    given = dict(_given(document, findings))
+    note_mends(findings, document)
+    reading = Reading(document.source, given, claims, findings, release=release)
+    _environment(reading)
+    kind = _distributed_type(reading)
+    _precision(reading)
+    read_ranks(reading, kind)
+    read_compile(reading)
+    if kind == "FSDP":
+        read_fsdp(reading)
+    read_parallelism(reading, kind)
+    launched = _hand_over(reading, document) if kind == "DEEPSPEED" else Launched()
+    for name in list(reading.given):
+        _judge_rest(reading, name, kind)
+    return launched
+
+
+def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Given]]:
+    strange: list[Trail] = []
+    for trail, value in _leaves(document.tree):
+        name = ".".join(trail)
+        if name in SECTIONS:
+            if value not in (None, {}):
+                what = f"{document.place(trail)} {name} = {show(value)}: must be a section"
+                findings.wrong.append(what)
+        elif name in READ and name not in _TABLES and isinstance(value, (list, Mapping)):
+            what = f"{document.place(trail)} {name} = {show(value)}: must be one plain value"
+            findings.wrong.append(what)
+        elif name in KNOWN:
+            yield name, Given(name, name, document.place(trail), value)
+        else:
+            strange.append(trail)
+    judge_strange(document, strange, KNOWN, "accelerate", findings)
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[Trail, Any]]:
+    for name, value in tree.items():
+        if name in SECTIONS and isinstance(value, Mapping):
+            yield from (((name, inner), entry) for inner, entry in value.items())
+        else:
+            yield (name,), value
+
+
+def _environment(reading: Reading) -> None:
+    given = reading.take("compute_environment")
+    if given is None:
+        return
+    if given.value != "LOCAL_MACHINE":
+        what = f"{given.said} = {show(given.value)}: jobs run on this machine"
+        reading.findings.unsupported.append(what)
+    reading.row(Outcome.IGNORED, given, None, "jobs run on this machine")
+
+
+def _distributed_type(reading: Reading) -> str:
+    given = reading.given.pop("distributed_type", None)
+    if given is None:  # refused already
+        return "NO"
+    kind = "NO" if given.value is False else str(given.value)  # unquoted, NO is a boolean
+    if kind in _ONE_OR_COPIES:
+        if kind == "NO":
+            reading.row(Outcome.MAPPED, given, "gpus", "one rank")
+        else:
+            reading.map(given, "zero.stage", 0, "every rank has the whole model")
+        if kind == "MULTI_CPU":
+            reading.claims.add("device", "cpu", given.said, shown=given.value)
+    elif kind in ("DEEPSPEED", "FSDP"):
+        reading.row(Outcome.MAPPED, given, "zero.stage", f"by the section {kind.lower()}_config")
+    else:
+        names = ", ".join([*_ONE_OR_COPIES, "DEEPSPEED", "FSDP"])
+        what = f"{given.said} = {show(given.value)}: is not supported; those that are: {names}"
+        reading.findings.unsupported.append(what)
+        reading.row(Outcome.IGNORED, given)
+    return kind
+
+
+def _precision(reading: Reading) -> None:
+    given, key = reading.take("mixed_precision"), "train.precision"
+    if given is None:
+        reading.default("mixed_precision", key, "fp32")
+        return
+    value = "no" if given.value is False else given.value
+    if value in _PRECISIONS:
+        reading.map(given, key, _PRECISIONS[value])
+    else:
+        what = f'{given.said} = {show(value)}: must be "no", "fp16", "bf16" or "fp8"'
+        reading.findings.wrong.append(what)
+
+
+def _hand_over(reading: Reading, document: Document) -> Launched:
+    """The section as accelerate turns it into DeepSpeed's configuration."""
+    file = reading.take(FILE)
+    section = {
+        name: reading.given.pop(f"deepspeed_config.{name}")
+        for name in DEEPSPEED
+        if f"deepspeed_config.{name}" in reading.given
+    }
+    if file is not None and file.value not in (None, "none"):
+        for given in section.values():
+            reading.findings.wrong.append(
+                f"{given.said} = {show(given.value)}: has no place beside {file.said}, "
+                "which says it all; remove it"
+            )
+        reading.row(Outcome.MAPPED, file, None, "read below")
+        return Launched(file=file)
+    _leave_parameters(reading, section)
+    tree: Tree = {}
+    lines: dict[Trail, int] = {}
+    titles: dict[Trail, str] = {}
+    defaults = {"zero_stage": 2, "gradient_accumulation_steps": AUTO, "gradient_clipping": AUTO}
+    for name, there in DEEPSPEED.items():
+        trail = tuple(there.split("."))
+        titles[trail] = f"deepspeed_config.{name}"
+        if name in section:
+            value = section[name].value
+            put(tree, there, None if value == "none" and "path" in name else value)
+            lines[trail] = document.lines[("deepspeed_config", name)]
+        elif name in defaults:
+            put(tree, there, defaults[name])
+            titles[trail] += " (not given)"
+    _leaf_modules(reading, document, tree, lines, titles)
+    handed = Document(document.source, tree, lines, titles=titles)
+    return Launched(handed, None, tuple(section.values()))
+
+
+def _leave_parameters(reading: Reading, section: dict[str, Given]) -> None:
+    """Below stage 3 accelerate takes `offload_param_device`, and DeepSpeed does nothing by it."""
+    stage = section["zero_stage"].value if "zero_stage" in section else 2
+    if str(stage) not in ("0", "1", "2"):
+        return
+    for name in ("offload_param_device", "offload_param_nvme_path"):
+        given = section.get(name)
+        if given is not None and given.value not in (None, "none", False):
+            why = f"is of stage 3, and the stage is {stage}: DeepSpeed does not offload parameters"
+            reading.row(Outcome.IGNORED, section.pop(name), None, why)
+
+
+def _leaf_modules(
+    reading: Reading,
+    document: Document,
+    tree: Tree,
+    lines: dict[Trail, int],
+    titles: dict[Trail, str],
+) -> None:
+    """The classes whose parameters DeepSpeed gathers at once, which its JSON can name too."""
+    engine = reading.claims.of("engine")
+    given = reading.given.get(_LEAVES)
+    if given is None or not given.value or engine is None or engine.value != "deepspeed":
+        return
+    del reading.given[_LEAVES]
+    if reading.release < LEAF_MODULES:
+        reading.findings.unsupported.append(
+            f"{given.said} = {show(given.value)}: needs DeepSpeed {release_said(LEAF_MODULES)}, "
+            f"and the job's Python has {release_said(reading.release)}"
+        )
+        return
+    trail = ("zero_optimization", "leaf_module")
+    names = given.value if isinstance(given.value, list) else str(given.value).split(",")
+    put(tree, ".".join(trail), {"classes": [str(name).strip() for name in names]})
+    lines[trail] = document.lines[("deepspeed_config", _LEAVES.split(".")[1])]
+    titles[trail] = _LEAVES
+
+
+def _judge_rest(reading: Reading, name: str, kind: str) -> None:
+    given = reading.given.pop(name)
+    section = name.split(".")[0]
+    if section in SECTIONS and section != f"{kind.lower()}_config":
+        reading.row(Outcome.IGNORED, given, None, f"distributed_type is {kind}")
+    elif name in IGNORED:
+        reading.row(Outcome.IGNORED, given, None, IGNORED[name])
+    elif name in FEATURES and not _is_off(given.value):
+        what = f"{given.said} = {show(given.value)}: the engine torch does not do this yet"
+        reading.findings.unsupported.append(what)
+    else:
+        reading.row(Outcome.IGNORED, given, None, "is off" if name not in READ else "")
+
+
+def _is_off(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(str(entry).upper() in ("NO", "FALSE", "NONE", "") for entry in value.values())
+    return value == "" or is_off(value, None)

@@ -1,0 +1,85 @@
+"""How many ranks accelerate starts, and where."""
+
+from __future__ import annotations
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.batch import ranks_key, world_size
+from zerotools.jobs.imports.reading.reader import Reading
+from zerotools.jobs.imports.reading.report import Outcome, Row
+from zerotools.jobs.imports.reading.typed_keys import Given
+
+
+def read_ranks(reading: Reading, kind: str) -> None:
+    """Map `use_cpu`, `num_machines`, `num_processes` and `gpu_ids`."""
+    cpu = reading.take("use_cpu")
+    if cpu is not None and cpu.value is True:
+        reading.map(cpu, "device", "cpu")
+    elif cpu is not None:
+        reading.row(Outcome.IGNORED, cpu, None, "the job file says where it runs")
+    machines = reading.take("num_machines")
+    if machines is not None:
+        if machines.value not in (None, 1):
+            what = f"{machines.said} = {show(machines.value)}: a job runs on one machine"
+            reading.findings.unsupported.append(what)
+        reading.row(Outcome.IGNORED, machines, None, "a job runs on one machine")
+    processes, ids = reading.take("num_processes"), reading.take("gpu_ids")
+    listed = None if ids is None else _listed(reading, ids)
+    if ids is not None and not listed:
+        reading.row(Outcome.IGNORED, ids, None, "the daemon picks GPUs that are free")
+    if processes is not None:
+        _count(reading, processes, kind, listed)
+    if ids is not None and listed:
+        _place(reading, ids, listed)
+    if kind != "NO" and world_size(reading.claims) is None:
+        key, why = (
+            ranks_key(reading.claims),
+            "accelerate takes every GPU then; the job has one rank",
+        )
+        row = Row(Outcome.DEFAULT, "num_processes", reading.source, None, key, why)
+        reading.findings.rows.append(row)
+
+
+def _listed(reading: Reading, given: Given) -> list[int] | None:
+    """The indices in `gpu_ids`; None for "all"."""
+    if given.value in (None, "all", ""):
+        return None
+    entries = given.value if isinstance(given.value, list) else str(given.value).split(",")
+    texts = [str(entry).strip() for entry in entries]
+    if not all(text.isascii() and text.isdecimal() and len(text) < 5 for text in texts):
+        what = f'{given.said} = {show(given.value)}: must be "all" or indices such as "0,1"'
+        if str(given.value).startswith("all"):
+            what += '; did you mean "all"?'
+        reading.findings.wrong.append(what)
+        return None
+    return [int(text) for text in texts]
+
+
+def _count(reading: Reading, given: Given, kind: str, listed: list[int] | None) -> None:
+    if type(given.value) is not int or given.value < 1:
+        what = f"{given.said} = {show(given.value)}: must be a whole number, 1 at least"
+        reading.findings.wrong.append(what)
+        return
+    key = ranks_key(reading.claims)
+    if kind == "NO" and given.value > 1:
+        why = "distributed_type is NO, which is one process"
+        reading.row(Outcome.IGNORED, given, None, why)
+        return
+    if listed is not None and len(listed) != given.value:
+        what = f"{given.said} = {given.value}: gpu_ids lists {len(listed)}; make them agree"
+        reading.findings.wrong.append(what)
+        return
+    known = world_size(reading.claims)
+    if listed is None and (known is None or known.value != given.value):
+        reading.map(given, key, given.value)
+    else:
+        reading.row(Outcome.MAPPED, given, key)
+
+
+def _place(reading: Reading, given: Given, listed: list[int]) -> None:
+    key = ranks_key(reading.claims)
+    known = world_size(reading.claims)
+    if key == "ranks" or (known is not None and known.value == len(listed)):
+        why = "the daemon picks GPUs" if key == "gpus" else "the ranks run on the CPU"
+        reading.row(Outcome.IGNORED, given, None, why)
+    else:
+        reading.map(given, key, listed)

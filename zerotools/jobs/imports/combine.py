@@ -1,0 +1,251 @@
+"""A job file and the configs that go with it, into one job and a report.
+
+Everybody who says what a key of the job is adds a claim: the job file, the configs, and weakly the
+defaults of their launchers. Claims that differ are a contradiction; those that agree are the job.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.accelerate.accelerate_yaml import Launched, read_accelerate
+from zerotools.jobs.imports.deepspeed.deepspeed_json import read_deepspeed
+from zerotools.jobs.imports.deepspeed.difference import difference
+from zerotools.jobs.imports.deepspeed.hidden_size import hidden_size
+from zerotools.jobs.imports.deepspeed.optimizer_section import read_missing
+from zerotools.jobs.imports.reading.claims import Claim, Claims
+from zerotools.jobs.imports.reading.job_keys import (
+    Tree,
+    in_order,
+    job_keys,
+    known_only,
+    look_up,
+    put,
+    takes,
+)
+from zerotools.jobs.imports.reading.reader import Reading, claims_of_job
+from zerotools.jobs.imports.reading.report import Findings, Outcome, Row
+from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
+from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
+from zerotools.jobs.tables.deepspeed import DeepSpeedSpec
+from zerotools.jobs.tables.deepspeed_config import completed
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.document import Document
+
+CONFIG = "deepspeed.config"
+OFF = ("none", 0, False)
+"""Values that a job file without such a key has already."""
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """The tree of a job file, the name that errors give it, where its paths begin, and its text."""
+
+    tree: Mapping[str, Any]
+    source: str
+    base_dir: Path
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What configs make of a job.
+
+    `tree` is the job, its paths absolute if `spec` is there; `origins` says where the keys are
+    from that the job file did not have. `spec` is None, and `missing` names keys, where no job
+    file was given. `problem` is why it cannot be run; `tree` is then as far as it went.
+    `deepspeed` is what DeepSpeed would be given, and `changes` the diff to it from the file.
+    """
+
+    tree: Tree
+    origins: Mapping[str, str]
+    spec: JobSpec | None
+    missing: tuple[str, ...]
+    findings: Findings
+    deepspeed: Tree | None
+    problem: ZerotoolsError | None
+    changes: tuple[str, ...] = ()
+
+
+Load = Callable[[str], Document]
+"""The DeepSpeed config that another config names. Raises BadRequest."""
+
+
+def import_configs(
+    job: JobFile | None,
+    *,
+    deepspeed: Document | None = None,
+    accelerate: Document | None = None,
+    load: Load | None = None,
+    release: Release = NEWEST,
+) -> Imported:
+    """The job that `job` and the configs together say; `release` is the DeepSpeed that the job's
+    Python has.
+
+    Raises:
+        BadRequest: `load` cannot read the file that the accelerate config names.
+    """
+    tree = {} if job is None else copy.deepcopy(dict(job.tree))
+    source = "the job file" if job is None else job.source
+    base_dir = Path.cwd() if job is None else job.base_dir
+    claims, findings = claims_of_job(tree, source), Findings()
+    deepspeed = _configured(tree, source, deepspeed, findings)
+    if accelerate is not None:
+        launched = read_accelerate(accelerate, claims, findings, release)
+        deepspeed = _chosen(deepspeed, launched, load, findings)
+        if deepspeed is None:
+            read_missing(Reading(accelerate.source, {}, claims, findings), {})
+    for_deepspeed = None
+    if deepspeed is not None:
+        hidden = hidden_size(tree, base_dir)
+        for_deepspeed = read_deepspeed(
+            deepspeed, claims, findings, hidden_size=hidden, release=release
+        )
+        if look_up(tree, "engine") == "deepspeed":
+            put(tree, CONFIG, for_deepspeed)
+    findings.wrong += claims.contradictions()
+    origins = _write(tree, claims, findings)
+    findings.rows[:] = [_as_written(row, tree) for row in findings.rows]
+    spec: JobSpec | None = None
+    missing = tuple(_missing(tree)) if job is None else ()
+    if not findings.wrong:
+        spec, refusal = _judge(_completed(tree, missing), source, base_dir, origins)
+        if isinstance(refusal, Unsupported):
+            findings.unsupported.append(str(refusal))
+        elif refusal is not None:
+            findings.wrong.append(str(refusal))
+    problem = _problem(findings)
+    if spec is not None and spec.engine == "deepspeed":
+        for_deepspeed = completed(spec)
+        spec = replace(spec, deepspeed=DeepSpeedSpec(config=for_deepspeed))
+        put(tree, CONFIG, for_deepspeed)
+    changes: tuple[str, ...] = ()
+    if deepspeed is not None and for_deepspeed is not None and look_up(tree, CONFIG) is not None:
+        changes = tuple(difference(deepspeed, for_deepspeed))
+    if spec is not None and job is not None:
+        tree = known_only(job_to_dict(spec), tree)
+    spec = None if missing or problem else spec
+    return Imported(
+        in_order(tree), origins, spec, missing, findings, for_deepspeed, problem, changes
+    )
+
+
+def _configured(
+    tree: Tree, source: str, given: Document | None, findings: Findings
+) -> Document | None:
+    """DeepSpeed's configuration that was given, or is a table of the job file."""
+    config = look_up(tree, CONFIG)
+    if config is None:
+        return given
+    place = f"{source} {CONFIG}"
+    if given is not None:
+        findings.wrong.append(f"{place}: has no place beside {given.source}; remove one of them")
+        return given
+    return Document(place, config, {}) if isinstance(config, Mapping) else None
+
+
+def _chosen(
+    given: Document | None, launched: Launched, load: Load | None, findings: Findings
+) -> Document | None:
+    """The one DeepSpeed config; a second that says something is refused."""
+    if given is None:
+        if launched.file is not None and load is not None:
+            return load(str(launched.file.value))
+        return launched.section
+    rivals = launched.stated if launched.file is None else (launched.file,)
+    for rival in rivals:
+        findings.wrong.append(
+            f"{rival.said} = {show(rival.value)}: has no place beside {given.source}, "
+            "which says it all; remove it"
+        )
+    return given
+
+
+def _write(tree: Tree, claims: Claims, findings: Findings) -> dict[str, str]:
+    """Put into `tree` what is not in it; what the job file cannot say goes to `findings`."""
+    origins = {}
+    engine = look_up(tree, "engine") or "torch"
+    for key in claims.about():
+        claim = claims.of(key)
+        if claim is None or look_up(tree, key) is not None:
+            continue
+        if engine == "deepspeed" and key.startswith("offload."):
+            continue  # its own configuration says it
+        if takes(key, claim.value):
+            put(tree, key, claim.value)
+            origins[key] = claim.place
+        elif claim.value not in OFF and engine == "torch":
+            findings.unsupported.append(_unsaid(claim))
+    return origins
+
+
+def _as_written(row: Row, tree: Tree) -> Row:
+    """A row of what the job file cannot say, but DeepSpeed is given, says so."""
+    passed = row.outcome is Outcome.MAPPED and look_up(tree, "engine") == "deepspeed"
+    if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
+        return replace(row, outcome=Outcome.PASSED, job=None)
+    return row
+
+
+def _unsaid(claim: Claim) -> str:
+    where = f"{claim.place} = {show(claim.shown)}"
+    if claim.key not in job_keys():
+        return f"{where}: the engine torch does not do this yet ({claim.key})"
+    allowed = job_keys()[claim.key][0].metadata.get("allowed")
+    choices = f"; it takes {', '.join(map(show, allowed))}" if allowed else ""
+    return f"{where}: {claim.key} = {show(claim.value)} is not supported{choices}"
+
+
+def _problem(findings: Findings) -> ZerotoolsError | None:
+    listed = [*findings.wrong, *findings.unsupported]
+    if not listed:
+        return None
+    kind = BadRequest if findings.wrong else Unsupported
+    if len(listed) == 1:
+        return kind(listed[0])
+    return kind(f"{len(listed)} problems:" + "".join(f"\n  {each}" for each in listed))
+
+
+def _judge(
+    tree: Mapping[str, Any], source: str, base_dir: Path, origins: Mapping[str, str]
+) -> tuple[JobSpec | None, ZerotoolsError | None]:
+    try:
+        return job_from_tree(tree, source=source, base_dir=base_dir), None
+    except (BadRequest, Unsupported) as error:
+        text = str(error)
+        for key, place in origins.items():
+            text = text.replace(f"{key} = ", f"{key} (of {place}) = ")
+        return None, type(error)(text)
+
+
+def _missing(tree: Tree) -> Iterator[str]:
+    for key in _PLACEHOLDERS:
+        if look_up(tree, key) is None:
+            yield key
+
+
+_PLACEHOLDERS: dict[str, Any] = {
+    "model.path": "/",
+    "data.text": ["/"],
+    "train.steps": 2**62,
+    "train.batch_size": None,
+}
+"""The keys that a job needs and no config has, with values that pass any check."""
+
+
+def _completed(tree: Tree, missing: tuple[str, ...]) -> Tree:
+    """`tree` with something in place of what is missing, so that the rest can be judged."""
+    whole = copy.deepcopy(tree)
+    for key in missing:
+        put(whole, key, _PLACEHOLDERS[key])
+    if "train.batch_size" in missing:
+        ranks = look_up(tree, "gpus") or look_up(tree, "ranks") or 1
+        world = ranks if isinstance(ranks, int) else len(ranks)
+        put(whole, "train.batch_size", world * (look_up(tree, "train.micro_batch_size") or 1))
+    return whole

@@ -1,0 +1,274 @@
+"""The `optimizer` and `scheduler` sections: AdamW, SGD, and the warm-ups of DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.reader import TRAINER, Reading
+from zerotools.jobs.imports.reading.report import Outcome
+from zerotools.jobs.imports.reading.typed_keys import AUTO, Given
+from zerotools.jobs.launcher_keys.deepspeed_keys import CLIPS_ELSEWHERE
+from zerotools.jobs.launcher_keys.deepspeed_releases import removed_optimizer, said
+
+RATE = "train.learning_rate"
+WARMUP = "train.warmup_steps"
+OPTIMIZER = "train.optimizer"
+_ADAM: dict[str, tuple[str, Any, str]] = {
+    "lr": (RATE, 1e-3, ""),
+    "betas": ("train.betas", [0.9, 0.999], ""),
+    "eps": ("train.eps", 1e-8, ""),
+    "weight_decay": (
+        "train.weight_decay",
+        0.0,
+        "on tensors of two or more dimensions, as Hugging Face's Trainer does it",
+    ),
+}
+"""Parameter -> job key, DeepSpeed's default, what differs. deepspeed/ops/adam/fused_adam.py."""
+
+_TORCH_ADAM = {**_ADAM, "weight_decay": ("train.weight_decay", 0.01, _ADAM["weight_decay"][2])}
+"""The same of torch's own, which `torch_adam` asks for. torch/optim/adamw.py."""
+
+_SGD = {
+    "lr": (RATE, 1e-3, ""),
+    "momentum": ("train.momentum", 0.0, ""),
+    "weight_decay": _ADAM["weight_decay"],
+}
+"""The same of torch's SGD, which DeepSpeed takes for its own."""
+
+_SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+_PARAMS = "scheduler.params"
+_WEIGHTS = "optimizer.params"
+_OWN_OF_TORCH = f"{_WEIGHTS}.torch_adam"
+_DECOUPLED = f"{_WEIGHTS}.adam_w_mode"
+
+
+_OF_ADAM = ("train.betas", "train.eps")
+
+
+def read_missing(reading: Reading, tree: Mapping[str, Any]) -> None:
+    """Where `tree` has no optimizer or no scheduler, take those of Hugging Face's Trainer."""
+    why = "Hugging Face's Trainer, its default"
+    if not _has_type(tree, "optimizer"):
+        said_of = reading.claims.of(OPTIMIZER)
+        adam = said_of is None or said_of.value == TRAINER[OPTIMIZER]
+        for key in (OPTIMIZER, RATE, *(_OF_ADAM if adam else ()), "train.weight_decay"):
+            reading.default("optimizer", key, TRAINER[key], why)
+    if not _has_type(tree, "scheduler"):
+        for key in ("train.schedule", WARMUP):
+            reading.default("scheduler", key, TRAINER[key], why)
+
+
+def _has_type(tree: Mapping[str, Any], section: str) -> bool:
+    found = tree.get(section)
+    return isinstance(found, Mapping) and found.get("type") is not None
+
+
+def read_optimizer(reading: Reading) -> None:
+    """Map `optimizer`."""
+    clips = reading.take(CLIPS_ELSEWHERE)
+    if clips is not None:
+        reading.findings.wrong.append(
+            f"{clips.said} = {show(clips.value)}: DeepSpeed refuses it there; write "
+            f"gradient_clipping = {show(clips.value)} at the top of {reading.source} in its place"
+        )
+    kind = reading.take("optimizer.type")
+    if kind is None:
+        return
+    name = str(kind.value)
+    if name.lower() == "sgd":
+        reading.map(kind, OPTIMIZER, "sgd")
+        _parameters(reading, _SGD)
+        return
+    if name.lower() in ("adam", "adamw"):
+        _read_adam(reading, kind, name.lower())
+        return
+    gone = removed_optimizer(name, reading.release)
+    if gone is not None and reading.engine == "deepspeed":
+        reading.findings.wrong.append(
+            f"{kind.said} = {show(name)}: DeepSpeed {said(reading.release)} does not have it any "
+            f"more (since {said(gone.since)}); {gone.instead}"
+        )
+        return
+    has = "" if gone is not None else '; engine = "deepspeed" has it'
+    reading.refuse(kind, f"of DeepSpeed's, the engine torch takes AdamW and SGD alone{has}")
+
+
+def _read_adam(reading: Reading, kind: Given, name: str) -> None:
+    decoupled = reading.take(_DECOUPLED)
+    coupled = name == "adam" and decoupled is not None and decoupled.value is False
+    _resolve(reading, f"{_WEIGHTS}.weight_decay", "train.weight_decay")
+    if coupled and decoupled is not None and reading.peek(f"{_WEIGHTS}.weight_decay"):
+        reading.refuse(
+            decoupled,
+            "adds the decay to the gradient, and the engine torch decays as AdamW does; remove it, "
+            'set weight_decay to 0, or train with engine = "deepspeed"',
+        )
+        if reading.engine == "deepspeed":
+            reading.row(Outcome.PASSED, kind)
+        return
+    why = "" if name == "adamw" or coupled else "DeepSpeed's Adam decays as AdamW does"
+    reading.map(kind, OPTIMIZER, "adamw", why)
+    if decoupled is not None:
+        beside = "with this decay the two are the same" if name == "adam" else "AdamW is AdamW"
+        outcome = Outcome.PASSED if reading.engine == "deepspeed" else Outcome.IGNORED
+        reading.row(outcome, decoupled, None, beside)
+    of_torch = reading.peek(_OWN_OF_TORCH) not in (None, False, "") and not coupled
+    _parameters(reading, _TORCH_ADAM if of_torch else _ADAM)
+
+
+def _parameters(reading: Reading, table: Mapping[str, tuple[str, Any, str]]) -> None:
+    for parameter, (key, default, differs) in table.items():
+        _parameter(reading, f"{_WEIGHTS}.{parameter}", key, default, differs)
+
+
+def _parameter(reading: Reading, name: str, key: str, default: Any, why: str) -> None:
+    if reading.peek(name) is None:
+        reading.take(name)
+        reading.default(name, key, default)
+        return
+    _resolve(reading, name, key)
+    given = reading.take(name)
+    assert given is not None
+    reading.map(given, key, given.value, why)
+
+
+def _resolve(reading: Reading, name: str, key: str) -> None:
+    if reading.peek(name) == AUTO:
+        known = reading.known(key)
+        if known is None:
+            reading.resolve(name, None, f"{key}, which the job file does not have yet")
+        else:
+            reading.resolve(name, known.value, known.origin)
+
+
+def resolve_foreign(reading: Reading, name: str) -> bool:
+    """Resolve an `"auto"` of a type that no reader takes, as the Trainer does for every type."""
+    section, _, parameter = name.partition(".params.")
+    if section == "optimizer" and parameter in _ADAM:
+        _resolve(reading, name, _ADAM[parameter][0])
+    elif name in _FOREIGN:
+        _FOREIGN[name](reading, name)
+    else:
+        return False
+    return True
+
+
+def read_scheduler(reading: Reading) -> None:
+    """Map `scheduler`. Without one the job file's own schedule stays."""
+    kind = reading.take("scheduler.type")
+    if kind is None:
+        return
+    if kind.value not in _SCHEDULES:
+        names = ", ".join(_SCHEDULES)
+        reading.refuse(kind, f"is not supported; those that are: {names}")
+        return
+    reading.map(kind, "train.schedule", _SCHEDULES[kind.value])
+    _warmup(reading)
+    _peak(reading, str(kind.value))
+    _total(reading)
+    _floor(reading, str(kind.value))
+
+
+def _warmup(reading: Reading) -> None:
+    name = f"{_PARAMS}.warmup_num_steps"
+    shape = reading.take(f"{_PARAMS}.warmup_type")
+    curve = "log" if shape is None or shape.value != "linear" else "linear"
+    own = reading.engine == "deepspeed"
+    differs = "" if curve == "linear" or own else _STRAIGHT
+    if shape is not None:
+        reading.row(Outcome.IGNORED, shape, None, differs or "as the job file has it")
+    if reading.peek(name) is None:
+        reading.take(name)
+        reading.default(name, WARMUP, 1000)
+    else:
+        known = reading.known(WARMUP)
+        _resolve_warmup(reading, name)
+        given = reading.take(name)
+        assert given is not None
+        steps = given.value
+        if given.note == AUTO and known is not None:
+            steps = known.value
+        if isinstance(steps, int) and steps <= 1:
+            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job none"
+        reading.map(given, WARMUP, steps, differs)
+    _start(reading)
+
+
+_STRAIGHT = "a straight line here; DeepSpeed's curve is a logarithm"
+_AT_NOTHING = "DeepSpeed takes its first two steps at learning rate 0 then"
+"""runtime/lr_schedules.py: `max(2, warmup_num_steps)`, and the first `step` is of iteration 0."""
+
+
+def _resolve_warmup(reading: Reading, name: str) -> None:
+    known = reading.known(WARMUP)
+    if reading.peek(name) == AUTO and known is not None:
+        # DeepSpeed 0.19.6 and later refuse 0, which transformers turns into 1 as well
+        reading.resolve(name, max(1, known.value), f"{known.origin}, 1 at least")
+
+
+def _resolve_start(reading: Reading, name: str) -> None:
+    if reading.peek(name) == AUTO:
+        reading.resolve(name, 0, "Hugging Face's Trainer, always 0")
+
+
+_FOREIGN: dict[str, Callable[[Reading, str], None]] = {
+    f"{_PARAMS}.warmup_min_lr": _resolve_start,
+    f"{_PARAMS}.warmup_max_lr": lambda reading, name: _resolve(reading, name, RATE),
+    f"{_PARAMS}.warmup_num_steps": _resolve_warmup,
+    f"{_PARAMS}.total_num_steps": lambda reading, name: _resolve(reading, name, "train.steps"),
+}
+
+
+def _start(reading: Reading) -> None:
+    for floor in ("warmup_min_lr", "warmup_min_ratio"):
+        _resolve_start(reading, f"{_PARAMS}.{floor}")
+        given = reading.take(f"{_PARAMS}.{floor}")
+        if given is not None and given.value:
+            reading.refuse(given, "a warm-up begins near 0; remove it")
+        elif given is not None:
+            reading.row(Outcome.MAPPED, given, WARMUP, "begins near 0")
+
+
+def _peak(reading: Reading, kind: str) -> None:
+    name = f"{_PARAMS}.warmup_max_lr"
+    if reading.peek(name) is not None:
+        _resolve(reading, name, RATE)
+        given = reading.take(name)
+        assert given is not None
+        reading.map(given, RATE, given.value)
+        return
+    reading.take(name)
+    if kind == "WarmupDecayLR":  # its default is not a learning rate of the optimizer's
+        if reading.claims.of(RATE) is None:
+            reading.default(name, RATE, 1e-3)
+        elif (known := reading.known(RATE)) is not None and known.value != 1e-3:
+            reading.findings.wrong.append(
+                f"{RATE}: {known.origin} says {show(known.value)}, and WarmupDecayLR without "
+                f"warmup_max_lr climbs to 0.001 in DeepSpeed; write {name} in {reading.source}"
+            )
+
+
+def _total(reading: Reading) -> None:
+    name = f"{_PARAMS}.total_num_steps"
+    if reading.peek(name) is None:
+        reading.take(name)
+        return
+    _resolve(reading, name, "train.steps")
+    given = reading.take(name)
+    assert given is not None
+    reading.map(given, "train.steps", given.value)
+
+
+def _floor(reading: Reading, kind: str) -> None:
+    name = f"{_PARAMS}.cos_min_ratio"
+    given = reading.take(name)
+    known = reading.claims.of(RATE) or reading.known(RATE)
+    if kind != "WarmupCosineLR" or known is None:
+        return
+    if given is None:
+        reading.default(name, "train.min_learning_rate", 1e-4 * known.value)
+    elif isinstance(given.value, (int, float)):
+        why = f"{show(given.value)} of the learning rate"
+        reading.map(given, "train.min_learning_rate", given.value * known.value, why)

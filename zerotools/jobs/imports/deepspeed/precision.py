@@ -1,0 +1,79 @@
+"""`fp16`, `bf16` and the loss scale."""
+
+from __future__ import annotations
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.job_keys import job_keys
+from zerotools.jobs.imports.reading.reader import Reading
+from zerotools.jobs.imports.reading.report import Outcome
+from zerotools.jobs.imports.reading.typed_keys import AUTO, Given
+
+PRECISION = "train.precision"
+_SWITCHES = (("fp16", "fp16.enabled"), ("bf16", "bf16.enabled"), ("bf16", "bfloat16.enabled"))
+_SCALE = {
+    "fp16.loss_scale": 0,
+    "fp16.initial_scale_power": 16,
+    "fp16.loss_scale_window": 1000,
+    "fp16.hysteresis": 2,
+    "fp16.consecutive_hysteresis": False,
+    "fp16.min_loss_scale": 1,
+}
+"""DeepSpeed's dynamic loss scaler, with its defaults; 0 is "dynamic"."""
+
+
+def read_precision(reading: Reading) -> None:
+    """Map the one that is on; refuse both."""
+    autos = _resolve_autos(reading)
+    given = {name: reading.given[name] for _, name in _SWITCHES if name in reading.given}
+    on = [(kind, given[name]) for kind, name in _SWITCHES if name in given and given[name].value]
+    if len({kind for kind, _ in on}) > 1:
+        first, second = on[0][1], on[1][1]
+        what = f"{first.said} and {second.said} are both on; switch one of them off"
+        reading.findings.wrong.append(what)
+    for kind, switch in _SWITCHES:
+        taken = reading.take(switch)
+        if taken is not None:
+            _switch(reading, taken, kind)
+    if not on and not autos:
+        reading.default("fp16.enabled, bf16.enabled", PRECISION, "fp32")
+    _loss_scale(reading, any(kind == "fp16" for kind, _ in on))
+
+
+def _resolve_autos(reading: Reading) -> bool:
+    found = False
+    for kind, name in _SWITCHES:
+        if reading.peek(name) == AUTO:
+            known = reading.known(PRECISION)
+            assert known is not None
+            reading.resolve(name, known.value == kind, known.origin)
+            found = True
+    return found
+
+
+def _switch(reading: Reading, given: Given, kind: str) -> None:
+    known = reading.claims.of(PRECISION)
+    if given.value:
+        reading.map(given, PRECISION, kind)
+        return
+    if given.note != AUTO and known is not None and known.value == kind:
+        reading.findings.wrong.append(
+            f"{PRECISION}: {given.said} says {show(given.value)}, {known.place} says "
+            f"{show(known.shown)}; make them agree"
+        )
+    reading.row(Outcome.MAPPED, given, PRECISION, f"not {kind}")
+
+
+def _loss_scale(reading: Reading, on: bool) -> None:
+    for name, default in _SCALE.items():
+        given = reading.take(name)
+        if given is None:
+            continue
+        if not on:
+            reading.row(Outcome.IGNORED, given, None, "fp16 is off")
+        elif given.value == AUTO:
+            what = f'{given.said} = "auto": nothing resolves this one; write {show(default)}'
+            reading.findings.wrong.append(f"{what}, DeepSpeed's default, or remove it")
+        elif name in job_keys() or given.value != default:
+            reading.map(given, name, given.value)
+        else:
+            reading.row(Outcome.IGNORED, given, None, "DeepSpeed's default")

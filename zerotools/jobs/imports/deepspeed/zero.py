@@ -1,0 +1,169 @@
+"""`zero_optimization`: the stage, offload in both spellings, and keys that another stage has."""
+
+from __future__ import annotations
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.reader import Reading
+from zerotools.jobs.imports.reading.report import Outcome
+from zerotools.jobs.imports.reading.typed_keys import AUTO, Given
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, MICS
+
+STAGE = "zero_optimization.stage"
+JOB_STAGE = "zero.stage"
+DEVICES = {"none": "none", "cpu": "cpu", "nvme": "disk"}
+"""DeepSpeed's devices, and the job file's names for them."""
+
+_PLURAL = "zero_optimization.cpu_offload_params"
+_OLD = (
+    ("zero_optimization.cpu_offload", "offload.optimizer"),
+    ("zero_optimization.cpu_offload_param", "offload.params"),
+    (_PLURAL, "offload.params"),
+)
+_RATIO = "zero_optimization.offload_optimizer.ratio"
+_TILES = "zero_optimization.sub_group_size"
+_NVME_PATH = "zero_optimization.offload_optimizer.nvme_path"
+_PINNED = "zero_optimization.offload_optimizer.pin_memory"
+_NEW = (
+    ("zero_optimization.offload_optimizer.device", "offload.optimizer"),
+    ("zero_optimization.offload_param.device", "offload.params"),
+)
+
+
+def read_zero(reading: Reading) -> None:
+    """Map stage and offload; refuse what belongs to another stage, with both places."""
+    stage, place = _stage(reading)
+    _offload(reading, stage, place)
+    _mics(reading, stage, place)
+    _ratio(reading, stage, place)
+    tiles = reading.take(_TILES)
+    if tiles is not None and stage is not None and stage < 3:
+        reading.row(Outcome.IGNORED, tiles, None, f"is of stage 3, and the stage is {stage}")
+    elif tiles is not None:
+        reading.given[_TILES] = tiles
+    for name, given in reading.given.items():
+        if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
+            reading.findings.wrong.append(
+                f"{given.said} = {show(given.value)}: is of stage 3, and {place} is {stage}; "
+                "remove it, or train at stage 3"
+            )
+
+
+def _stage(reading: Reading) -> tuple[int | None, str]:
+    """The stage, and where it is said."""
+    whole = reading.take("zero_optimization")
+    if whole is not None:  # the spelling of DeepSpeed before 0.3
+        stage = 1 if whole.value else 0
+        reading.map(whole, JOB_STAGE, stage, "the old spelling of stage 1 or 0")
+        return stage, whole.said
+    if reading.peek(STAGE) == AUTO:
+        known = reading.known(JOB_STAGE)
+        assert known is not None
+        reading.resolve(STAGE, known.value, known.origin)
+    given = reading.take(STAGE)
+    if given is None:
+        reading.default(STAGE, JOB_STAGE, 0)
+        claim = reading.claims.of(JOB_STAGE)
+        assert claim is not None
+        return claim.value, claim.place
+    if given.value is None or given.value > 3:
+        what = f"{given.said} = {show(given.value)}: the stages are 0, 1, 2 and 3"
+        reading.findings.wrong.append(what)
+        return None, given.said
+    reading.map(given, JOB_STAGE, given.value)
+    return given.value, given.said
+
+
+def _offload(reading: Reading, stage: int | None, place: str) -> None:
+    for name, key in _OLD:
+        given = reading.take(name)
+        if given is not None:
+            device = "cpu" if given.value else "none"
+            _place_state(reading, given, key, device, stage, place)
+            if name == _PLURAL:  # of its documents; its code never had it
+                reading.settled[name] = None
+                reading.settled[name.removesuffix("s")] = given.value
+    for name, key in _NEW:
+        given = reading.take(name)
+        if given is None:
+            continue
+        device = "none" if given.value in (None, AUTO) else given.value.lower()
+        if device in DEVICES:
+            _place_state(reading, given, key, DEVICES[device], stage, place)
+            if key == "offload.optimizer":
+                _details(reading, device)
+        else:
+            what = f'{given.said} = {show(given.value)}: must be "none", "cpu" or "nvme"'
+            reading.findings.wrong.append(what)
+
+
+def _mics(reading: Reading, stage: int | None, place: str) -> None:
+    """Groups of ranks that share one copy of the model (MiCS), which is torch's HSDP."""
+    given = reading.take(MICS)
+    if given is None:
+        return
+    size = given.value
+    if size in (None, AUTO) or size < 0:
+        reading.row(Outcome.IGNORED, given, None, "all ranks share one copy")
+    elif not size or size != int(size):
+        what = f"{given.said} = {show(size)}: must be a number of ranks, or -1 for all of them"
+        reading.findings.wrong.append(what)
+    elif stage is not None and stage < 3:
+        reading.findings.wrong.append(
+            f"{given.said} = {show(size)}: MiCS is of stage 3, and {place} is {stage}; remove it, "
+            "or train at stage 3"
+        )
+    elif reading.engine == "deepspeed":
+        reading.row(Outcome.PASSED, given)
+    else:
+        reading.map(given, "zero.shard_size", int(size), "so many ranks share one copy (HSDP)")
+
+
+def _ratio(reading: Reading, stage: int | None, place: str) -> None:
+    """How much of the optimizer is offloaded, which DeepSpeed can say at stage 3 alone."""
+    given = reading.take(_RATIO)
+    if given is None:
+        return
+    part = isinstance(given.value, (int, float)) and given.value < 1
+    if part and stage is not None and stage < 3:
+        reading.findings.wrong.append(
+            f"{given.said} = {show(given.value)}: DeepSpeed offloads a part of the optimizer at "
+            f"stage 3 alone, and {place} is {stage}; remove it, or train at stage 3"
+        )
+    elif reading.engine == "deepspeed":
+        reading.given[_RATIO] = given
+    else:
+        why = "the engine torch offloads the whole optimizer" if part else "as the engine does it"
+        reading.row(Outcome.IGNORED, given, None, why)
+
+
+def _details(reading: Reading, device: str) -> None:
+    """Where on disk; and what is pinned, which only what is offloaded can be."""
+    path = reading.take(_NVME_PATH)
+    if path is not None and device == "nvme" and path.value is not None:
+        reading.map(path, "offload.path", path.value, "masters and moments, in mapped files")
+    elif path is not None:
+        reading.row(Outcome.IGNORED, path, None, "nothing is offloaded to NVMe")
+    pinned = reading.take(_PINNED)
+    if pinned is None:
+        return
+    if device == "none":
+        reading.row(Outcome.IGNORED, pinned, None, "nothing is offloaded")
+    else:
+        reading.map(pinned, "offload.pin_memory", bool(pinned.value))
+
+
+def _place_state(
+    reading: Reading, given: Given, key: str, device: str, stage: int | None, place: str
+) -> None:
+    least = 3 if key == "offload.params" or device == "disk" else 1
+    if device != "none" and stage is not None and stage < least:
+        needed = "stage 3" if least == 3 else f"stage {least} or higher"
+        what = "parameter offload" if key == "offload.params" else f"offload to {show(given.value)}"
+        reading.findings.wrong.append(
+            f"{given.said} = {show(given.value)}: {what} needs {needed}, and "
+            f"{place} is {stage}; remove it, or train at stage 3"
+        )
+    elif device == "none" and not reading.said(key):
+        reading.row(Outcome.IGNORED, given, None, "nothing is offloaded")
+    else:
+        reading.map(given, key, device)

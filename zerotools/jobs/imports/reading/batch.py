@@ -1,0 +1,136 @@
+"""Batch sizes and ranks: batch = micro batch x accumulation x ranks, whoever says which of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.jobs.imports.reading.claims import Claim, Claims
+from zerotools.jobs.imports.reading.reader import Reading
+from zerotools.jobs.imports.reading.report import Outcome
+from zerotools.jobs.imports.reading.typed_keys import AUTO
+
+TOTAL = "train_batch_size"
+MICRO = "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
+JOB_TOTAL = "train.batch_size"
+JOB_MICRO = "train.micro_batch_size"
+_JOB_KEYS = {TOTAL: JOB_TOTAL, MICRO: JOB_MICRO, STEPS: JOB_TOTAL}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One of the four numbers, and where it is from."""
+
+    value: int
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.value} ({self.place})"
+
+
+Facts = dict[str, Fact | None]
+
+
+def read_batch(reading: Reading) -> None:
+    """Map the three batch keys of a config, and find out the fourth number by the others.
+
+    As DeepSpeed does it: two of them give the third, a micro batch alone is not accumulated.
+    """
+    stated = {name: _stated(reading, name) for name in (TOTAL, MICRO, STEPS)}
+    facts: Facts = dict.fromkeys(stated)
+    if not list(reading.claims.contradictions()) and not reading.findings.wrong:
+        facts = _settle(reading, stated)
+    for name, fact in facts.items():
+        _resolve(reading, name, fact)
+
+
+def _stated(reading: Reading, name: str) -> Fact | None:
+    """The number that the config has; its row and claim are made."""
+    given = reading.given.get(name)
+    if given is None or not isinstance(given.value, int):
+        return None
+    reading.take(name)
+    if given.value == 0:
+        reading.findings.wrong.append(f"{given.said} = 0: must be at least 1")
+        return None
+    if name == STEPS:
+        reading.row(Outcome.MAPPED, given, JOB_TOTAL, "batch size = micro batch x this x ranks")
+    else:
+        reading.map(given, _JOB_KEYS[name], given.value)
+    return Fact(given.value, given.said)
+
+
+def world_size(claims: Claims) -> Fact | None:
+    """The number of ranks that somebody says; None where nobody does."""
+    claim = claims.of(ranks_key(claims))
+    if claim is None:
+        return None
+    if isinstance(claim.value, (list, tuple)):
+        return Fact(len(claim.value), claim.place)
+    return Fact(claim.value, claim.place) if type(claim.value) is int and claim.value > 0 else None
+
+
+def ranks_key(claims: Claims) -> str:
+    """The key of the job file that has the number of ranks."""
+    device = claims.of("device")
+    return "ranks" if device is not None and device.value == "cpu" else "gpus"
+
+
+def _said(claims: Claims, key: str) -> Fact | None:
+    claim: Claim | None = claims.of(key)
+    if claim is None or type(claim.value) is not int or claim.value < 1:
+        return None
+    return Fact(claim.value, claim.place)
+
+
+def _infer_world(reading: Reading, total: Fact, micro: Fact, accumulation: Fact) -> Fact | None:
+    ranks, rest = divmod(total.value, micro.value * accumulation.value)
+    if rest or not ranks:
+        return None  # said below, with one rank
+    place = f"{total.place}, divided by micro batch and accumulation"
+    reading.claims.add(ranks_key(reading.claims), ranks, place)
+    return Fact(ranks, place)
+
+
+def _settle(reading: Reading, stated: Facts) -> Facts:
+    """The three numbers, each that follows from the others worked out."""
+    total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
+    steps, world = stated[STEPS], world_size(reading.claims)
+    if world is None and total and micro and steps:
+        world = _infer_world(reading, total, micro, steps)
+    world = world or Fact(1, "the job file's default")
+    if total is None and micro is not None and (steps or stated[MICRO]):
+        batch = micro.value * (steps.value if steps else 1) * world.value
+        total = Fact(batch, f"{micro.place}, times accumulation and ranks")
+        reading.claims.add(JOB_TOTAL, total.value, total.place)
+    if total is None:
+        return {TOTAL: None, MICRO: micro, STEPS: steps}
+    per_rank, rest = divmod(total.value, world.value)
+    known = (micro.value if micro else 1) * (steps.value if steps else 1)
+    if rest or per_rank % known or (micro and steps and per_rank != known):
+        reading.findings.wrong.append(_disagree(total, micro, steps, world))
+    elif micro is None and steps is not None:
+        micro = Fact(per_rank // steps.value, f"{total.place}, divided by {steps.place}")
+        reading.claims.add(JOB_MICRO, micro.value, micro.place)
+    micro = micro or Fact(per_rank, "batch size / ranks")
+    accumulated = Fact(per_rank // micro.value, "batch size / (micro batch x ranks)")
+    return {TOTAL: total, MICRO: micro, STEPS: steps or accumulated}
+
+
+def _disagree(total: Fact, micro: Fact | None, steps: Fact | None, world: Fact) -> str:
+    factors = [f"micro batch {micro}"] if micro else []
+    factors += [f"accumulation {steps}"] if steps else []
+    factors.append(f"ranks {world}")
+    product = world.value * (micro.value if micro else 1) * (steps.value if steps else 1)
+    verb = "is not" if micro and steps else "is not a multiple of"
+    return f"batch size {total} {verb} {product} = {' x '.join(factors)}; make them agree"
+
+
+def _resolve(reading: Reading, name: str, fact: Fact | None) -> None:
+    if reading.peek(name) == AUTO:
+        if fact is None:
+            reading.resolve(name, None, f"{JOB_TOTAL}, which the job file does not have yet")
+        else:
+            reading.resolve(name, fact.value, fact.place)
+        reading.row(Outcome.MAPPED, reading.given[name], _JOB_KEYS[name])
+    reading.take(name)

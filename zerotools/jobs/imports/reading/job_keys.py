@@ -1,0 +1,90 @@
+"""The job file's keys, dotted, as `zerotools.jobs.tables.spec` declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field
+from functools import cache
+from typing import Any
+
+from zerotools.jobs.binding.bind import Mismatch, convert, dotted_keys
+from zerotools.jobs.tables.spec import JobSpec
+
+Tree = dict[str, Any]
+
+
+@cache
+def job_keys() -> Mapping[str, tuple[Field[Any], Any]]:
+    """Field and type of every key, in the order of the reference page."""
+    return dict(dotted_keys(JobSpec))
+
+
+def default_of(key: str) -> Any:
+    """What the job file takes where `key` is not in it; None where there is no default."""
+    item, _ = job_keys()[key]
+    return None if item.default is MISSING else item.default
+
+
+def takes(key: str, value: Any) -> bool:
+    """Whether the job file has `key`, of a type that `value` is of, and allows it."""
+    if key not in job_keys():
+        return False
+    item, hint = job_keys()[key]
+    try:
+        converted = convert(hint, value)
+    except Mismatch:
+        return False
+    allowed = item.metadata.get("allowed")
+    return allowed is None or converted in allowed
+
+
+def look_up(tree: Mapping[str, Any], key: str) -> Any:
+    """The value of dotted `key` in a job's tree; None where it is not given."""
+    at: Any = tree
+    for name in key.split("."):
+        at = at.get(name) if isinstance(at, Mapping) else None
+    return at
+
+
+def put(tree: Tree, key: str, value: Any) -> None:
+    """Set dotted `key` in `tree`, making the tables that lead to it.
+
+    Where something else stands in place of a table, it stays: the job is refused for it.
+    """
+    *tables, name = key.split(".")
+    for table in tables:
+        tree = tree.setdefault(table, {})
+        if not isinstance(tree, dict):
+            return
+    tree[name] = value
+
+
+def drop(tree: Tree, key: str) -> None:
+    """Take dotted `key` out of `tree`, where it is."""
+    *tables, name = key.split(".")
+    for table in tables:
+        tree = tree.get(table, {})
+        if not isinstance(tree, dict):
+            return
+    tree.pop(name, None)
+
+
+def in_order(tree: Mapping[str, Any]) -> Tree:
+    """What `tree` sets, in the order of the reference page."""
+    ordered: Tree = {}
+    for key in job_keys():
+        value = look_up(tree, key)
+        if value is not None:
+            put(ordered, key, value)
+    return ordered
+
+
+def known_only(tree: Mapping[str, Any], like: Mapping[str, Any]) -> Tree:
+    """`tree` without the keys that `like` lacks."""
+    kept: Tree = {}
+    for name, value in tree.items():
+        if name in like:
+            inner = like[name]
+            both = isinstance(value, Mapping) and isinstance(inner, Mapping)
+            kept[name] = known_only(value, inner) if both else value
+    return kept

@@ -1,0 +1,127 @@
+"""What became of every key of a config, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.text.document import Document
+
+
+class Outcome(StrEnum):
+    """What became of one key, in the order in which a report lists them."""
+
+    MAPPED = "mapped"
+    DEFAULT = "default"
+    PASSED = "passed through"
+    IGNORED = "ignored"
+    UNKNOWN = "unknown"
+
+
+HEADS = {
+    Outcome.MAPPED: "mapped to keys of the job file",
+    Outcome.DEFAULT: "not in the config: what its launcher does then, written out",
+    Outcome.PASSED: "passed through to DeepSpeed",
+    Outcome.IGNORED: "ignored",
+    Outcome.UNKNOWN: "unknown, and not read",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One key of a config: where it stands, its value, and what came of it.
+
+    `job` is the key of the job file that has it now; `why` says what the reader should know.
+    """
+
+    outcome: Outcome
+    key: str
+    place: str
+    value: Any
+    job: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """An `"auto"`: the value that took its place, and where that is from."""
+
+    key: str
+    place: str
+    value: Any
+    origin: str
+
+
+@dataclass
+class Findings:
+    """What the reading of configs found; grown by the readers, frozen by nobody.
+
+    `mended` is the text that `--lenient` made of a file, by its name.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    autos: list[Auto] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
+    mended: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Rows and `"auto"` values as JSON."""
+        return {
+            "keys": [{**asdict(row), "outcome": row.outcome.value} for row in self.rows],
+            "auto": [asdict(auto) for auto in self.autos],
+            "accepted": self.accepted,
+            "mended": self.mended,
+        }
+
+
+def note_mends(findings: Findings, document: Document) -> None:
+    """Take over what `--lenient` mended in `document`."""
+    findings.accepted += document.accepted
+    if document.mended is not None:
+        findings.mended[document.source] = document.mended
+
+
+def render(findings: Findings) -> Iterator[str]:
+    """Lines of the report; each begins with `#`, so that they are comments in TOML too."""
+    if findings.accepted:
+        yield "# mended by --lenient"
+        yield from (f"#   {note}" for note in findings.accepted)
+    for source, text in findings.mended.items():
+        yield f"# {source}, mended: saved so, it is read without --lenient"
+        yield from (f"#   {line}".rstrip() for line in text.strip("\n").split("\n"))
+    if findings.autos:
+        yield '# "auto" became'
+        yield from _aligned(
+            [(a.place, a.key, _value(a.value), f"from {a.origin}") for a in findings.autos]
+        )
+    for outcome, head in HEADS.items():
+        rows = [row for row in findings.rows if row.outcome is outcome]
+        if rows:
+            yield f"# {head}"
+            yield from _aligned([_cells(row) for row in rows])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    arrow = f"-> {row.job}" if row.job else ""
+    said = "; ".join(part for part in (arrow, row.why) if part)
+    return row.place, row.key, _value(row.value), said
+
+
+def _value(value: Any) -> str:
+    return show(value) if value is not None else "-"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    printable = [
+        [cell.encode("unicode_escape").decode() if not cell.isprintable() else cell for cell in row]
+        for row in rows
+    ]
+    widths = [max(len(cell) for cell in column) for column in zip(*printable, strict=True)]
+    for row in printable:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"#   {'  '.join(cells)}".rstrip()

@@ -1,0 +1,197 @@
+"""A DeepSpeed document, key by key: typed, placed, and what is unknown told apart from typos."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.jobs.binding.bind import MOST_UNKNOWN, show
+from zerotools.jobs.imports.reading.report import Findings, Outcome, Row
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
+from zerotools.jobs.launcher_keys.key_kinds import Key, Kind
+from zerotools.jobs.text.document import Document, Trail
+
+AUTO = "auto"
+TYPES = {
+    "optimizer": ("adam", "adamw", "sgd"),
+    "scheduler": ("warmuplr", "warmupdecaylr", "warmupcosinelr"),
+}
+"""Types whose parameters are in the table of keys, in lower case."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value of the document; `note` says how it was read where it was not written so."""
+
+    name: str
+    title: str
+    place: str
+    value: Any
+    note: str = ""
+
+    @property
+    def said(self) -> str:
+        """Where the user finds it: `ds.json:12 gradient_clipping`."""
+        return f"{self.place} {self.title}"
+
+
+def read_given(
+    document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
+) -> dict[str, Given]:
+    """Every known key of `document` by its dotted name. What is wrong goes to `findings`: of what
+    is unknown, that which is `fatal`."""
+    given: dict[str, Given] = {}
+    strange: list[Trail] = []
+    for trail, value in _leaves(document.tree, ()):
+        name = ".".join(trail)
+        title, place = document.title(trail), document.place(trail)
+        if name not in KEYS and name not in SECTIONS:
+            strange.append(trail)
+            continue
+        if name in SECTIONS and not (name == "zero_optimization" and isinstance(value, bool)):
+            if value is not None and not isinstance(value, Mapping):
+                what = f"{place} {title} = {show(value)}: must be an object, in braces"
+                findings.wrong.append(what)
+            continue
+        key = KEYS.get(name, Key(Kind.BOOL, KEYS["zero_optimization.stage"].fate))
+        try:
+            read, note = _read(key, value)
+        except ValueError:
+            what = f"{place} {title} = {show(value)}: must be {key.kind.value}"
+            findings.wrong.append(what)
+            continue
+        given[name] = Given(name, title, place, read, note)
+    if strange and _is_foreign(document, strange):
+        findings.wrong.append(f"{document.source}: has none of DeepSpeed's keys; is it its config?")
+    else:
+        _judge_strange(document, strange, findings, fatal)
+    return given
+
+
+def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]]:
+    for name, value in tree.items():
+        here = (*trail, name)
+        if isinstance(value, Mapping) and value and ".".join(here) in SECTIONS:
+            yield from _leaves(value, here)
+        else:
+            yield here, value
+
+
+def _read(key: Key, value: Any) -> tuple[Any, str]:
+    """The value as its kind, and a note where a mend was needed. Raises ValueError."""
+    if value == AUTO or key.kind is Kind.ANY or value is None:
+        return value, ""
+    match key.kind:
+        case Kind.BOOL:
+            if isinstance(value, str) and value.lower() in ("true", "false"):
+                return value.lower() == "true", "was in quotes"
+            if isinstance(value, bool):
+                return value, ""
+        case Kind.TEXT:
+            if isinstance(value, str):
+                return value, ""
+        case Kind.NUMBERS:
+            if isinstance(value, list) and all(map(_is_number, value)):
+                return [float(entry) for entry in value], ""
+        case Kind.COUNT | Kind.NUMBER:
+            return _number(key.kind, value)
+    raise ValueError
+
+
+def _number(kind: Kind, value: Any) -> tuple[Any, str]:
+    note = ""
+    if isinstance(value, str) and len(value) <= 40:
+        value, note = float(value), "was in quotes"
+    if not _is_number(value) or not -(2**63) < value < 2**63:
+        raise ValueError
+    if kind is Kind.NUMBER:
+        return value, note
+    if value != int(value) or value < 0:
+        raise ValueError
+    return int(value), note
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _judge_strange(
+    document: Document,
+    strange: list[Trail],
+    findings: Findings,
+    fatal: Callable[[Trail], bool],
+) -> None:
+    # what other optimizers and schedulers take is not known here, and no typo
+    foreign = [
+        f"{section}.params."
+        for section, types in TYPES.items()
+        if isinstance(table := document.tree.get(section), Mapping)
+        if str(table.get("type")).lower() not in types
+    ]
+    known = [key for key in [*KEYS, *SECTIONS] if not key.startswith(tuple(foreign))]
+    judge_strange(document, strange, known, "DeepSpeed", findings, fatal)
+
+
+def _is_foreign(document: Document, strange: list[Trail]) -> bool:
+    """Whether nothing in the document is DeepSpeed's, or nearly so."""
+    known = [*KEYS, *SECTIONS]
+    return not any(name in known for name in document.tree) and not any(
+        _nearest(trail, known) for trail in strange[:MOST_UNKNOWN]
+    )
+
+
+def judge_strange(
+    document: Document,
+    strange: list[Trail],
+    known: Sequence[str],
+    owner: str,
+    findings: Findings,
+    fatal: Callable[[Trail], bool] = lambda trail: False,
+) -> None:
+    """List keys that `owner` does not have; refuse those that are nearly one of `known`, or
+    `fatal` to it."""
+    for trail in strange[:MOST_UNKNOWN]:
+        near = _nearest(trail, known)
+        place, title = document.place(trail), document.title(trail)
+        if near:
+            what = f"{place} {show(title, bare=True)}: {owner} has no such key"
+            findings.wrong.append(f"{what}; did you mean {_placed(near, trail, document)}")
+        elif fatal(trail):
+            what = f"{place} {show(title, bare=True)}: {owner} has no such key, and does not start"
+            findings.wrong.append(f"{what} where it is there; remove it")
+        else:
+            row = Row(Outcome.UNKNOWN, title, place, _short(document, trail))
+            findings.rows.append(row)
+    if len(strange) > MOST_UNKNOWN:
+        more = len(strange) - MOST_UNKNOWN
+        findings.wrong.append(f"{document.source}: {more} more keys that {owner} does not have")
+
+
+def _placed(near: str, trail: Trail, document: Document) -> str:
+    """What is meant; for a key of a YAML that stands beside its empty section, what to do."""
+    section, _, name = near.rpartition(".")
+    if len(trail) > 1 or name != trail[-1] or document.tree.get(section, "") is not None:
+        return f"{near}?"
+    return f"{near}? indent it below {section}, or give --lenient"
+
+
+def _nearest(trail: Trail, known: Sequence[str]) -> str | None:
+    *parents, name = (part[:64] for part in trail)
+    if name.startswith(("_", "/", "#")):
+        return None  # how people write comments
+    elsewhere = [other for other in known if other.split(".")[-1] == name]
+    if elsewhere:
+        return elsewhere[0]
+    prefix = "".join(f"{parent}." for parent in parents)
+    beside = [k for k in known if k.startswith(prefix) and "." not in k[len(prefix) :]]
+    near = difflib.get_close_matches(f"{prefix}{name}", beside, n=1, cutoff=0.85)
+    return near[0] if near else None
+
+
+def _short(document: Document, trail: Trail) -> Any:
+    value: Any = document.tree
+    for part in trail:
+        value = value[part]
+    return value if isinstance(value, (str, int, float, bool)) else None

@@ -1,0 +1,213 @@
+"""A job file's text, or a client's JSON, into one valid `JobSpec`, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.binding.bind import MAX_DEPTH, build, is_required, plain, show
+from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.jobfile.positions import excerpt, problem_line, toml_problem
+from zerotools.jobs.tables.job_rules import check, with_paths
+from zerotools.jobs.tables.script_rules import check_tables, has_no_place
+from zerotools.jobs.tables.spec import JobSpec
+
+
+def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
+    """The job in `text`: TOML, or JSON if its first character is `{`.
+
+    Relative paths are taken from `base_dir`, `~` is expanded, a bare `python` is looked up in
+    PATH, and the name defaults to that of the file `source`.
+
+    Raises BadRequest or Unsupported, listing every problem by its dotted key.
+    """
+    tree = read_tree(text, source=source)
+    return job_from_tree(tree, source=source, base_dir=base_dir, text=text)
+
+
+def job_from_tree(
+    tree: Mapping[str, Any], *, source: str, base_dir: Path, text: str | None = None
+) -> JobSpec:
+    """As `parse_job`, of a tree that `read_tree` made of `text`, which tells the lines of keys."""
+    spec = _build(tree, source, base_dir, text)
+    stem = Path(source).stem
+    if spec.name is None and Path(source).suffix in (".toml", ".json") and stem.isprintable():
+        spec = replace(spec, name=stem[:200])
+    return spec
+
+
+def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
+    """The job in a tree of plain values; its paths must be absolute.
+
+    Raises BadRequest or Unsupported, listing every problem by its dotted key.
+    """
+    if not isinstance(tree, Mapping):
+        raise BadRequest(f"{source}: a job must be a table, not {show(tree)}")
+    return _build(tree, source, None)
+
+
+def job_to_dict(spec: JobSpec) -> dict[str, Any]:
+    """`spec` as JSON values, unset keys left out; `job_from_dict` gives the same spec back."""
+    tree = _tree_of(spec)
+    for name in list(has_no_place(tree)):
+        del tree[name]
+    return tree
+
+
+def _tree_of(table: Any) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for item in keys_of(table):
+        value = getattr(table, item.name)
+        if value is not None:
+            tree[item.name] = _tree_of(value) if is_dataclass(value) else plain(value)
+    return tree
+
+
+def given_of(spec: JobSpec) -> dict[str, Any]:
+    """The keys of `spec` that whoever wrote the job set: `job_from_dict` gives the same spec back,
+    and what is left out is left to the defaults of the version that takes it.
+
+    A key counts as set if it was in the job file, or if its value is not the default.
+    """
+    tree = _given(spec, JobSpec(), spec.given or {})
+    for name in list(has_no_place({"engine": spec.engine, **tree})):
+        del tree[name]
+    return tree
+
+
+def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for item in keys_of(table):
+        value, default = getattr(table, item.name), getattr(unset, item.name)
+        named = item.name in given
+        if is_dataclass(value):
+            inner = given.get(item.name)
+            below = _given(value, default, inner if isinstance(inner, Mapping) else {})
+            if below or named:
+                tree[item.name] = below
+        elif value is not None and (named or value != default or is_required(item)):
+            tree[item.name] = plain(value)
+    return tree
+
+
+def keys_set(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys that the tables of a job's `tree` set: `train.steps`, `env.HOME`."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from keys_set(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def read_tree(text: str, *, source: str) -> dict[str, Any]:
+    """The values in a job file's `text`, unchecked. Raises BadRequest."""
+    try:
+        if text.lstrip().startswith("{"):
+            tree = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        else:
+            tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        why, line, column = toml_problem(text, error)
+        raise BadRequest(
+            f"{source}:{line}:{column}: is not valid TOML: {why}\n{excerpt(text, line, column)}"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise BadRequest(
+            f"{source}:{error.lineno}:{error.colno}: is not valid JSON: {error.msg}\n"
+            f"{excerpt(text, error.lineno, error.colno)}"
+        ) from None
+    except RecursionError:
+        raise BadRequest(f"{source}: is nested too deeply") from None
+    except ValueError as error:
+        raise BadRequest(f"{source}: is not valid JSON: {error}") from None
+    assert isinstance(tree, dict)
+    return tree
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {show(twice)} appears twice in one object")
+    return tree
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _build(
+    tree: Mapping[str, Any], source: str, base_dir: Path | None, text: str | None = None
+) -> JobSpec:
+    wrong = [*check_tables(tree), *_not_text(tree)]
+    unsupported: list[str] = []
+    spec: JobSpec | None = build(JobSpec, tree, "", wrong)
+    if spec is not None and not wrong:
+        wrong, unsupported = check(spec)
+        spec = with_paths(spec, lambda name, path: _absolute(name, path, base_dir, wrong))
+        spec = replace(spec, given=tree)
+    if wrong or unsupported or spec is None:
+        kind = BadRequest if wrong else Unsupported
+        raise kind(_message(source, wrong + unsupported, text))
+    return spec
+
+
+def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
+    """Texts with lone surrogates: a stored job may have them in file names, a request may not."""
+    if depth > MAX_DEPTH:
+        return  # what is nested so deeply is refused anyway
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            key = f"{where}{'.' * bool(where)}{show(name, bare=True)}"
+            if isinstance(name, str) and not _is_unicode(name):
+                yield f"{key}: must be valid Unicode text"
+            yield from _not_text(inner, key, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _not_text(inner, where, depth + 1)
+    elif isinstance(value, str) and not _is_unicode(value):
+        yield f"{where} = {show(value)}: must be valid Unicode text"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _absolute(name: str, path: str, base_dir: Path | None, wrong: list[str]) -> str:
+    if base_dir is None:
+        if not path.startswith("/"):
+            wrong.append(f"{name} = {show(path)}: must be an absolute path")
+        return path
+    if not path:
+        wrong.append(f'{name} = "": must not be empty')
+        return path
+    if name == "python" and "/" not in path and not path.startswith("~"):
+        found = shutil.which(path)
+        if found is None:
+            wrong.append(f"python = {show(path)}: there is no such program in PATH")
+        return found or path
+    return os.path.normpath(base_dir.absolute() / Path(path).expanduser())
+
+
+def _message(source: str, problems: list[str], text: str | None) -> str:
+    lines = [None if text is None else problem_line(text, problem) for problem in problems]
+    if len(problems) == 1:
+        place = source if lines[0] is None else f"{source}:{lines[0]}"
+        return f"{place}: {problems[0]}"
+    listed = "".join(
+        f"\n  {problem}" if line is None else f"\n  line {line}: {problem}"
+        for line, problem in zip(lines, problems, strict=True)
+    )
+    return f"{source}: {len(problems)} problems:{listed}"

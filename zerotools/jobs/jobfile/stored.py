@@ -1,0 +1,103 @@
+"""Reading a job that some version of zerotools accepted once, by the rules of that version.
+
+The rules between keys, and the bounds of numbers, are checked when a job is submitted and never
+again. What remains is whether this version can read the job: every key that was set, of a type that
+it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, NamedTuple
+
+from zerotools.jobs.binding.bind import (
+    Mismatch,
+    check_allowed,
+    convert,
+    hints_of,
+    is_required,
+    show,
+)
+from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.tables.script_rules import NEEDED, SCRIPT
+from zerotools.jobs.tables.spec import JobSpec
+
+
+class Reading(NamedTuple):
+    """What could be read of a job; `problems` names what could not, key by key.
+
+    With problems, `spec` has the defaults in their place and is good for counting alone. It is None
+    where not even that can be made.
+    """
+
+    spec: JobSpec | None
+    problems: tuple[str, ...] = ()
+
+
+def read_stored(tree: object, given: object = None) -> Reading:
+    """The job in `tree`, all keys with their values as they were resolved when it was accepted.
+
+    `given` has the keys that were set, or is None where that is not known. A key that this version
+    does not know is a problem if it was set; left to its default by a newer version, it is not.
+    """
+    if not isinstance(tree, Mapping):
+        return Reading(None, (f"the job must be a table, not {show(tree)}",))
+    needed = (SCRIPT,) if tree.get("engine") == SCRIPT else NEEDED
+    problems = [f"the table [{name}] is missing" for name in needed if name not in tree]
+    given = given if isinstance(given, Mapping) else None
+    spec = _table(JobSpec, tree, given, "", problems)
+    return Reading(replace(spec, given=given), tuple(problems))
+
+
+def _table(
+    kind: type[Any],
+    tree: Mapping[str, Any],
+    given: Mapping[str, Any] | None,
+    where: str,
+    problems: list[str],
+) -> Any:
+    items, hints = {item.name: item for item in keys_of(kind)}, hints_of(kind)
+    problems += [
+        f"{where}{show(name, bare=True)} is a key that this version does not know"
+        for name in tree
+        if name not in items and (given is None or name in given)
+    ]
+    values: dict[str, Any] = {}
+    for name, item in items.items():
+        hint = hints[name]
+        if name not in tree:
+            continue
+        if is_dataclass(hint) and isinstance(hint, type):
+            inner = None if given is None else _mapping(given.get(name))
+            below = _below(hint, tree[name], inner, f"{where}{name}", problems)
+            values |= {} if below is None else {name: below}
+            continue
+        try:
+            value = convert(hint, tree[name])
+            check_allowed(item, value)
+        except Mismatch as error:
+            problems.append(f"{where}{name} = {show(tree[name])}: {error}")
+        else:
+            values[name] = value
+    required = [name for name, item in items.items() if is_required(item)]
+    lost = [name for name in dict.fromkeys((*required, *(given or ()))) if name not in tree]
+    problems += [f"{where}{show(name, bare=True)} is missing" for name in lost]
+    return kind(**values) if all(name in values for name in required) else None
+
+
+def _below(
+    kind: type[Any],
+    tree: object,
+    given: Mapping[str, Any] | None,
+    where: str,
+    problems: list[str],
+) -> Any:
+    if isinstance(tree, Mapping):
+        return _table(kind, tree, given, f"{where}.", problems)
+    problems.append(f"{where}: must be a table, not {show(tree)}")
+    return None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

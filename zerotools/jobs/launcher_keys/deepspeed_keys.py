@@ -1,0 +1,247 @@
+"""The keys of DeepSpeed's JSON, as DeepSpeed 0.19 reads them, and what each means for a job.
+
+Names, kinds and defaults: deepspeed/runtime/{config,precision_config}.py.
+"""
+
+from __future__ import annotations
+
+from zerotools.jobs.launcher_keys.key_kinds import Fate, Key, Kind
+from zerotools.jobs.launcher_keys.zero_keys import ZERO_KEYS
+
+
+def _read(kind: Kind, *names: str) -> dict[str, Key]:
+    return {name: Key(kind, Fate.READ) for name in names}
+
+
+def _all(kind: Kind, fate: Fate, why: str, *names: str) -> dict[str, Key]:
+    return {name: Key(kind, fate, why) for name in names}
+
+
+_COMMUNICATION = "how DeepSpeed communicates, not what it computes"
+_MEMORY = "how DeepSpeed lays out memory, not what it computes"
+_REPORTS = "what DeepSpeed prints or logs; zerotools reports on its own"
+_CHECKPOINTS = "how DeepSpeed writes checkpoints; zerotools writes its own"
+
+_COMPILES = "how DeepSpeed compiles"
+
+MICS = "zero_optimization.mics_shard_size"
+CLIPS_ELSEWHERE = "optimizer.params.max_grad_norm"
+
+NEVER_TAKEN: dict[str, Key] = {
+    f"{section}.{name}": Key(Kind.ANY, Fate.IGNORED, "bf16 has no loss scale; left out")
+    for section in ("bf16", "bfloat16")
+    for name in (
+        "loss_scale",
+        "initial_scale_power",
+        "loss_scale_window",
+        "hysteresis",
+        "consecutive_hysteresis",
+        "min_loss_scale",
+        "auto_cast",
+    )
+}
+"""What files copied from fp16 have, and does nothing; DeepSpeed does not start with it."""
+
+_OF_COMPILING = (
+    "kwargs",
+    "autoep_non_moe",
+    "free_activation",
+    "free_activation_threshold",
+    "offload_activation",
+    "offload_activation_pin_memory",
+    "offload_opt_states",
+    "double_buffer",
+    "symmetric_memory",
+    "debug_log",
+    "offload_parameters",
+    "sync_before_reduce",
+    "sync_after_reduce",
+    "sync_before_allgather",
+    "sync_after_allgather",
+    "keep_int_input_tensors",
+    "keep_all_input_tensors",
+    "passes",
+)
+
+KEYS: dict[str, Key] = {
+    **_read(
+        Kind.COUNT,
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "fp16.initial_scale_power",
+        "fp16.loss_scale_window",
+        "fp16.hysteresis",
+        "zero_optimization.stage",
+    ),
+    **_read(Kind.NUMBER, "gradient_clipping", "fp16.loss_scale", "fp16.min_loss_scale"),
+    **_read(
+        Kind.BOOL,
+        "fp16.enabled",
+        "fp16.consecutive_hysteresis",
+        "bf16.enabled",
+        "bfloat16.enabled",
+        "zero_optimization.cpu_offload",
+        "zero_optimization.cpu_offload_param",
+        "zero_optimization.cpu_offload_params",
+    ),
+    **_read(
+        Kind.TEXT,
+        "optimizer.type",
+        "scheduler.type",
+        "zero_optimization.offload_optimizer.device",
+        "zero_optimization.offload_param.device",
+    ),
+    **_read(
+        Kind.NUMBER,
+        "optimizer.params.lr",
+        "optimizer.params.eps",
+        "optimizer.params.weight_decay",
+        "optimizer.params.momentum",
+        "scheduler.params.warmup_min_lr",
+        "scheduler.params.warmup_max_lr",
+        "scheduler.params.warmup_min_ratio",
+        "scheduler.params.cos_min_ratio",
+    ),
+    **_read(Kind.NUMBER, MICS),  # -1 where it is off
+    **_read(Kind.NUMBERS, "optimizer.params.betas"),
+    **_read(Kind.BOOL, "optimizer.params.adam_w_mode"),
+    **_read(
+        Kind.COUNT,
+        "scheduler.params.total_num_steps",
+        "scheduler.params.warmup_num_steps",
+    ),
+    **_read(Kind.TEXT, "scheduler.params.warmup_type"),
+    **ZERO_KEYS,
+    **_all(
+        Kind.BOOL,
+        Fate.TUNING,
+        _COMMUNICATION,
+        "prescale_gradients",
+        "disable_allgather",
+        "dataloader_drop_last",
+        "disable_python_gc",
+        "use_data_before_expert_parallelism",
+    ),
+    **_all(
+        Kind.ANY,
+        Fate.TUNING,
+        "gradients are reduced in fp32 by the engine torch",
+        "communication_data_type",
+        "data_types",
+        "gradient_predivide_factor",
+        "seq_parallel_communication_data_type",
+    ),
+    **_all(
+        Kind.BOOL,
+        Fate.TUNING,
+        "lets DeepSpeed take any optimizer; the engine torch has its own",
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+        "optimizer.legacy_fusion",
+    ),
+    # some write the name of an implementation, which DeepSpeed takes for true
+    "optimizer.params.torch_adam": Key(
+        Kind.ANY,
+        Fate.TUNING,
+        "the engine torch has its own AdamW; the default decay is torch's",
+    ),
+    **_all(
+        Kind.BOOL,
+        Fate.TUNING,
+        "the types of inputs are the engine torch's own affair",
+        "fp16.auto_cast",
+        "bf16.immediate_grad_update",
+        "bf16.check_grad_overflow",
+    ),
+    **_all(
+        Kind.ANY,
+        Fate.TUNING,
+        "settings for models that call DeepSpeed's checkpointing; it switches nothing on",
+        "activation_checkpointing",
+    ),
+    **_all(Kind.ANY, Fate.TUNING, "for offload to disk; DeepSpeed's own", "aio"),
+    **_read(
+        Kind.BOOL,
+        "compile.enabled",
+        "compile.disable",
+        "compile.deepcompile",
+    ),
+    **_read(Kind.TEXT, "compile.backend"),
+    **_all(
+        Kind.ANY,
+        Fate.TUNING,
+        _COMPILES,
+        *(f"compile.{name}" for name in _OF_COMPILING),
+    ),
+    **_all(Kind.ANY, Fate.FEATURE, "changes what is trained", CLIPS_ELSEWHERE),
+    **NEVER_TAKEN,
+    **_all(
+        Kind.ANY,
+        Fate.IGNORED,
+        _REPORTS,
+        "steps_per_print",
+        "wall_clock_breakdown",
+        "memory_breakdown",
+        "dump_state",
+        "log_level",
+        "flops_profiler",
+        "timers",
+        "comms_logger",
+        "tensorboard",
+        "wandb",
+        "csv_monitor",
+        "comet",
+        "monitor_config",
+        "vocabulary_size",
+    ),
+    **_all(Kind.ANY, Fate.IGNORED, _CHECKPOINTS, "checkpoint", "nebula", "datastates_ckpt"),
+    **_all(
+        Kind.ANY,
+        Fate.FEATURE,
+        "changes what is trained",
+        "amp",
+        "torch_autocast",
+        "sparse_gradients",
+        "graph_harvesting",
+        "moe",
+        "pipeline",
+        "tensor_parallel",
+        "expert_parallel",
+        "sequence_parallel_size",
+        "hybrid_engine",
+        "data_efficiency",
+        "curriculum_learning",
+        "progressive_layer_drop",
+        "eigenvalue",
+        "quantize_training",
+        "compression_training",
+        "weight_quantization",
+        "sparse_attention",
+        "elasticity",
+        "autotuning",
+        "msamp",
+        "optimizer.params.amsgrad",
+        "optimizer.params.nesterov",
+        "optimizer.params.dampening",
+        "optimizer.params.freeze_step",
+        "bf16.bf16_master_weights_and_grads",
+        "bf16.bf16_optimizer_states",
+        "fp16.fp16_master_weights_and_grads",
+        "zero_optimization.zenflow",
+        "zero_optimization.mics_hierarchical_params_gather",
+        "zero_optimization.zeropp_loco_param",
+    ),
+    "gradient_allreduce_op": Key(Kind.TEXT, Fate.FEATURE, "changes what is trained", "mean"),
+    "managed_gradient_accumulation": Key(Kind.BOOL, Fate.TUNING, _MEMORY, True),
+    "optimizer.params.bias_correction": Key(
+        Kind.BOOL, Fate.FEATURE, "changes what is trained", True
+    ),
+}
+
+SECTIONS = frozenset(
+    ".".join(parts[:count])
+    for parts in (name.split(".") for name in KEYS)
+    for count in range(1, len(parts))
+)
+"""Keys whose values are objects that have keys of the table."""

@@ -1,0 +1,117 @@
+"""The keys of `zero_optimization` that no reader takes, with DeepSpeed's defaults.
+
+Names and defaults: deepspeed/runtime/zero/{config,offload_config}.py of 0.19.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerotools.jobs.launcher_keys.key_kinds import Fate, Key, Kind
+
+_COMMUNICATION = "how DeepSpeed communicates, not what it computes"
+_GATHERING = "how DeepSpeed gathers weights, not what it computes"
+_MEMORY = "how DeepSpeed lays out memory, not what it computes"
+_LOSSY = "compresses what DeepSpeed communicates; the engine torch communicates exactly"
+_STAGING = "how DeepSpeed moves what it offloads"
+
+
+def _zero(why: str, kind: Kind, *, stage3: bool = False, **defaults: Any) -> dict[str, Key]:
+    """Keys of one kind; DeepSpeed takes those of stage 3 with and without the prefix too."""
+    return {
+        f"zero_optimization.{spelling}": Key(kind, Fate.TUNING, why, default, stage3)
+        for name, default in defaults.items()
+        for spelling in dict.fromkeys([name, name.removeprefix("stage3_")])
+        if spelling != "gather_fp16_weights_on_model_save"
+    }
+
+
+ZERO_KEYS: dict[str, Key] = {
+    **_zero(
+        _COMMUNICATION,
+        Kind.BOOL,
+        allgather_partitions=True,
+        reduce_scatter=True,
+        overlap_comm=True,
+        use_multi_rank_bucket_allreduce=True,
+    ),
+    **_zero(
+        _COMMUNICATION,
+        Kind.COUNT,
+        allgather_bucket_size=500_000_000,
+        reduce_bucket_size=500_000_000,
+        zero_hpz_partition_size=1,
+    ),
+    **_zero(
+        _GATHERING,
+        Kind.COUNT,
+        stage3=True,
+        stage3_prefetch_bucket_size=50_000_000,
+        stage3_param_persistence_threshold=100_000,
+        stage3_model_persistence_threshold=2**63 - 1,
+        stage3_max_live_parameters=1_000_000_000,
+        stage3_max_reuse_distance=1_000_000_000,
+        stage3_module_granularity_threshold=0,
+    ),
+    # templates of stage 2 have it, too, where DeepSpeed passes it over
+    **_zero(_GATHERING, Kind.COUNT, sub_group_size=1_000_000_000),
+    **_zero(
+        _GATHERING,
+        Kind.BOOL,
+        stage3=True,
+        stage3_use_all_reduce_for_fetch_params=False,
+        stage3_allgather_sequential=False,
+    ),
+    **_zero(
+        "checkpoints are sharded; zerotools consolidate makes 16-bit weights of one",
+        Kind.BOOL,
+        stage3=True,
+        stage3_gather_16bit_weights_on_model_save=False,
+        stage3_gather_fp16_weights_on_model_save=False,
+    ),
+    **_zero(
+        _MEMORY,
+        Kind.BOOL,
+        contiguous_gradients=True,
+        round_robin_gradients=False,
+        parameter_alignment=False,
+        memory_efficient_linear=True,
+        override_module_apply=True,
+        ignore_unused_parameters=True,
+        legacy_stage1=False,
+        load_from_fp32_weights=True,
+        elastic_checkpoint=False,
+        pipeline_loading_checkpoint=False,
+        compute_grad_norm=True,
+        log_trace_cache_warnings=False,
+        enable_sanity_checks=False,
+        save_muon_momentum_buffer_in_memory=False,
+        cpu_offload_use_pin_memory=True,
+    ),
+    **_zero(
+        _LOSSY,
+        Kind.BOOL,
+        zero_quantized_weights=False,
+        zero_quantized_nontrainable_weights=False,
+        zero_quantized_gradients=False,
+    ),
+    **_zero(_GATHERING, Kind.ANY, leaf_module=None),
+    **{
+        f"zero_optimization.offload_{part}.{name}": Key(kind, Fate.TUNING, _STAGING, default)
+        for part, count in (("optimizer", 4), ("param", 5))
+        for name, kind, default in (
+            ("pin_memory", Kind.BOOL, True),
+            ("nvme_path", Kind.TEXT, None),
+            ("buffer_count", Kind.COUNT, count),
+            ("buffer_size", Kind.COUNT, 100_000_000),
+            ("max_in_cpu", Kind.COUNT, 1_000_000_000),
+            ("pipeline", Kind.BOOL, False),
+            ("pipeline_read", Kind.BOOL, False),
+            ("pipeline_write", Kind.BOOL, False),
+            ("fast_init", Kind.BOOL, False),
+            ("ratio", Kind.NUMBER, 1.0),
+            ("super_offload", Kind.BOOL, False),
+            ("cpuadam_cores_perc", Kind.NUMBER, 0.8),
+        )
+    },
+}

@@ -1,0 +1,55 @@
+"""What in a job file makes a job need less GPU memory: for whoever has run out of it.
+
+Each list is ordered by what costs the least time; how much each saves is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerotools.jobs.tables.deepspeed_config import offloaded_to
+from zerotools.jobs.tables.spec import JobSpec
+
+_OWN = ("zero.stage", "offload.optimizer", "offload.params")
+_DEEPSPEED = (
+    "deepspeed.config zero_optimization.stage",
+    "deepspeed.config zero_optimization.offload_optimizer.device",
+    "zero_optimization.offload_param.device",
+)
+"""The stage, and where optimizer and parameters are, in the words of either engine."""
+
+
+def settings_to_try(spec: JobSpec, *, mostly_state: bool = False, most: int = 2) -> list[str]:
+    """Up to `most` settings that need less GPU memory than `spec`, as lines of a job file.
+
+    `mostly_state`: the weights and what the optimizer keeps are most of it, so that a smaller batch
+    would not do.
+    """
+    orders = (_less_state, _less_in_flight) if mostly_state else (_less_in_flight, _less_state)
+    lines = [line for order in orders for line in order(spec)]
+    return [*lines, "a shorter data.sequence_length", "more GPUs"][:most]
+
+
+def _less_in_flight(spec: JobSpec) -> Iterator[str]:
+    """Fewer activations."""
+    train = spec.train
+    share = train.batch_size // spec.world_size
+    micro = train.micro_batch_size or share
+    if micro > 1:
+        smaller = max(size for size in range(1, micro) if share % size == 0)
+        yield f"train.micro_batch_size = {smaller} (it is {micro} now; batch_size stays)"
+    if not train.activation_checkpointing:
+        yield "train.activation_checkpointing = true"
+
+
+def _less_state(spec: JobSpec) -> Iterator[str]:
+    """Fewer bytes per parameter."""
+    if spec.train.precision == "fp32":
+        yield 'train.precision = "bf16"'
+    stage, optimizer, params = _DEEPSPEED if spec.engine == "deepspeed" else _OWN
+    if spec.world_size > 1 and spec.zero.stage < 3:
+        yield f"{stage} = {spec.zero.stage + 1} (it is {spec.zero.stage} now)"
+    if offloaded_to(spec) == ("none", "none"):
+        yield f'{optimizer} = "cpu"'
+    if offloaded_to(spec)[1] == "none":
+        yield f'{stage} = 3 with {params} = "cpu"'

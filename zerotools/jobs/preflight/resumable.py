@@ -1,0 +1,76 @@
+"""Whether a job can go on from a checkpoint: what its record says against what the job wants."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerotools.jobs.tables.deepspeed_config import on_nvme, optimizer_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.record import JobRecord
+
+
+def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
+    """Why the job cannot go on from the checkpoint at `path`, one sentence each, and what to do."""
+    where = f"resume_from = {path}"
+    if record.weights_only or (spec.engine == "deepspeed" and on_nvme(spec.deepspeed.tree)):
+        yield (
+            f"{where}: DeepSpeed does not resume what it offloads to NVMe (its load skips the "
+            "optimizer and says nothing), so such a job cannot go on; offload to the CPU"
+            + (f', or begin anew with the weights by model.path = "{path}"' * record.weights_only)
+        )
+        return
+    if record.engine != spec.engine:
+        yield (
+            f'{where}: was written by engine "{record.engine}" and the job has engine = '
+            f'"{spec.engine}"; set that, or begin anew from the weights: zerotools consolidate '
+            f"{shlex.quote(str(path))} OUT and model.path"
+        )
+        return
+    yield from _other_optimizer(spec, record, where)
+    yield from _other_adapters(spec, record, where)
+    if spec.engine == "deepspeed":
+        yield from _other_layout(spec, record, path)
+
+
+def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
+    wanted = optimizer_of(spec.deepspeed.tree) or spec.train.optimizer
+    if record.optimizer.name != wanted:
+        yield (
+            f'train.optimizer = "{wanted}": {where} was trained with '
+            f'"{record.optimizer.name}"; use that'
+        )
+
+
+def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
+    """Another number of them fails for its shapes; added another number of times, they do not."""
+    wanted, saved = spec.lora, record.lora
+    if saved is None or saved.rank != wanted.rank or saved.scale == wanted.scale:
+        return
+    yield (
+        f"lora.alpha = {wanted.scale * saved.rank:g}: the adapters of {where} were trained with "
+        f"{saved.scale * saved.rank:g}; use that"
+    )
+
+
+def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
+    """DeepSpeed's optimizer files are cut for one number of ranks and one stage."""
+    saved, wanted = (record.world_size, record.stage), (spec.world_size, spec.zero.stage)
+    if saved == wanted or saved[1] == wanted[1] == 0:  # nothing is cut at stage 0
+        return
+    if wanted[1] == 0:
+        yield (
+            f"resume_from = {path}: was saved at stage {saved[1]} and the job is of stage 0; train "
+            f"at stage {saved[1]}"
+        )
+        return
+    out = path.with_name(f"{path.name}-{wanted[0]}-ranks")
+    command = f"zerotools reshard {shlex.quote(str(path))} {shlex.quote(str(out))}"
+    stage = f" --stage {wanted[1]}" if saved[1] != wanted[1] else ""
+    yield (
+        f"resume_from = {path}: was saved at world size {saved[0]} and stage {saved[1]} and the "
+        f"job has {wanted[0]} and stage {wanted[1]}, which DeepSpeed does not load; "
+        f"type: {command} "
+        f'--world-size {wanted[0]}{stage}, and set resume_from = "{out}"'
+    )

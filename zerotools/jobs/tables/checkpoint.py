@@ -1,0 +1,49 @@
+"""`[checkpoint]` of the job file: when checkpoints are written, and which of them stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.declaration import key
+
+BEST = ("eval_loss", "loss")
+EXPORTS = ("bf16", "fp16", "fp32")
+EXPORT = "export"
+"""The directory of `export_on_finish`, in the output directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSpec:
+    """`[checkpoint]`: when sharded checkpoints are written. One is always written at the end."""
+
+    every: int | None = key(
+        "Steps between checkpoints; default: only at the end and at a stop.", default=None, least=1
+    )
+    asynchronous: bool = key(
+        "Training waits only while each rank copies its shards to host memory, and goes on while "
+        "they are written. Takes as much host memory as the checkpoint is large, over all ranks.",
+        default=False,
+    )
+    keep_last: int | None = key(
+        "Older checkpoints of this job are deleted; default: all are kept.", default=None, least=1
+    )
+    keep_every: int | None = key(
+        "Checkpoints of every so many steps stay, whatever `keep_last` says. A multiple of "
+        "`every`.",
+        default=None,
+        least=1,
+    )
+    best: str | None = key(
+        "The checkpoint with the smallest one stays too, and the file `best` names it: `loss`, the "
+        "mean training loss since the checkpoint before, or `eval_loss`, that of `[eval]` at its "
+        "step.",
+        default=None,
+        allowed=BEST,
+    )
+    export_on_finish: str | None = key(
+        "When all steps are done, the model is written to `export` in the output directory in this "
+        "type: safetensors with config and tokenizer, for `from_pretrained`. The GPUs have no part "
+        "in it, and where it fails the job has succeeded all the same.",
+        default=None,
+        allowed=EXPORTS,
+    )

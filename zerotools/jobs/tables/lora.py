@@ -1,0 +1,41 @@
+"""`[lora]`: training small matrices beside frozen weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.declaration import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSpec:
+    """`[lora]`: low-rank adapters by peft. They alone are trained, and the rest stays as it is.
+    Without `rank` there are none."""
+
+    rank: int | None = key("The rank of the adapters.", default=None, least=1)
+    alpha: float | None = key(
+        "An adapter is added to its weight `alpha / rank` times; default: twice `rank`.",
+        default=None,
+        above=0,
+    )
+    dropout: float = key("Dropout before the adapters, below 1.", default=0.0, least=0)
+    target_modules: tuple[str, ...] = key(
+        "Names, or ends of names, of the linear layers that get one; default: those that peft "
+        "chooses for the model.",
+        default=(),
+    )
+
+    @property
+    def scale(self) -> float:
+        """How often an adapter is added to its weight."""
+        rank = self.rank or 1
+        return (2 * rank if self.alpha is None else self.alpha) / rank
+
+
+def check_lora(spec: LoraSpec) -> Iterator[str]:
+    """What is wrong with `[lora]`."""
+    if spec.rank is None and spec != LoraSpec():
+        yield "lora.rank: is missing; without it there are no adapters, and [lora] has no place"
+    if spec.dropout >= 1:
+        yield f"lora.dropout = {spec.dropout}: must be less than 1"

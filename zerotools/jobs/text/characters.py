@@ -1,0 +1,89 @@
+"""Characters that web pages and word processors put in the place of those that were typed."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass, field
+
+from zerotools.jobs.text.mends import Broken
+
+DOUBLE = '"\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb\uff02'
+SINGLE = "'\u2018\u2019\u201a\u201b\u2032\u00b4`\uff07"
+BLANKS = "\u00a0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad"
+ODD = BLANKS + INVISIBLE
+WIDE = {
+    "\uff1a": ":",
+    "\uff0c": ",",
+    "\u3001": ",",
+    "\uff1b": ";",
+    "\uff5b": "{",
+    "\uff5d": "}",
+    "\uff3b": "[",
+    "\uff3d": "]",
+    "\u3010": "[",
+    "\u3011": "]",
+    "\uff08": "(",
+    "\uff09": ")",
+    "\uff1d": "=",
+}
+"""Full-width punctuation and what it stands for."""
+
+_NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[.:|)]|(?=[ \t\u00a0]|$))[ \t]?")
+_DOTS = re.compile(r"(?:\.{2,}|\u2026)+")
+
+
+@dataclass
+class Mends:
+    """What was mended, by line; `text` is the whole as it should have been."""
+
+    text: str = ""
+    _notes: set[tuple[int, str]] = field(default_factory=set)
+
+    @property
+    def notes(self) -> list[tuple[int, str]]:
+        """Line and what was mended there, in order."""
+        return sorted(self._notes)
+
+    def note(self, line: int, what: str) -> None:
+        """Remember `what` of `line`, from 1; of one kind once a line."""
+        self._notes.add((line, what))
+
+
+def is_placeholder(word: str) -> bool:
+    """Whether `word` is an ellipsis, which stands for what a page left out."""
+    return _DOTS.fullmatch(word.strip()) is not None
+
+
+def placeholder(offset: int) -> Broken:
+    """Nobody but the reader of the page knows what the dots stand for."""
+    what = "the dots stand for settings that the page left out"
+    return Broken(offset, what, "write them, or remove the dots if there is nothing to add")
+
+
+def called(character: str) -> str:
+    """A name that people can search for."""
+    if character in BLANKS + INVISIBLE:
+        name = unicodedata.name(character, f"U+{ord(character):04X}").lower()
+        return {"no-break space": "a non-breaking space"}.get(name, f"the character {name}")
+    return f"the character {character!r}"
+
+
+def without_numbers(text: str, mends: Mends) -> str:
+    """`text` without the line numbers that were copied with it: lines one after another that begin
+    with numbers one after another, most of them with more behind. Text may stand around them."""
+    lines = text.split("\n")
+    found = {i: m for i, line in enumerate(lines) if (m := _NUMBERED.match(line))}
+    run: list[int] = []
+    for i in found:
+        if run and (i != run[-1] + 1 or int(found[i][1]) != int(found[run[-1]][1]) + 1):
+            break
+        run.append(i)
+    filled = [i for i in run if lines[i][found[i].end() :].strip()]
+    if len(run) < 3 or len(run) != len(found) or 2 * len(filled) < len(run):
+        return text
+    for i in run:
+        lines[i] = lines[i][found[i].end() :]
+    mends.note(run[0] + 1, f"line numbers, on {len(run)} lines")
+    return "\n".join(lines)

@@ -1,0 +1,198 @@
+"""JSON as people copy it from blogs: strict, with the line, the column and the mend of an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.text.characters import is_placeholder, placeholder
+from zerotools.jobs.text.document import DEEPEST, Document, Trail
+from zerotools.jobs.text.json_mend import mend_json
+from zerotools.jobs.text.json_scan import Scanner, Token
+from zerotools.jobs.text.mends import Broken, Lines, message
+
+_CLOSES = {"{": "}", "[": "]"}
+
+
+def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
+    """The object in `text`. `lenient` mends what came off a web page, and lists each mend.
+
+    Raises:
+        BadRequest: it is not JSON, or a key stands twice in one object; the message shows the
+            line, and says the likely mend.
+    """
+    parser = _Parser(text)
+    try:
+        return Document(source, parser.whole(), parser.lines, text=text)
+    except Broken as broken:
+        if lenient:
+            return _mended(text, source)
+        further = mended_too(lambda: _mended(text, source))
+        raise BadRequest(message(source, parser.places, broken, further=further)) from None
+
+
+def _mended(text: str, source: str) -> Document:
+    """Raises BadRequest."""
+    try:
+        mends = mend_json(text)
+    except Broken as broken:
+        raise BadRequest(message(source, Lines(text), broken)) from None
+    parser = _Parser(mends.text)
+    try:
+        tree = parser.whole()
+    except Broken as broken:
+        raise BadRequest(message(source, parser.places, broken)) from None
+    notes = tuple(f"{source}:{line}: {what}" for line, what in mends.notes)
+    return Document(source, tree, parser.lines, notes, text=text, mended=mends.text)
+
+
+def mended_too(mended: Callable[[], Document]) -> str:
+    """What `--lenient` would do for a text that cannot be read; nothing where it would not help."""
+    try:
+        count = len(mended().accepted)
+    except BadRequest:
+        return ""
+    others = f" and {count - 1} more" if count > 1 else ""
+    return f" (--lenient mends this{others}, and shows what came of it)"
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.places = Lines(text)
+        self.scanner = Scanner(text)
+        self.lines: dict[Trail, int] = {}
+        self._open: list[Token] = []
+        self._suspect: tuple[int, str] | None = None
+
+    def whole(self) -> dict[str, Any]:
+        first = self._first()
+        if first.kind == "end":
+            raise Broken(first.start, "the file is empty", "write { } at least")
+        if first.kind != "{":
+            raise Broken(first.start, "a config begins with {", "put { before it, and } at its end")
+        tree = self._object(first, ())
+        rest = self.scanner.next()
+        if rest.kind == "}":
+            raise Broken(rest.start, "this } closes nothing", "remove it, or a } before it")
+        if rest.kind != "end":
+            raise Broken(rest.start, "the object has ended before this", "remove what follows")
+        return tree
+
+    def _first(self) -> Token:
+        try:
+            return self.scanner.next()
+        except Broken as broken:
+            if self._text.find("{") > broken.offset and "without quotes" in broken.what:
+                what = "text stands before the first {"
+                raise Broken(broken.offset, what, "remove it") from None
+            raise
+
+    def _value(self, token: Token, trail: Trail) -> Any:
+        if token.kind == "{":
+            return self._object(token, trail)
+        if token.kind == "[":
+            return self._list(token, trail)
+        if token.kind in ("string", "scalar"):
+            return token.value
+        if token.kind == "end":
+            raise self._unclosed(token)
+        raise Broken(token.start, "a value is missing here", "write one, such as true or 1")
+
+    def _object(self, opener: Token, trail: Trail) -> dict[str, Any]:
+        self._enter(opener)
+        tree: dict[str, Any] = {}
+        token = self.scanner.next()
+        while token.kind != "}":
+            name = self._key(token, trail, tree)
+            tree[name] = self._value(self.scanner.next(), (*trail, name))
+            if is_placeholder(name) and is_placeholder(str(tree[name])):
+                raise placeholder(token.start)
+            token = self._separator(opener)
+        self._open.pop()
+        return tree
+
+    def _list(self, opener: Token, trail: Trail) -> list[Any]:
+        self._enter(opener)
+        entries: list[Any] = []
+        token = self.scanner.next()
+        while token.kind != "]":
+            entries.append(self._value(token, (*trail, str(len(entries)))))
+            token = self._separator(opener)
+        self._open.pop()
+        return entries
+
+    def _enter(self, opener: Token) -> None:
+        self._open.append(opener)
+        if len(self._open) > DEEPEST:
+            raise Broken(opener.start, f"this is nested deeper than {DEEPEST} levels", "flatten it")
+
+    def _key(self, token: Token, trail: Trail, tree: dict[str, Any]) -> str:
+        if token.kind == "end":
+            raise self._unclosed(token)
+        if token.kind != "string":
+            what = "a key must be a string" if token.kind == "scalar" else "a key is missing here"
+            raise Broken(token.start, what, 'write "key": value')
+        name = str(token.value)
+        line = self.places.number(token.start)
+        if name in tree:
+            raise Broken(
+                token.start,
+                f"the key {show(name)} stands on line {self.lines[(*trail, name)]} too",
+                "keep one of the two",
+            )
+        self.lines[(*trail, name)] = line
+        self._watch_indentation(token, name)
+        colon = self.scanner.next()
+        if colon.kind != ":" and is_placeholder(name):
+            raise placeholder(token.start)
+        if colon.kind != ":":
+            raise Broken(token.end, f"a colon is missing after {show(name)}", "write : there")
+        return name
+
+    def _separator(self, opener: Token) -> Token:
+        """The token that begins the next member, or closes what `opener` opened."""
+        before = self.scanner.at
+        token = self.scanner.next()
+        closer = _CLOSES[opener.kind]
+        if token.kind == ",":
+            after = self.scanner.next()
+            if after.kind == closer:
+                raise Broken(token.start, f"a comma stands before {closer}", "remove it")
+            if after.kind == ",":
+                raise Broken(after.start, "two commas follow each other", "remove one")
+            if after.kind == "end":
+                raise self._unclosed(after)
+            return after
+        if token.kind == closer:
+            return token
+        if token.kind == "end":
+            raise self._unclosed(token)
+        if token.kind in ("]", "}"):
+            line = self.places.number(opener.start)
+            what = f"{token.kind} closes the {opener.kind} of line {line}"
+            raise Broken(token.start, what, f"write {closer}, or add one before it")
+        raise Broken(before, "a comma is missing here", "write , after the value")
+
+    def _watch_indentation(self, token: Token, name: str) -> None:
+        """Remember the first key that is indented as its object's own line: a lost } before it."""
+        opened = self.places.number(self._open[-1].start)
+        line = self.places.number(token.start)
+        if self._suspect is None and len(self._open) > 1 and line != opened:
+            indent = self.places.indent(line)
+            starts_line = self.places.column(token.start) == indent + 1
+            if starts_line and indent <= self.places.indent(opened):
+                self._suspect = (opened, name)
+
+    def _unclosed(self, end: Token) -> Broken:
+        opener = self._open[-1]
+        line = self.places.number(opener.start)
+        closer = _CLOSES[opener.kind]
+        if self._suspect is not None:
+            opened, name = self._suspect
+            what = f"the file ends before a {closer}; the {{ of line {opened} seems to lack its }}"
+            return Broken(end.start, what, f"close it before {show(name)}")
+        what = f"the file ends, and the {opener.kind} of line {line} is not closed"
+        return Broken(end.start, what, f"add {closer}")

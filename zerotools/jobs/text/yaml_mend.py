@@ -1,0 +1,112 @@
+"""accelerate's YAML as it comes off a web page, mended: spaces, quotes, colons, indentation."""
+
+from __future__ import annotations
+
+import re
+
+from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN, SECTIONS
+from zerotools.jobs.text.characters import (
+    BLANKS,
+    DOUBLE,
+    INVISIBLE,
+    SINGLE,
+    Mends,
+    is_placeholder,
+    placeholder,
+    without_numbers,
+)
+
+_TABLES = (*SECTIONS, "parallelism_config", "dynamo_config", "fp8_config", "megatron_lm_config")
+_PREFIXES = {
+    "fsdp_config": "fsdp_",
+    "parallelism_config": "parallelism_config_",
+    "dynamo_config": "dynamo_",
+    "megatron_lm_config": "megatron_lm_",
+}
+_LINE = re.compile(r"[ ]*([A-Za-z_]\w*)[ ]*:(?:[ ]|$)")
+_TIGHT = re.compile(r"([ ]*[A-Za-z_]\w*):(?=[^\s:/\\])")
+_WIDE_COLON = re.compile(r"([ ]*[A-Za-z_]\w*)[ ]*\uff1a[ ]*")
+_REMARK = re.compile(r"[ ]+//.*$")
+_FENCE = re.compile(r"[ ]*(?:```|~~~).*")
+_SPACES = str.maketrans(dict.fromkeys(BLANKS, " ") | dict.fromkeys(INVISIBLE, None))
+_QUOTES = str.maketrans(
+    dict.fromkeys(DOUBLE.replace('"', ""), '"') | dict.fromkeys(SINGLE.replace("'", ""), "'")
+)
+
+
+def mend_yaml(text: str) -> Mends:
+    """The mended text, and each mend with its line.
+
+    Raises:
+        Broken: something that cannot be mended without a guess.
+    """
+    mends = Mends()
+    lines, offset = without_numbers(text, mends).split("\n"), 0
+    for i, line in enumerate(lines):
+        if "\u2026" in line and is_placeholder(line):
+            raise placeholder(offset)
+        offset += len(line) + 1
+        lines[i] = _characters(line, i + 1, mends)
+    _drop_text_around(lines, mends)
+    _indent(lines, mends)
+    mends.text = "\n".join(lines)
+    return mends
+
+
+def _characters(line: str, number: int, mends: Mends) -> str:
+    """`line` with the characters that were typed."""
+    steps = (
+        ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
+        ("a tab in the indentation", _without_tabs),
+        ("\uff1a for :", lambda s: _WIDE_COLON.sub(r"\g<1>: ", s, count=1)),
+        ("typographic quotes", lambda s: s.translate(_QUOTES) if ":" in s else s),
+        ("a comment of another language", lambda s: _REMARK.sub("", s) if ":" in s else s),
+        ("no space after the colon", lambda s: _TIGHT.sub(r"\g<1>: ", s, count=1)),
+    )
+    for what, mend in steps:
+        mended = mend(line)
+        if mended != line:
+            mends.note(number, what)
+        line = mended
+    return line
+
+
+def _without_tabs(line: str) -> str:
+    body = line.lstrip(" \t")
+    return line[: len(line) - len(body)].replace("\t", "  ") + body
+
+
+def _key(line: str) -> str | None:
+    found = _LINE.match(line)
+    return found[1] if found else None
+
+
+def _drop_text_around(lines: list[str], mends: Mends) -> None:
+    """Empty what stands before the first known key and after the last, if it is not YAML."""
+    known = {name.split(".")[-1] for name in KNOWN}
+    config = [i for i, line in enumerate(lines) if _key(line) in known]
+    for i, line in enumerate(lines):
+        fence = _FENCE.fullmatch(line) is not None
+        outside = bool(config) and not config[0] <= i <= config[-1]
+        strange = _key(line) is None and line.strip() not in ("", "---") and line.strip()[0] != "#"
+        if fence or (outside and strange and not line.lstrip().startswith("- ")):
+            mends.note(i + 1, "text around the config")
+            lines[i] = ""
+
+
+def _indent(lines: list[str], mends: Mends) -> None:
+    """Put keys back below the section that stands before them."""
+    section = None
+    for i, line in enumerate(lines):
+        name = _key(line)
+        if name is None or line.startswith(" "):
+            continue
+        if name in _TABLES and line.split(":", 1)[1].split("#")[0].strip() == "":
+            section = name
+        elif section is not None and name not in KNOWN and _belongs(name, section):
+            mends.note(i + 1, f"lost indentation: {name} is of {section}")
+            lines[i] = f"  {line}"
+
+
+def _belongs(name: str, section: str) -> bool:
+    return f"{section}.{name}" in KNOWN or name.startswith(_PREFIXES.get(section, "\0"))

@@ -1,0 +1,195 @@
+"""YAML as accelerate writes it: mappings of scalars and lists, each key with its line.
+
+PyYAML is an extra (`zerotools[yaml]`): its events are walked here without recursion, no tag is
+obeyed, and anchors, which accelerate never writes, are refused, so that no document grows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.text.characters import ODD, Mends, called
+from zerotools.jobs.text.document import DEEPEST, Document, Trail
+from zerotools.jobs.text.json_scan import MOST_DIGITS
+from zerotools.jobs.text.json_text import mended_too
+from zerotools.jobs.text.mends import Broken, Lines, message
+from zerotools.jobs.text.yaml_mend import mend_yaml
+
+_OUTSIDE = re.compile(
+    r"""(?:'[^'\n]*'|"[^"\n]*"|(?<=\s)\#[^\n]*|^\#[^\n]*)|[^'"\n#]+|['"#]""", re.MULTILINE
+)
+"""Quoted text, a comment, or what stands outside of both."""
+_PLAIN = "tag:yaml.org,2002:"
+_CONVERTED = (f"{_PLAIN}null", f"{_PLAIN}bool", f"{_PLAIN}int", f"{_PLAIN}float")
+
+
+def parse_yaml(text: str, *, source: str, lenient: bool = False) -> Document:
+    """The mapping in `text`. `lenient` mends what came off a web page, and lists each mend.
+
+    Raises:
+        BadRequest: it is not YAML, has a key twice, an anchor or a tag, or is not a mapping.
+        Unsupported: PyYAML is not installed.
+    """
+    yaml = _library(source)
+    if lenient:
+        return _mended(yaml, text, source)
+    try:
+        return _read(yaml, text, source)
+    except Broken as broken:
+        further = mended_too(lambda: _mended(yaml, text, source))
+        raise BadRequest(message(source, Lines(text), broken, "YAML", further)) from None
+
+
+def _mended(yaml: ModuleType, text: str, source: str) -> Document:
+    """Raises BadRequest."""
+    mends = Mends(text)
+    try:
+        mends = mend_yaml(text)
+        document = _read(yaml, mends.text, source)
+    except Broken as broken:
+        raise BadRequest(message(source, Lines(mends.text), broken, "YAML")) from None
+    if mends.text == text:
+        return document
+    notes = tuple(f"{source}:{line}: {what}" for line, what in mends.notes)
+    return replace(document, accepted=notes, mended=mends.text)
+
+
+def _read(yaml: ModuleType, text: str, source: str) -> Document:
+    """Raises Broken."""
+    _refuse_odd_spaces(text)
+    builder = _Builder(yaml)
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            builder.take(event)
+    except yaml.YAMLError as error:
+        raise _broken(error) from None
+    if not isinstance(builder.root, dict):
+        raise Broken(0, "a config is a mapping, `key: value` on each line", "write one")
+    return Document(source, builder.root, builder.lines)
+
+
+def _refuse_odd_spaces(text: str) -> None:
+    """YAML takes them for letters: a key that is indented with them is of another section."""
+    for found in _OUTSIDE.finditer(text):
+        if found[0][0] in "'\"#" and len(found[0]) > 1:
+            continue
+        at = next((i for i, c in enumerate(found[0]) if c in ODD), None)
+        if at is not None:
+            offset = found.start() + at
+            raise Broken(offset, f"{called(text[offset])} stands here", "write a plain space")
+
+
+def _library(source: str) -> ModuleType:
+    try:
+        return import_module("yaml")
+    except ImportError:
+        raise Unsupported(
+            f"{source}: reading YAML needs PyYAML; pip install 'zerotools[yaml]', "
+            "or save the config as JSON"
+        ) from None
+
+
+def _broken(error: Any) -> Broken:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        at = getattr(error, "position", 0)
+        return Broken(at if isinstance(at, int) else 0, "a character is not printable", "remove it")
+    what = str(getattr(error, "problem", None) or "this cannot be read")
+    if "'\\t'" in what:
+        return Broken(mark.index, "YAML is not indented with tabs", "write spaces")
+    return Broken(mark.index, what, "write `key: value`, each key of a section as far indented")
+
+
+class _Builder:
+    """Events to plain values."""
+
+    def __init__(self, yaml: ModuleType) -> None:
+        self._yaml = yaml
+        self._loader = yaml.SafeLoader("")
+        self.root: Any = None
+        self.lines: dict[Trail, int] = {}
+        self._open: list[Any] = []
+        self._trails: list[Trail] = []
+        self._keys: list[str | None] = []
+        self._documents = 0
+
+    def take(self, event: Any) -> None:
+        """Add what `event` says. Raises Broken."""
+        name = type(event).__name__
+        at = event.start_mark.index
+        if name == "DocumentStartEvent":
+            self._documents += 1
+            if self._documents > 1:
+                raise Broken(at, "a second document begins", "remove it")
+        if getattr(event, "anchor", None) is not None:
+            raise Broken(at, "an anchor or alias stands here", "write the value itself")
+        if getattr(event, "tag", None) is not None:
+            raise Broken(at, "a tag stands here", "remove it")
+        if name in ("MappingStartEvent", "SequenceStartEvent"):
+            self._enter({} if name.startswith("M") else [], event)
+        elif name in ("MappingEndEvent", "SequenceEndEvent"):
+            self._leave()
+        elif name == "ScalarEvent":
+            self._scalar(event)
+
+    def _enter(self, container: Any, event: Any) -> None:
+        if len(self._open) == DEEPEST:
+            what = f"this is nested deeper than {DEEPEST} levels"
+            raise Broken(event.start_mark.index, what, "flatten it")
+        trail = self._add(container, event)
+        self._open.append(container)
+        self._trails.append(trail)
+        self._keys.append(None)
+
+    def _leave(self) -> None:
+        self._open.pop()
+        self._trails.pop()
+        self._keys.pop()
+
+    def _scalar(self, event: Any) -> None:
+        if self._open and isinstance(self._open[-1], dict) and self._keys[-1] is None:
+            self._key(event)
+        else:
+            self._add(self._value(event), event)
+
+    def _key(self, event: Any) -> None:
+        name, line = str(event.value), event.start_mark.line + 1
+        trail = (*self._trails[-1], name)
+        if name in self._open[-1]:
+            what = f"the key {show(name)} stands on line {self.lines[trail]} too"
+            raise Broken(event.start_mark.index, what, "keep one of the two")
+        self.lines[trail] = line
+        self._keys[-1] = name
+
+    def _add(self, value: Any, event: Any) -> Trail:
+        if not self._open:
+            self.root = value
+            return ()
+        parent, key = self._open[-1], self._keys[-1]
+        if isinstance(parent, list):
+            parent.append(value)
+            return (*self._trails[-1], str(len(parent) - 1))
+        if key is None:
+            raise Broken(event.start_mark.index, "a key must be plain text", "write `key: value`")
+        parent[key] = value
+        self._keys[-1] = None
+        return (*self._trails[-1], key)
+
+    def _value(self, event: Any) -> Any:
+        tag = self._loader.resolve(self._yaml.ScalarNode, event.value, event.implicit)
+        if tag not in _CONVERTED:
+            return event.value
+        if len(event.value) > MOST_DIGITS:
+            at = event.start_mark.index
+            raise Broken(at, f"this number has {len(event.value)} characters", "shorten it")
+        value = self._loader.construct_object(self._yaml.ScalarNode(tag, event.value))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Broken(event.start_mark.index, f"{event.value} is not finite", "write a number")
+        return value

@@ -1,0 +1,219 @@
+"""Weights for everyone: one 16-bit safetensors model out of any sharded checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools import formats
+from zerotools.core import dtypes
+from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.regular import read_given
+from zerotools.io.files.sources import recording
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.execution.execute import Report
+from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
+from zerotools.ops.weights.duplicates import check_masters
+from zerotools.ops.weights.lora_merge import merge_adapters
+from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
+from zerotools.ops.weights.renaming import namer, parse_rule
+from zerotools.ops.weights.rewrite import describe, rename
+from zerotools.ops.weights.selection import (
+    MASTERS,
+    SIXTEEN_BIT,
+    choose_names,
+    matcher,
+    weights_from,
+)
+from zerotools.ops.weights.tied_weights import settle_aliases
+
+DTYPES = {"fp16": dtypes.FLOAT16, "bf16": dtypes.BFLOAT16, "fp32": dtypes.FLOAT32}
+DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
+SAFETENSORS, TORCH = "safetensors", "torch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `zerotools consolidate` was asked for.
+
+    `dtype` is a key of `DTYPES`, or "auto". `weights_from` is "masters" or "weights"; `format` is
+    "safetensors" or "torch". `include`, `exclude` and the names of the model at `like` are compared
+    with the names that `strip_prefix` and `rename` (`REGEX=REPL`) make.
+    """
+
+    dtype: str = "auto"
+    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    weights_from: str = MASTERS
+    strip_prefix: Sequence[str] = ()
+    rename: Sequence[str] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    like: Path | None = None
+    keep_aliases: bool = False
+    format: str = SAFETENSORS
+
+
+def prepare(
+    path: Path,
+    destination: Path,
+    options: Options,
+    *,
+    tag: str | None = None,
+    layout: Path | None = None,
+    config_dir: Path | None = None,
+    section: str | None = None,
+) -> Conversion:
+    """Lay out the export of the checkpoint at `path`; nothing is written. `config_dir` has
+    config.json and the tokenizer, in place of those that are found around the checkpoint.
+
+    Raises:
+        BadRequest: `path` does not exist, no tensor is selected, two would have one name, or the
+            export would not look like the model that it should be like.
+        BadFile: it is not a checkpoint, or its metadata is damaged.
+    """
+    with recording() as sources:
+        checkpoint = formats.read(path, tag=tag, layout=layout, section=section)
+        asked = (
+            options,
+            tag,
+            section,
+            config_dir,
+            read_given(layout) if layout is not None else None,
+        )
+        conversion = _prepare(checkpoint, destination, options, config_dir, repr(asked))
+    return replace(conversion, stamps=sources.stamps, command="consolidate")
+
+
+def _prepare(
+    checkpoint: Checkpoint,
+    destination: Path,
+    options: Options,
+    config_dir: Path | None,
+    request: str,
+) -> Conversion:
+    wanted = matcher(options.include, options.exclude)
+    like = read_reference(options.like).only(wanted) if options.like is not None else None
+    if options.weights_from == MASTERS:
+        check_masters(checkpoint)
+    scratch = destination.with_name(f".{destination.name}.sums")
+    merged = merge_adapters(checkpoint, scratch)
+    checkpoint = checkpoint if merged is None else merged.checkpoint
+    beside = like.companions if like is not None else {}
+    checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
+    dtype, why = _choose_dtype(checkpoint, options.dtype)
+    weights, notes = _choose_weights(checkpoint, options, wanted, like)
+    types = like if options.dtype == "auto" else None
+    described = describe(weights, lambda key, tensor: _exported_dtype(key, tensor, dtype, types))
+    if like is not None:
+        check_against(described, like)
+    elif why:
+        notes.append(why)
+    target = _lay_out(described, destination, options)
+    notes = [*notes, *found, *target.notes]
+    lacking = lacking_config(weights, target)
+    conversion = Conversion(weights, target, tuple(notes), request, lacking=lacking)
+    if merged is None:
+        return conversion
+    return replace(
+        conversion,
+        notes=(*conversion.notes, merged.note),
+        sums=merged.sums,
+        sums_bytes=merged.bytes,
+        sums_directory=merged.scratch,
+    )
+
+
+def _choose_weights(
+    checkpoint: Checkpoint,
+    options: Options,
+    wanted: Callable[[str], bool],
+    like: Reference | None,
+) -> tuple[Checkpoint, list[str]]:
+    """What the output holds, under its names there, and what to say about the choice."""
+    new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
+    weights = rename(weights_from(checkpoint, options.weights_from), new_name)
+    weights = choose_names(weights, wanted)
+    if not weights.tensors:
+        roles = sorted({key.role for key in checkpoint.tensors})
+        held = "" if "param" in roles else f" (it holds only {', '.join(roles)})"
+        raise BadRequest(
+            f"{checkpoint.origin.path} has no weights that match{held}; nothing to export"
+        )
+    weights, said = settle_aliases(weights, keep=options.keep_aliases, like=like)
+    useless = _useless_prefixes(checkpoint, options.strip_prefix)
+    return weights, [*checkpoint.origin.notes, *useless, *said]
+
+
+def _lay_out(wanted: Checkpoint, destination: Path, options: Options) -> Target:
+    if options.format == TORCH:
+        from zerotools.formats import torchfile
+
+        return torchfile.lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
+    from zerotools.formats import safetensors
+
+    return safetensors.lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
+
+
+def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[str]:
+    names = {key.name for key in checkpoint.tensors}
+    notes = []
+    for prefix in prefixes:
+        if not any(name.startswith(prefix) for name in names):
+            notes.append(f"no name begins with {prefix!r}, which --strip-prefix takes off")
+        names = {name.removeprefix(prefix) for name in names}
+    return notes
+
+
+def _choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
+    """The type of the export's floating-point tensors, and a sentence where it was our choice."""
+    if asked != "auto":
+        return DTYPES[asked], None
+    precision = checkpoint.origin.details.get("precision")
+    if precision in ("fp16", "bf16"):
+        return DTYPES[precision], None
+    present = {
+        tensor.dtype
+        for key, tensor in checkpoint.tensors.items()
+        if key.role in ("param", "param16") and tensor.dtype in SIXTEEN_BIT
+    }
+    if len(present) == 1:
+        return present.pop(), None
+    reason = "the checkpoint holds both 16-bit types" if present else "the run was in fp32"
+    return dtypes.BFLOAT16, f"--dtype auto chose bf16: {reason}"
+
+
+def _exported_dtype(key: Key, tensor: Tensor, dtype: DType, like: Reference | None) -> DType:
+    chosen = cast_dtype(tensor, dtype)
+    return chosen if like is None else like.dtype_for(key.name, tensor.dtype, chosen)
+
+
+def cast_dtype(tensor: Tensor, dtype: DType) -> DType:
+    """Integers, booleans and 8-bit floats (which have scales of their own) keep their type."""
+    return dtype if tensor.dtype.is_float and tensor.dtype.bits >= 16 else tensor.dtype
+
+
+OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infinities"
+
+
+def refuse_overflow(report: Report, advice: str = OVERFLOW_ADVICE) -> None:
+    """Veto an export in which finite weights became infinite.
+
+    Raises:
+        BadRequest: names each tensor, how many of its values, and the largest of them.
+    """
+    lost = {key: losses for key, losses in report.losses.items() if losses.overflowed}
+    if not lost:
+        return
+    worst = "; ".join(
+        f"{key}: {counted(losses.overflowed, 'value')} up to {losses.largest:g}"
+        for key, losses in list(lost.items())[:10]
+    )
+    more = f"; and {len(lost) - 10} more tensors" if len(lost) > 10 else ""
+    raise BadRequest(
+        f"{len(lost)} tensors do not fit in their new type (the largest fp16 is 65504): {worst}"
+        f"{more}; {advice}"
+    )

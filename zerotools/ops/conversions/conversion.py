@@ -1,0 +1,278 @@
+"""A conversion is a value first: a source, a target, and what the user should know.
+
+`consolidate`, `reshard` and `translate` prepare one, and `perform` carries it out; a dry run prints
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Stamp, Target
+from zerotools.core.dtypes import FLOAT16, FLOAT32
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.cast_torch import cast_for
+from zerotools.io.output.marker import check_replaceable, is_empty
+from zerotools.io.output.staging import partial_of
+from zerotools.ops.execution.execute import Report, execute
+from zerotools.ops.execution.identity import identity_of
+from zerotools.ops.execution.plan import plan, prove_plan
+from zerotools.ops.execution.verify_source import verify_source
+from zerotools.ops.execution.workers import Budget
+from zerotools.ops.weights.duplicates import check_copies
+
+_FROM_IT = "the output would be made from it: take another checkpoint"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """`source` holds exactly what `target` needs, under the target's names. `request` is what was
+    asked for, as text: a run is resumed only with the same. `sums` makes files of the source that
+    are computed first, `sums_bytes` in `sums_directory`, for as long as it is open. `stamps` has
+    every file that was read to make this value: none may change until the output is there.
+    `command` is that of zerotools that writes it, and alone replaces it later. `lacking` says what
+    keeps others from loading the output."""
+
+    source: Checkpoint
+    target: Target
+    notes: tuple[str, ...] = ()
+    request: str = ""
+    sums: Callable[[], AbstractContextManager[None]] = nullcontext
+    sums_bytes: int = 0
+    sums_directory: Path | None = None
+    stamps: Mapping[Path, Stamp] = field(default_factory=dict)
+    command: str = "convert"
+    lacking: str | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the source; where it touches the output, `perform` refuses."""
+        return tuple(problem.message for problem in self.source.problems)
+
+    @property
+    def destination(self) -> Path:
+        return self.target.checkpoint.root
+
+    @property
+    def bytes_to_write(self) -> int:
+        """Size of all output files."""
+        return sum(file.size for file in self.target.files.values())
+
+    @property
+    def bytes_of_tensors(self) -> int:
+        """Tensor data to write: what the progress bar counts."""
+        return sum(tensor.nbytes for tensor in self.target.checkpoint.tensors.values())
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Tensor data to read, each element once."""
+        tensors = self.target.checkpoint.tensors
+        return sum(self.source.tensors[key].nbytes for key in tensors)
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Nothing to do: the checkpoint is already as asked."""
+
+    checkpoint: Checkpoint
+    world_size: int
+
+
+def drawn(source: Checkpoint, target: Target) -> Checkpoint:
+    """The source with the tensors that the target has under names of its own."""
+    return replace(source, tensors={**source.tensors, **target.sources})
+
+
+def prove(conversion: Conversion) -> int:
+    """Prove that every copy can be made; returns how many there are.
+
+    Raises:
+        BadFile: the source has a hole, an overlap, a chunk outside its file, or would be read from
+            a file that is known to be damaged.
+    """
+    refuse_damaged(conversion)
+    return prove_plan(conversion.source, conversion.target.checkpoint)
+
+
+def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> None:
+    """Refuse what `perform` would refuse of the destination. `there` are bytes that it has already.
+
+    Raises:
+        BadRequest: the output exists, lies inside the source, or does not fit on the disk.
+    """
+    path = conversion.source.origin.path
+    check_destination(path, conversion.destination, command=conversion.command, overwrite=overwrite)
+    _check_room(conversion, there)
+
+
+def perform(
+    conversion: Conversion,
+    *,
+    budget: Budget,
+    overwrite: bool,
+    verify: bool = False,
+    resume: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    check: Callable[[Report], None] = lambda _: None,
+) -> Report:
+    """Write the target. The output is there whole afterwards, or not at all.
+
+    With `verify` the source is checked first, as `verify_source` says, and the output is read back
+    and compared with it before it gets its name. With `resume`, files that an interrupted run
+    completed are kept; interrupting leaves them for that.
+
+    Raises:
+        BadRequest: the output exists, lies inside the source, or does not fit on the disk; or an
+            interrupted run was another one.
+        BadFile: the source is incomplete, damaged or changed since it was read, or the output is
+            not what was written.
+    """
+    source, target = conversion.source, conversion.target
+    check_destination(
+        source.origin.path,
+        conversion.destination,
+        command=conversion.command,
+        overwrite=overwrite,
+    )
+    sources = Sources(conversion.stamps)
+    sources.check()
+    prove(conversion)
+    if verify:
+        check_copies(source)
+    there = allocated(partial_of(conversion.destination)) if resume else 0
+    _check_room(conversion, there)
+    with conversion.sums():
+        if verify:
+            verify_source(source, target.checkpoint.tensors, conversion.stamps, budget)
+        return execute(
+            plan(source, target.checkpoint),
+            source.root,
+            target,
+            budget=budget,
+            command=conversion.command,
+            overwrite=overwrite,
+            on_bytes=on_bytes,
+            check=check,
+            again=plan(source, target.checkpoint) if verify else None,
+            identity=identity_of(source, target, conversion.request, conversion.stamps),
+            resume=resume,
+            cast=cast_for(_cast_to_fp16(conversion), budget.workers),
+            sources=sources,
+        )
+
+
+def _cast_to_fp16(conversion: Conversion) -> int:
+    """Elements that are fp32 in the source and fp16 in the target."""
+    return sum(
+        tensor.numel
+        for key, tensor in conversion.target.checkpoint.tensors.items()
+        if tensor.dtype == FLOAT16 and conversion.source.tensors[key].dtype == FLOAT32
+    )
+
+
+def refuse_damaged(conversion: Conversion) -> None:
+    """Refuse to read from a file that is not what the checkpoint says of it, such as one whose size
+    disagrees with a job's manifest, even where the bytes that are needed are there.
+
+    What is wrong with other files does not touch the output, and stays a warning.
+
+    Raises:
+        BadFile: a problem of the source names a file that tensors or companions come from, or
+            blocks whatever is made of it.
+    """
+    refuse_blocked(conversion.source)
+    problems = {p.file: p for p in conversion.source.problems if p.file is not None}
+    if not problems:
+        return
+    root = conversion.source.root
+    blamed = {root / file: problem for file, problem in problems.items()}
+    plans = conversion.target.files.values()
+    parts = (part.source for plan in plans for part in plan.carried)
+    carried = (*conversion.source.companions.values(), *parts)
+    found = next((blamed[path] for path in carried if path in blamed), None)
+    if found is not None:
+        raise BadFile(f"{found.message}; {_FROM_IT}")
+    refuse_damaged_files(conversion.source, conversion.target.checkpoint.tensors)
+
+
+def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
+    """Refuse to read the tensors `keys` from a file that is known to be damaged.
+
+    Raises:
+        BadFile: a problem of the checkpoint names a file that one of them lies in.
+    """
+    problems = {p.file: p for p in checkpoint.problems if p.file is not None}
+    chunks = (chunk for key in keys if problems for chunk in checkpoint.tensors[key].chunks)
+    files = (chunk.file for chunk in chunks if not chunk.box.is_empty)
+    found = next((problems[file] for file in files if file in problems), None)
+    if found is not None:
+        raise BadFile(f"{found.message}; {_FROM_IT}")
+
+
+def refuse_blocked(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint of which nothing whole can be made.
+
+    Raises:
+        BadFile: see above.
+    """
+    found = next((problem for problem in checkpoint.problems if problem.blocks), None)
+    if found is not None:
+        raise BadFile(found.message)
+
+
+def check_destination(source: Path, destination: Path, *, command: str, overwrite: bool) -> None:
+    """Refuse outputs that would damage the source, or replace what `command` did not write.
+
+    Raises:
+        BadRequest: see above.
+    """
+    inside, outside = destination.resolve(), source.resolve()
+    if inside == outside or outside in inside.parents:
+        raise BadRequest(f"{destination} lies inside the checkpoint {source}; write it elsewhere")
+    if inside in outside.parents:
+        raise BadRequest(f"{destination} contains the checkpoint {source}; write it elsewhere")
+    if not os.path.lexists(destination) or (is_empty(destination) and not destination.is_symlink()):
+        return
+    if not overwrite:
+        raise BadRequest(f"{destination} exists; choose another output, or pass --overwrite")
+    check_replaceable(destination, command)
+
+
+def _check_room(conversion: Conversion, there: int) -> None:
+    """Room for the output, of which so many bytes are there, and for sums beside it."""
+    needed = conversion.bytes_to_write - there + conversion.sums_bytes
+    if conversion.sums_directory is not None:  # what a killed run left there goes first
+        needed -= allocated(conversion.sums_directory)
+    check_space(conversion.destination, needed)
+
+
+def check_space(destination: Path, needed: int) -> None:
+    """Refuse to start what cannot be finished.
+
+    Raises:
+        BadRequest: the file system has fewer than `needed` bytes free.
+    """
+    existing = next(
+        path for path in (destination, *destination.absolute().parents) if path.exists()
+    )
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise BadRequest(
+            f"{destination} needs {needed} bytes and {existing} has {free} free; make room, or "
+            "choose another output"
+        )
+
+
+def allocated(directory: Path) -> int:
+    """Bytes of disk that the files below `directory` take; 0 where it does not exist."""
+    return sum(
+        512 * Path(folder, name).lstat().st_blocks
+        for folder, _, names in os.walk(directory)
+        for name in names
+    )

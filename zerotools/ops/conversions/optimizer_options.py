@@ -1,0 +1,192 @@
+"""What an optimizer needs to go on and a checkpoint may not say: param groups, lr, betas.
+
+They come from the checkpoint's own param groups; where those lack one, from the command line, else
+from the `optimizer.params` of a DeepSpeed configuration. Without any groups, all trained parameters
+become one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import Group, TrainingState
+from zerotools.io.files.regular import read_given
+
+NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
+# Of torch's optimizers, as a DeepSpeed configuration may have them.
+_CONFIGURED = (*NAMES, "dampening", "nesterov", "alpha", "centered", "amsgrad", "lr_decay")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user and a DeepSpeed configuration say: `options` of param groups by name, of which
+    the user's own are in `flags`, and the trained parameters in the optimizer's order."""
+
+    flags: Mapping[str, Any]
+    options: Mapping[str, Any]
+    order: Sequence[str] | None = None
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any], config: Any) -> Given:
+        """From the options of the command, and the configuration of this run or the next.
+
+        Raises:
+            BadRequest: the file of names cannot be read, or has a name twice; or a flag contradicts
+            the configuration that was given.
+        """
+        flags = {name: asked[name] for name in NAMES if name in asked}
+        for name, value in flags.items():
+            _check(name, value)
+            if "ds_config" in asked and _configured(config).get(name, value) != value:
+                raise BadRequest(
+                    f"{flag(name)} contradicts the configuration, which has "
+                    f"{_configured(config)[name]}; leave one of them out"
+                )
+        order = read_order(asked["order"]) if "order" in asked else None
+        return cls(flags, {**_configured(config), **flags}, order)
+
+
+def _check(name: str, value: Any) -> None:
+    """Raises:
+    BadRequest: no optimizer takes the value."""
+    parts = value if isinstance(value, tuple) else (value,)
+    most = 1.0 if name in ("betas", "momentum") else math.inf
+    if not all(0 <= part < most for part in parts):
+        said = " ".join(map(str, parts))
+        upto = "from 0 to below 1" if most == 1 else "0 or more, and finite"
+        raise BadRequest(f"{flag(name)} is {said}; it is {upto}")
+
+
+def flag(name: str) -> str:
+    """The option of the command line for a hyperparameter."""
+    return f"--{name.replace('_', '-')}"
+
+
+def read_order(path: Path) -> list[str]:
+    """Names of parameters, one to a line.
+
+    Raises:
+        BadRequest: the file cannot be read, is empty, or has a name twice.
+        BadFile: it is not a regular file, or too large.
+    """
+    try:
+        lines = read_given(path).decode().splitlines()
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"{path} is not UTF-8 text") from None
+    names = [line.strip() for line in lines if line.strip()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or not names:
+        raise BadRequest(f"{path} has {f'{twice} twice' if twice else 'no names of parameters'}")
+    return names
+
+
+def completed(
+    source: Checkpoint, training: TrainingState, given: Given
+) -> tuple[TrainingState, list[str]]:
+    """`training` with every group's lacking options, and what to say about it.
+
+    Raises:
+        BadRequest: a given option that every group has, or a name that is not a parameter.
+    """
+    if not training.groups:
+        return _one_group(source, training, given)
+    path = source.origin.path
+    if given.order is not None:
+        training = _ordered(source, training, given.order)
+    for name in given.flags:
+        if all(name in group.options for group in training.groups):
+            raise BadRequest(f"{path} has {name} in its param groups: leave {flag(name)} out")
+    groups = tuple(
+        replace(group, options={**given.options, **group.options}) for group in training.groups
+    )
+    lacked = {name for group in training.groups for name in given.options.keys() - group.options}
+    said = f"{', '.join(sorted(lacked))} of the param groups are not the checkpoint's own"
+    return replace(training, groups=groups), [said] if lacked else []
+
+
+def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) -> TrainingState:
+    """The groups of a format that does not keep their order, in the given one."""
+    path = source.origin.path
+    if training.is_ordered:
+        raise BadRequest(f"{path} has param groups and their order: leave --order out")
+    places = {name: place for place, name in enumerate(_checked(source, order))}
+    unplaced = [name for group in training.groups for name in group.params if name not in places]
+    if unplaced:
+        raise BadRequest(f"--order lacks {unplaced[0]}, which a param group of {path} has")
+    groups = (
+        replace(group, params=tuple(sorted(group.params, key=places.__getitem__)))
+        for group in training.groups
+    )
+    return replace(training, groups=tuple(groups), is_ordered=True)
+
+
+def _configured(config: Any) -> dict[str, Any]:
+    """Hyperparameters in a DeepSpeed configuration; "auto" is none."""
+    section = config.get("optimizer") if isinstance(config, Mapping) else None
+    params = section.get("params") if isinstance(section, Mapping) else None
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in (params.items() if isinstance(params, Mapping) else ())
+        if name in _CONFIGURED and value != "auto"
+    }
+
+
+def _one_group(
+    source: Checkpoint, training: TrainingState, given: Given
+) -> tuple[TrainingState, list[str]]:
+    """All trained parameters, where their learning rate is known."""
+    if "lr" not in given.options:
+        return training, []
+    names, is_ordered = _in_model_order(source, trained(source, training))
+    if given.order is not None:
+        names, is_ordered = _checked(source, given.order), True
+    group = Group(tuple(names), dict(given.options))
+    said = f"all {len(names)} trained parameters are one param group, as nothing says more"
+    return replace(training, groups=(group,), is_ordered=is_ordered), [said]
+
+
+def _in_model_order(source: Checkpoint, names: list[str]) -> tuple[list[str], bool]:
+    """The names as the model lists its parameters, and whether the format keeps that order:
+    state dicts do, of which DCP records the keys, and safetensors sort them."""
+    details = source.origin.details
+    if source.origin.format == "dcp" and details.get("planner_data"):
+        places = {flat: place for place, flat in enumerate(details["planner_data"])}
+        flats = {name: details["dcp_keys"].get(Key(name, "param")) for name in names}
+        return sorted(names, key=lambda name: places.get(flats[name], len(places))), True
+    return names, source.origin.format == "torchfile"
+
+
+def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
+    """Canonical names in the given order."""
+    weights = {key.name for key in source.tensors if key.role == "param"}
+    names = [source.aliases.get(name, name) for name in order]
+    unknown = [name for name in names if name not in weights]
+    if unknown:
+        raise BadRequest(
+            f"--order has {unknown[0]}, which is not a parameter of {source.origin.path}"
+        )
+    return list(dict.fromkeys(names))
+
+
+def trained(source: Checkpoint, training: TrainingState) -> list[str]:
+    """The parameters that an optimizer has, in the source's order: those with state, else all of
+    floating point that are not known to be frozen."""
+    weights = [key.name for key in source.tensors if key.role == "param"]
+    stateful = set(_stateful([*source.tensors, *training.scalars]))
+    if stateful:
+        return [name for name in weights if name in stateful]
+    floats = {key.name for key, tensor in source.tensors.items() if tensor.dtype.is_float}
+    return [name for name in weights if name in floats and name not in training.frozen]
+
+
+def _stateful(keys: Iterable[tuple[str, str]]) -> Iterable[str]:
+    return (name for name, role in keys if role not in (*WEIGHTS, "param16", LOOSE))

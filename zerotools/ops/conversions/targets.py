@@ -1,0 +1,202 @@
+"""The formats that `convert` writes: what each is called, which options it takes, how it is laid
+out. Formats are imported when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Dropped, Target
+from zerotools.core.dropping import extra_roles, state_words
+from zerotools.core.dtypes import FLOAT32
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.ops.conversions.consolidate import DEFAULT_MAX_SHARD_BYTES, DTYPES, cast_dtype
+from zerotools.ops.conversions.optimizer_options import NAMES
+from zerotools.ops.weights.rewrite import describe
+from zerotools.ops.weights.selection import (
+    MASTERS,
+    SIXTEEN_BIT,
+    choose_names,
+    matcher,
+    weights_from,
+)
+from zerotools.ops.weights.tied_weights import settle_aliases
+
+KEEP = "keep"
+STYLES = ("torch", "accelerate", "torchtitan")
+ZERO = ("stage", "sub_group_size", "round_robin", "ds_config")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One conversion: the source, what is known of its run, where to, and the options that were
+    given, by name."""
+
+    source: Checkpoint
+    training: TrainingState
+    destination: Path
+    options: Mapping[str, Any]
+
+    def world_size(self) -> int:
+        """The ranks to write for: as asked, else as many as the source has.
+
+        Raises:
+            BadRequest: neither says a number.
+        """
+        asked = self.options.get("world_size", self.source.origin.world_size)
+        if asked is None:
+            raise BadRequest(
+                f"{self.source.origin.path} is of no number of ranks: pass --world-size"
+            )
+        return int(asked)
+
+
+@dataclass(frozen=True)
+class Format:
+    """`word` is what the user calls it, `origin` what a reader does. `options` are the names of
+    those that apply, besides what every target takes. `holds_state` is False where the format has
+    no place for an optimizer, `says_weights` True where its writer says itself if there is none.
+    `reshards` says that a source of the same format is resharded instead."""
+
+    word: str
+    origin: str
+    lay_out: Callable[[Wanted], Target]
+    options: frozenset[str] = field(default_factory=frozenset)
+    holds_state: bool = True
+    says_weights: bool = False
+    reshards: bool = False
+
+
+def settings_of(options: Mapping[str, Any]) -> Settings:
+    """The ZeRO settings among the options."""
+    return Settings(**{name: options[name] for name in ZERO if name in options})
+
+
+def _deepspeed(wanted: Wanted) -> Target:
+    from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_fresh
+
+    return lay_out_fresh(
+        wanted.source,
+        wanted.training,
+        wanted.destination,
+        world_size=wanted.world_size(),
+        settings=settings_of(wanted.options),
+    )
+
+
+def _universal(wanted: Wanted) -> Target:
+    from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
+
+    return lay_out_universal(
+        wanted.source,
+        wanted.training,
+        wanted.destination,
+        stage=wanted.options.get("stage"),
+    )
+
+
+def _dcp(wanted: Wanted) -> Target:
+    from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
+
+    return lay_out_training(
+        wanted.source,
+        wanted.training,
+        wanted.destination,
+        world_size=wanted.world_size(),
+        style=wanted.options.get("style", "torch"),
+    )
+
+
+def _torch(wanted: Wanted) -> Target:
+    from zerotools.formats.torchfile.writing.lay_out_other_format import lay_out_training
+
+    return lay_out_training(wanted.source, wanted.training, wanted.destination)
+
+
+def _safetensors(wanted: Wanted) -> Target:
+    """The weights alone: masters, as they are unless another type was asked for."""
+    from zerotools.formats import safetensors
+
+    source, asked = wanted.source, wanted.options.get("dtype", KEEP)
+    chosen = choose_names(weights_from(source, MASTERS), matcher((), ()))
+    weights, notes = settle_aliases(chosen)
+    if asked != KEEP:
+        described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[asked]))
+    else:
+        described = describe(weights, lambda _, tensor: tensor.dtype)
+    most = wanted.options.get("max_shard_bytes", DEFAULT_MAX_SHARD_BYTES)
+    target = safetensors.lay_out(described, wanted.destination, max_shard_bytes=most)
+    if asked == KEEP:
+        notes += _masters_note(wanted, described)
+    own = {key: t for key, t in weights.tensors.items() if source.tensors.get(key) is not t}
+    dropped = (*_beside_weights(wanted), *_told_no_more(chosen, source))
+    return replace(target, notes=(*target.notes, *notes), sources=own, dropped=dropped)
+
+
+def _masters_note(wanted: Wanted, written: Checkpoint) -> list[str]:
+    precision = wanted.training.precision
+    wide = any(tensor.dtype == FLOAT32 for tensor in written.tensors.values())
+    word = next((word for word, dtype in DTYPES.items() if dtype == precision), None)
+    if word is None or precision not in SIXTEEN_BIT or not wide:
+        return []
+    return [
+        f"the weights are fp32 masters, as they are; --dtype {word} is what the run computes in"
+    ]
+
+
+def _beside_weights(wanted: Wanted) -> list[Dropped]:
+    found = []
+    for what in (
+        *extra_roles(wanted.source, wanted.training),
+        *state_words(wanted.source, wanted.training),
+    ):
+        if what == "param16":
+            why = "they are written from the masters that these are cast from"
+        elif what == "frozen":
+            why = "safetensors does not say which weights were frozen"
+        else:
+            why = "safetensors holds weights alone"
+        found.append(Dropped(what, why))
+    return found
+
+
+def _told_no_more(weights: Checkpoint, source: Checkpoint) -> list[Dropped]:
+    found = []
+    if any(key.role == "buffer" for key in source.tensors):
+        found.append(Dropped("buffer", "kept, but no longer told from parameters"))
+    if weights.aliases:
+        found.append(Dropped("aliases", "safetensors does not say which names are tied"))
+    return found
+
+
+_TARGETS = (
+    Format(
+        "deepspeed",
+        "deepspeed",
+        _deepspeed,
+        frozenset({"world_size", "order", *ZERO, *NAMES}),
+        reshards=True,
+    ),
+    Format("universal", "universal", _universal, frozenset({"stage", *NAMES})),
+    Format(
+        "dcp",
+        "dcp",
+        _dcp,
+        frozenset({"world_size", "style", *NAMES}),
+        says_weights=True,
+        reshards=True,
+    ),
+    Format(
+        "safetensors",
+        "safetensors",
+        _safetensors,
+        frozenset({"dtype", "max_shard_bytes"}),
+        holds_state=False,
+    ),
+    Format("torch", "torchfile", _torch, frozenset(NAMES)),
+)
+TARGETS: Mapping[str, Format] = {target.word: target for target in _TARGETS}

@@ -1,0 +1,64 @@
+"""The CRC-32 of a range of an output file, from the CRC-32s of its parts."""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Checksum, FilePlan
+from zerotools.io.files.crc32 import combine, of_zeros
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`length` bytes of a file from `offset` on, and their CRC-32."""
+
+    offset: int
+    length: int
+    crc: int
+
+
+def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[Part]:
+    """What the plan itself puts inside ranges that have checksums.
+
+    `crc_of(offset, length)` reads bytes that were carried over back.
+    """
+    ranges = sorted((checksum.start, checksum.length) for checksum in plan.checksums)
+    starts = [start for start, _ in ranges]
+
+    def is_covered(offset: int) -> bool:
+        position = bisect_left(starts, offset + 1) - 1
+        return position >= 0 and offset < sum(ranges[position])
+
+    for zeros in plan.zeros:
+        if is_covered(zeros.offset):
+            yield Part(zeros.offset, zeros.length, of_zeros(zeros.length))
+    for literal in plan.literals:
+        if is_covered(literal.offset):
+            yield Part(literal.offset, len(literal.data), zlib.crc32(literal.data))
+    for carried in plan.carried:
+        if is_covered(carried.offset):
+            crc = crc_of(carried.offset, carried.length)
+            yield Part(carried.offset, carried.length, crc)
+
+
+def checksums(wanted: Sequence[Checksum], parts: Iterable[Part]) -> Iterator[tuple[int, bytes]]:
+    """(offset, 4 bytes) of each checksum to write.
+
+    Raises:
+        AssertionError: a range is not exactly covered by the parts: our mistake.
+    """
+    ordered = sorted(parts, key=lambda part: part.offset)
+    offsets = [part.offset for part in ordered]
+    for checksum in wanted:
+        crc, end, stop = 0, checksum.start, checksum.start + checksum.length
+        first = bisect_left(offsets, checksum.start)
+        for part in ordered[first : bisect_left(offsets, stop, lo=first)]:
+            assert part.offset == end, f"a checksum covers byte {end}, which nothing wrote"
+            crc = combine(crc, part.crc, part.length)
+            end += part.length
+        assert end == stop, f"a checksum covers bytes {end} to {stop}, which nothing wrote"
+        for offset in checksum.at:
+            yield offset, crc.to_bytes(4, "little")

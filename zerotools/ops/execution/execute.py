@@ -1,0 +1,228 @@
+"""Write a target: tiles in parallel, within a byte budget, staged, journaled and renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Carried, FilePlan, Key, Target
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.ranges import places
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.open_files import OpenFiles, sync_directory
+from zerotools.io.files.regular import regular_file
+from zerotools.io.files.sources import Sources
+from zerotools.io.files.transfer import transfer
+from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses, numpy_cast
+from zerotools.io.output.journal import NAME as JOURNAL
+from zerotools.io.output.journal import Journal
+from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
+from zerotools.io.output.staging import Staging
+from zerotools.ops.execution.plan import Copy, FlatCopy
+from zerotools.ops.execution.verify_output import compare_bytes, compare_layout
+from zerotools.ops.execution.workers import Budget, Workers
+from zerotools.ops.execution.write import Writer
+
+
+@dataclass
+class Report:
+    """What was written.
+
+    `losses` has an entry per tensor that overflowed in its cast, and per parameter with values that
+    are not finite. `resumed` are the files that an earlier run had completed.
+    """
+
+    bytes_written: int = 0
+    files: int = 0
+    losses: dict[Key, CastLosses] = field(default_factory=dict)
+    resumed: tuple[str, ...] = ()
+    bytes_verified: int = 0
+
+    def add_losses(self, key: Key, losses: CastLosses) -> None:
+        if losses != NO_LOSSES:
+            self.losses[key] = self.losses.get(key, NO_LOSSES) + losses
+
+
+def execute(
+    copies: Iterable[Copy | FlatCopy],
+    source_root: Path,
+    target: Target,
+    *,
+    budget: Budget | None = None,
+    command: str = "convert",
+    overwrite: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    check: Callable[[Report], None] = lambda _: None,
+    again: Iterable[Copy | FlatCopy] | None = None,
+    identity: Mapping[str, str] | None = None,
+    resume: bool = False,
+    cast: Cast = numpy_cast,
+    sources: Sources | None = None,
+) -> Report:
+    """Write `target` from `copies`, whose source files lie below `source_root`.
+
+    `on_bytes` is told the size of each tile as it is written or verified. `check` may raise before
+    the output gets its name. `again` are the same copies once more: where they are given, the
+    output is read back and compared with the source. `identity` is what the output is made of: with
+    `resume`, files that an interrupted run of the same identity completed are kept as they are.
+    `sources` are the files that were read so far: they stay the same until the output has its name.
+
+    The destination is there whole when this returns, and untouched when it raises.
+
+    Raises:
+        BadRequest: the destination exists or cannot be written, or what is to be resumed is of
+            another identity.
+        BadFile: a source file is missing, truncated, unreadable, or another than it was; or what
+            was written is not what was read back.
+    """
+    budget, sources = budget or Budget(), sources or Sources()
+    astray = [name for name in target.files if not stays_below_root(name)]
+    if astray:
+        raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
+    replaced = partial(check_replaceable, command=command) if overwrite else None
+    root = target.checkpoint.root
+    with Staging(root, check_replaced=replaced, check_left=_check_left, keep=resume) as staging:
+        directory = staging.directory
+        journal = Journal(directory, identity or {}, resume=resume)
+        staging.take_over()
+        try:
+            report = _write(
+                copies, source_root, target, directory, journal, budget, on_bytes, cast, sources
+            )
+            check(report)
+            if again is not None:
+                report.bytes_verified = compare_bytes(
+                    again, source_root, target, directory, budget, on_bytes, cast, sources
+                )
+        finally:
+            journal.close()
+        target.seal(directory)
+        write_marker(directory, command)
+        journal.remove()
+        if again is not None:
+            compare_layout(target, directory)
+        sources.check()
+        staging.commit()
+    return report
+
+
+def _check_left(directory: Path) -> None:
+    """What a run leaves has a journal, or is an output that it was about to replace."""
+    if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
+        raise BadRequest(
+            f"{directory} is where the output is made, and holds what zerotools did not write; "
+            "move it elsewhere, or choose another output"
+        )
+
+
+def _write(
+    copies: Iterable[Copy | FlatCopy],
+    source_root: Path,
+    target: Target,
+    directory: Path,
+    journal: Journal,
+    budget: Budget,
+    on_bytes: Callable[[int], None],
+    cast: Cast,
+    sources: Sources,
+) -> Report:
+    """Complete every file that is not complete yet."""
+    complete = _complete(directory, target, journal)
+    _clear(directory, {*complete, JOURNAL})
+    for file, file_plan in target.files.items():
+        if file not in complete:
+            _create(directory / file, file_plan, sources)
+    for folder, _, _ in os.walk(directory):
+        sync_directory(Path(folder))
+    needed = {**dict.fromkeys(target.files, 0), **_tensor_bytes(target)}
+    report = Report(files=len(target.files), resumed=tuple(complete))
+    for file, noted in complete.items():
+        for name, role, *counts in noted:
+            report.add_losses(Key(name, role), CastLosses(*counts))
+        on_bytes(needed.pop(file))
+    with (
+        OpenFiles(source_root, sources=sources) as reads,
+        OpenFiles(directory, os.O_RDWR) as writes,
+        Workers(budget) as workers,
+    ):
+        writer = Writer(target, reads, writes, workers, journal, needed, cast)
+        for written, lost in writer.run(copies):
+            report.bytes_written += written
+            for key, losses in lost:
+                report.add_losses(key, losses)
+            on_bytes(written)
+    return report
+
+
+def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, Any]:
+    """What the journal notes of the files that are complete, and still there."""
+    return {
+        file: noted
+        for file, noted in journal.done.items()
+        if file in target.files and _size(directory / file) == target.files[file].size
+    }
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() and not path.is_symlink() else None
+
+
+def _clear(directory: Path, keep: set[str]) -> None:
+    """Remove every file below `directory` but those to keep."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name)
+            if path.relative_to(directory).as_posix() not in keep:
+                path.unlink()
+
+
+def _tensor_bytes(target: Target) -> dict[str, int]:
+    """Bytes of tensors in each file."""
+    sizes: dict[str, int] = {}
+    for tensor in target.checkpoint.tensors.values():
+        for file, numel in places(tensor):
+            sizes[file] = sizes.get(file, 0) + numel * tensor.dtype.itemsize
+    return sizes
+
+
+def _create(path: Path, file_plan: FilePlan, sources: Sources) -> None:
+    """Make one output file at its full size, with everything but its chunks and checksums.
+
+    Raises:
+        BadRequest: the disk is full, or refuses it for another reason.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as output:
+        try:
+            output.truncate(file_plan.size)
+            for literal in file_plan.literals:
+                output.seek(literal.offset)
+                output.write(literal.data)
+            output.flush()
+        except OSError as error:
+            raise BadRequest(
+                f"{path} cannot be written: {error.strerror}; make room, or choose another output"
+            ) from error
+        for carried in file_plan.carried:
+            _carry(carried, output.fileno(), sources)
+
+
+def _carry(carried: Carried, output: int, sources: Sources) -> None:
+    """Take bytes of the source over.
+
+    Raises:
+        BadFile: the source is cut short, or another file than it was.
+    """
+    path, begin, length = carried.source, carried.source_offset, carried.length
+    with regular_file(path) as source:
+        sources.note(path, os.fstat(source))
+        done = transfer(source, begin, output, carried.offset, length)
+    if done < length:
+        raise BadFile(
+            f"{path} ends at byte {begin + done}, and {begin + length} were expected; it is "
+            "truncated"
+        )

@@ -1,0 +1,84 @@
+"""The bytes of one tile, made from its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.dtypes import DType
+from zerotools.io.files.open_files import Held, OpenFiles
+from zerotools.io.numeric.gather import Scratch, cast_flat, gather, gather_flat
+from zerotools.io.numeric.numpy_dtypes import (
+    NO_LOSSES,
+    Array,
+    Cast,
+    CastLosses,
+    losses_of,
+    numpy_cast,
+    numpy_dtype,
+)
+from zerotools.ops.execution.tiles import Boxed, Flat, Tile
+
+Losses = list[tuple[Key, CastLosses]]
+
+
+def fill(
+    files: OpenFiles,
+    tile: Tile,
+    scratch: Scratch,
+    *,
+    counting: bool = False,
+    cast: Cast = numpy_cast,
+) -> tuple[memoryview, Losses]:
+    """The bytes of `tile`, and what each tensor lost. What is not finite is counted where there is
+    a cast, and with `counting` always.
+
+    The view is into `scratch` and valid until its next use.
+    """
+    raw = scratch.hold(tile.nbytes)
+    is_cast = tile.source_dtype != tile.target_dtype
+    with files.holding() as held:
+        if is_cast or isinstance(tile.parts[0], Boxed):
+            found = [
+                (part.key, _fill(held, part, tile, own, scratch.read, cast))
+                for part, own in _shares(tile, raw)
+            ]
+        else:
+            flat = (part for part in tile.parts if isinstance(part, Flat))
+            pieces = (piece for part in flat for piece in part.pieces)
+            gather_flat(held, pieces, tile.source_dtype.itemsize, raw.data)
+            found = []
+    if counting and not is_cast:
+        found = _not_finite(tile, raw)
+    return raw.data, [(key, losses) for key, losses in found if losses != NO_LOSSES]
+
+
+def _shares(tile: Tile, raw: Array) -> Iterator[tuple[Boxed | Flat, Array]]:
+    """Each part with its bytes of the tile."""
+    at = 0
+    for part in tile.parts:
+        numel = part.numel if isinstance(part, Flat) else part.box.numel
+        end = at + numel * tile.target_dtype.itemsize
+        yield part, raw[at:end]
+        at = end
+
+
+def _fill(
+    held: Held, part: Boxed | Flat, tile: Tile, raw: Array, buffer: Array, cast: Cast
+) -> CastLosses:
+    types = (tile.source_dtype, tile.target_dtype)
+    if isinstance(part, Flat):
+        return cast_flat(held, part.pieces, *types, raw, buffer, cast)
+    return gather(held, part.pieces, part.box, *types, raw, buffer, cast)
+
+
+def _not_finite(tile: Tile, raw: Array) -> Losses:
+    """What is not finite in each part: mostly nothing, which one look at the whole tells."""
+    if _losses(raw, tile.target_dtype) == NO_LOSSES:
+        return []
+    return [(part.key, _losses(own, tile.target_dtype)) for part, own in _shares(tile, raw)]
+
+
+def _losses(raw: Array, dtype: DType) -> CastLosses:
+    values = raw.view(numpy_dtype(dtype))
+    return losses_of(values, values)

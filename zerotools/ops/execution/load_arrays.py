@@ -1,0 +1,84 @@
+"""Tensors of a checkpoint as arrays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.numpy_dtypes import (
+    NO_LOSSES,
+    Array,
+    CastLosses,
+    check_castable,
+    numpy_dtype,
+)
+from zerotools.ops.execution.fill import Losses, fill
+from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.tiles import Tile
+from zerotools.ops.execution.workers import Budget, Workers
+
+_MEMORY = Path("memory")
+_MOST_NAMED = 5
+
+
+def load(
+    source: Checkpoint, wanted: Mapping[Key, DType], budget: Budget | None = None
+) -> dict[Key, Array]:
+    """The tensors of `wanted`, each in the type that it names, cast to nearest even.
+
+    Beside the arrays, buffers of `budget` are used.
+
+    Raises:
+        BadRequest: the checkpoint lacks one of them, or has finite values too large for the type.
+        BadFile: one is incomplete, or its file damaged, or another file than it was when
+            `source` was read.
+        Unsupported: a cast that is not between floating-point types.
+    """
+    tensors: dict[Key, Tensor] = {}
+    for number, (key, dtype) in enumerate(wanted.items()):
+        check_castable(source.tensors[key].dtype, dtype)
+        shape = source.tensors[key].shape
+        tensors[key] = Tensor(dtype, shape, (Chunk(Box.whole(shape), str(number), 0),))
+    arrays = {key: np.empty(t.shape, numpy_dtype(t.dtype)) for key, t in tensors.items()}
+    raw = {str(i): array.reshape(-1).view(np.uint8) for i, array in enumerate(arrays.values())}
+
+    found: Losses = []
+
+    def load_tile(tile: Tile, scratch: Scratch) -> None:
+        data, losses = fill(reads, tile, scratch)
+        found.extend((key, some) for key, some in losses if some.overflowed)
+        raw[tile.file][tile.offset : tile.offset + len(data)] = np.frombuffer(data, np.uint8)
+
+    target = Checkpoint(_MEMORY, tensors, Origin("memory", _MEMORY))
+    sources = Sources(source.stamps)
+    with (
+        OpenFiles(source.root, sources=sources) as reads,
+        Workers(budget or Budget()) as workers,
+    ):
+        for _ in workers.each(plan(source, target), load_tile):
+            pass
+        reads.check_sources()
+    _refuse_overflow(found, wanted)
+    return arrays
+
+
+def _refuse_overflow(found: Losses, wanted: Mapping[Key, DType]) -> None:
+    lost: dict[Key, CastLosses] = {}
+    for key, losses in found:
+        lost[key] = lost.get(key, NO_LOSSES) + losses
+    if not lost:
+        return
+    worst = "; ".join(
+        f"{key}: {losses.overflowed} values up to {losses.largest:g} in {wanted[key]}"
+        for key, losses in list(lost.items())[:_MOST_NAMED]
+    )
+    raise BadRequest(f"finite values are too large for their new type ({worst}); take bf16 or fp32")

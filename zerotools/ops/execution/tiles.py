@@ -1,0 +1,179 @@
+"""Tiles, the unit of work: copies cut to the size of a buffer, or joined until they fill one.
+
+A copy of boxes is cut into boxes that are contiguous in their target file. Flat copies may be cut
+anywhere, and many ranks make many small ones: those that follow one another in a file share tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zerotools.core.boxes import Box, BoxIndex, contiguous_pieces
+from zerotools.core.checkpoint import Key, Piece
+from zerotools.core.dtypes import DType
+from zerotools.core.ranges import Range
+from zerotools.ops.execution.plan import Copy, FlatCopy
+
+WIDEST_ITEM_BYTES = 16
+MOST_PIECES = 128
+"""A tile that is still open is given no more copies when it has so many pieces: one is open for
+each output file, and a run has thousands."""
+
+
+class Boxed(NamedTuple):
+    """A block of a tensor that is contiguous in its target file, and the pieces that cover it."""
+
+    key: Key
+    box: Box
+    pieces: Sequence[Piece]
+
+
+class Flat(NamedTuple):
+    """`numel` elements of a flattened tensor; `pieces` follow one another and cover them."""
+
+    key: Key
+    numel: int
+    pieces: Sequence[Range]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`nbytes` of `file` from `offset` on: one `Boxed`, or `Flat` parts of one role one behind
+    another."""
+
+    file: str
+    offset: int
+    nbytes: int
+    source_dtype: DType
+    target_dtype: DType
+    parts: tuple[Boxed] | Sequence[Flat]
+
+    @property
+    def role(self) -> str:
+        return self.parts[0].key.role
+
+    def key_of(self, at: int) -> Key:
+        """The tensor that byte `at` of the tile belongs to."""
+        for part in self.parts:
+            if isinstance(part, Flat):
+                at -= part.numel * self.target_dtype.itemsize
+                if at >= 0:
+                    continue
+            return part.key
+        raise IndexError(f"the tile has {self.nbytes} bytes")
+
+
+def tiles_of(
+    copies: Iterable[Copy | FlatCopy],
+    tile_bytes: int,
+    needed: Mapping[str, int] | None = None,
+    *,
+    wide_bytes: int = 0,
+) -> Iterator[Tile]:
+    """Cut and join copies into tiles of at most `tile_bytes`. Those of tensors that lie in another
+    order in their files have up to `wide_bytes`: the larger they are, the longer are the runs that
+    are read.
+
+    `needed` has the bytes that all copies together put into a file, so that its last tile need not
+    wait for other files.
+    """
+    joining: dict[str, _Joining] = {}
+    left = dict(needed or {})
+    for copy in copies:
+        file = copy.target.file
+        if isinstance(copy, Copy):
+            is_wide = any(not piece.chunk.is_contiguous for piece in copy.pieces)
+            most = max(tile_bytes, wide_bytes) if is_wide else tile_bytes
+            yield from _box_tiles(copy, most)
+        else:
+            if file not in joining:
+                joining[file] = _Joining(file, tile_bytes)
+            yield from joining[file].add(copy)
+        left[file] = left.get(file, 0) - copy.nbytes
+        if not left[file] and file in joining:
+            yield from joining.pop(file).close()
+    for each in joining.values():
+        yield from each.close()
+
+
+def _box_tiles(copy: Copy, tile_bytes: int) -> Iterator[Tile]:
+    """Tiles that fit in source and in target type."""
+    widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
+    index = BoxIndex([piece.box for piece in copy.pieces])
+    file, offset = copy.target.file, copy.target.offset
+    for box in contiguous_pieces(copy.target.box, tile_bytes // widest):
+        meeting = index.meeting(box)
+        pieces = [Piece(copy.pieces[position].chunk, common) for position, common in meeting]
+        nbytes = box.numel * copy.target_dtype.itemsize
+        part = Boxed(copy.key, box, pieces)
+        yield Tile(file, offset, nbytes, copy.source_dtype, copy.target_dtype, (part,))
+        offset += nbytes
+
+
+class _Joining:
+    """The tile of one file that is not full yet.
+
+    Tiles end where the offset in the file is a multiple of their size: then the system is given
+    whole pages, and no two threads write to the same one.
+    """
+
+    def __init__(self, file: str, tile_bytes: int) -> None:
+        self._file = file
+        self._tile_bytes = tile_bytes
+        self._kind: tuple[str, DType, DType] | None = None
+        self._parts: list[Flat] = []
+        self._pieces = 0
+        self._begin = self._end = self._limit = 0
+
+    def add(self, copy: FlatCopy) -> Iterator[Tile]:
+        """Take `copy` in; yields the tiles that are full with it."""
+        key, (begin, stop, _, offset), source_dtype, target_dtype, pieces = copy
+        kind = (key.role, source_dtype, target_dtype)
+        if offset != self._end or kind != self._kind or self._pieces >= MOST_PIECES:
+            yield from self.close()
+            self._kind, self._end = kind, offset
+        itemsize = target_dtype.itemsize
+        while begin < stop:
+            if not self._parts:
+                self._open()
+            numel = min(stop - begin, (self._limit - self._end) // itemsize)
+            if not numel:
+                yield from self.close()
+                continue
+            begin += numel
+            taken, pieces = _split(pieces, begin, source_dtype.itemsize)
+            self._parts.append(Flat(key, numel, taken))
+            self._pieces += len(taken)
+            self._end += numel * itemsize
+
+    def _open(self) -> None:
+        self._begin, size = self._end, self._tile_bytes
+        left = size - self._begin % size
+        self._limit = self._begin + (left if left >= WIDEST_ITEM_BYTES else size)
+
+    def close(self) -> Iterator[Tile]:
+        """The tile as it is, unless nothing is in it."""
+        if self._parts and self._kind is not None:
+            _, source_dtype, target_dtype = self._kind
+            nbytes = self._end - self._begin
+            yield Tile(self._file, self._begin, nbytes, source_dtype, target_dtype, self._parts)
+        self._parts, self._pieces = [], 0
+
+
+def _split(
+    pieces: tuple[Range, ...], at: int, itemsize: int
+) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
+    """What lies before element `at`, and the rest."""
+    if pieces[-1].end <= at:
+        return pieces, ()
+    whole = next(i for i, piece in enumerate(pieces) if piece.end > at)
+    begin, end, file, offset = pieces[whole]
+    if begin == at:
+        return pieces[:whole], pieces[whole:]
+    rest = Range(at, end, file, offset + (at - begin) * itemsize)
+    return (
+        (*pieces[:whole], Range(begin, at, file, offset)),
+        (rest, *pieces[whole + 1 :]),
+    )

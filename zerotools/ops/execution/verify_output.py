@@ -1,0 +1,136 @@
+"""Read an output back, and prove it equal to the cast of its source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from zerotools import formats
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Target, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.files.regular import open_regular
+from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.numpy_dtypes import Cast
+from zerotools.ops.execution.fill import fill
+from zerotools.ops.execution.plan import Copy, FlatCopy
+from zerotools.ops.execution.tiles import Tile
+from zerotools.ops.execution.workers import Budget, Workers
+
+_READ_BYTES = 2**20
+
+
+def compare_bytes(
+    copies: Iterable[Copy | FlatCopy],
+    source_root: Path,
+    target: Target,
+    directory: Path,
+    budget: Budget,
+    on_bytes: Callable[[int], None],
+    cast: Cast,
+    sources: Sources,
+) -> int:
+    """Make every tile again from the source, and compare it with what the files in `directory`
+    hold, read from the disk where the system allows it; returns the bytes that are equal.
+
+    Raises:
+        BadFile: the first difference, by tensor, file and byte offset.
+    """
+
+    def compare(tile: Tile, scratch: Scratch) -> int:
+        data, _ = fill(reads, tile, scratch, cast=cast)
+        found = scratch.read[: len(data)]
+        outputs.read_into(tile.file, tile.offset, found.data)
+        wanted = np.frombuffer(data, np.uint8)
+        if not np.array_equal(found, wanted):
+            at = int(np.argmax(found != wanted))
+            raise BadFile(
+                f"{target.checkpoint.root / tile.file} does not hold what was written: "
+                f"byte {tile.offset + at}, in {tile.key_of(at)}, is {found[at]:#04x} and the "
+                f"source gives {wanted[at]:#04x}; nothing was kept: check the disk, and try again"
+            )
+        return len(data)
+
+    total = 0
+    with (
+        OpenFiles(source_root, sources=sources) as reads,
+        OpenFiles(directory) as outputs,
+        Workers(budget) as workers,
+    ):
+        for file in target.files:
+            outputs.forget(file)
+        _compare_carried(target, directory)
+        for count in workers.each(copies, compare):
+            total += count
+            on_bytes(count)
+    return total
+
+
+def _compare_carried(target: Target, directory: Path) -> None:
+    for file, file_plan in target.files.items():
+        for carried in file_plan.carried:
+            with (
+                os.fdopen(open_regular(carried.source), "rb") as source,
+                (directory / file).open("rb") as output,
+            ):
+                source.seek(carried.source_offset)
+                output.seek(carried.offset)
+                for done in range(0, carried.length, _READ_BYTES):
+                    count = min(_READ_BYTES, carried.length - done)
+                    if source.read(count) != output.read(count):
+                        raise BadFile(
+                            f"{target.checkpoint.root / file} does not hold what {carried.source} "
+                            f"has, near byte {carried.offset + done}; nothing was kept: check the "
+                            "disk, and try again"
+                        )
+
+
+def compare_layout(target: Target, directory: Path) -> None:
+    """Read the output's own metadata, and compare it with the plan: names, types, shapes, places.
+
+    Raises:
+        BadFile: the format's reader finds something else than was laid out.
+    """
+    form = formats.FORMATS.get(target.checkpoint.origin.format)
+    read = target.read_back
+    if read is None and form is not None:
+        read = import_module(form.module).read
+    if read is None:
+        return
+    found = read(directory)
+    wanted = {**target.checkpoint.tensors, **target.carried}
+    wanted = {key: tensor for key, tensor in wanted.items() if key not in target.unlisted}
+    below = found.root.relative_to(directory)
+    places = {_weight(key): _places(tensor, below) for key, tensor in found.tensors.items()}
+    planned = {_weight(key): _places(tensor, Path()) for key, tensor in wanted.items()}
+    if places != planned:
+        differing = sorted(
+            str(key)
+            for key in places.keys() | planned.keys()
+            if places.get(key) != planned.get(key)
+        )
+        raise BadFile(
+            f"{target.checkpoint.root} does not read back as it was laid out: {differing[0]} "
+            f"differs, and {len(differing) - 1} others; nothing was kept"
+        )
+
+
+def _weight(key: tuple[str, str]) -> tuple[str, str]:
+    """Formats for weights do not tell parameters from buffers."""
+    name, role = key
+    return name, "param" if role == "buffer" else role
+
+
+def _places(tensor: Tensor, root: Path) -> Mapping[tuple[str, int, Box], tuple[object, ...]]:
+    """What is where; files are relative to the output, of which `root` is a directory."""
+    facts = (tensor.dtype, tensor.shape)
+    chunks = (chunk for chunk in tensor.chunks if not chunk.box.is_empty)
+    return {
+        ((root / chunk.file).as_posix(), chunk.offset, chunk.box): facts for chunk in chunks
+    } or {("", 0, Box.whole(tensor.shape)): facts}

@@ -1,0 +1,143 @@
+"""Workers: the threads of everything that moves or compares tensor data, and their memory.
+
+One worker handles a tile in its own buffers. The budget is divided by the number of workers, so
+peak memory depends on neither the model nor its largest tensor. Tiles stay small even under a large
+budget, because they are not faster when they are larger (measured in
+benchmarks/results/consolidate.md), but for tensors that lie in their files in another order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Event, Lock
+from types import TracebackType
+from typing import TypeVar
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.numeric.gather import Scratch
+from zerotools.ops.execution.plan import Copy, FlatCopy
+from zerotools.ops.execution.tiles import WIDEST_ITEM_BYTES, Tile, tiles_of
+
+MAX_TILE_BYTES = 1024 * 1024
+MIN_TILE_BYTES = 64 * 1024
+MAX_WIDE_BYTES = 64 * 1024 * 1024
+DEFAULT_MAX_MEMORY = 1024**3
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`max_memory` bytes of buffers in all, over `workers` threads."""
+
+    max_memory: int = DEFAULT_MAX_MEMORY
+    workers: int = field(default_factory=lambda: min(8, len(os.sched_getaffinity(0))))
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise BadRequest(f"--workers is {self.workers}; at least 1 is needed")
+        if self.tile_bytes < MIN_TILE_BYTES:
+            least = MIN_TILE_BYTES * _BUFFERS_PER_WORKER * self.workers
+            raise BadRequest(
+                f"--max-memory is {self.max_memory} bytes; {self.workers} workers need at least "
+                f"{least}"
+            )
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of one buffer of one worker."""
+        return self._buffer(MAX_TILE_BYTES)
+
+    @property
+    def wide_bytes(self) -> int:
+        """As `tile_bytes`, while a tensor is put into another order."""
+        return self._buffer(MAX_WIDE_BYTES)
+
+    def _buffer(self, most: int) -> int:
+        share = self.max_memory // (self.workers * _BUFFERS_PER_WORKER)
+        return min(most, share) // WIDEST_ITEM_BYTES * WIDEST_ITEM_BYTES
+
+    @property
+    def most_memory(self) -> int:
+        """Bytes of all buffers together, which is at most `max_memory`."""
+        return self.wide_bytes * _BUFFERS_PER_WORKER * self.workers
+
+
+# A worker holds a tile, what it read for it, and what numpy makes while it casts.
+_BUFFERS_PER_WORKER = 3
+
+
+class Workers:
+    """The threads of a budget, each with its own buffers, and one more for what needs none. Use as
+    a context."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._pool = ThreadPoolExecutor(budget.workers, thread_name_prefix="tile")
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="flush")
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pool in (self._pool, self._aside):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def each(
+        self,
+        copies: Iterable[Copy | FlatCopy],
+        work: Callable[[Tile, Scratch], Result],
+        needed: Mapping[str, int] | None = None,
+    ) -> Iterator[Result]:
+        """Do `work` on every tile; results come in any order. `needed` is as `tiles_of` says.
+
+        Every thread takes the next tile when it is done with its last, and nobody hands tiles out.
+        """
+        size, wide = self._budget.tile_bytes, self._budget.wide_bytes
+        tiles, taking = tiles_of(copies, size, needed, wide_bytes=wide), Lock()
+        stopped = Event()
+        results: SimpleQueue[Result | _Finished] = SimpleQueue()
+
+        def take() -> Tile | None:
+            with taking:
+                return None if stopped.is_set() else next(tiles, None)
+
+        def run() -> None:
+            try:
+                scratch = Scratch(size, size, wide)
+                while (tile := take()) is not None:
+                    results.put(work(tile, scratch))
+            finally:
+                stopped.set()
+                results.put(_FINISHED)
+
+        threads = [self._pool.submit(run) for _ in range(self._budget.workers)]
+        try:
+            for _ in threads:
+                while not isinstance(result := results.get(), _Finished):
+                    yield result
+        finally:
+            stopped.set()
+            wait(threads)
+        for thread in threads:
+            thread.result()
+
+    def aside(self, work: Callable[[], None]) -> Future[None]:
+        """Do something that needs no buffers while tiles are worked on, in the order of calls."""
+        return self._aside.submit(work)
+
+
+class _Finished:
+    """Stands among the results where a thread has come to its end."""
+
+
+_FINISHED = _Finished()

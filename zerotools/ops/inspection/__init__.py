@@ -1,0 +1,4 @@
+"""What a checkpoint holds and what is wrong with it, from its metadata alone.
+
+Imports no numpy. Of `ops` it imports `execution.plan` only.
+"""

@@ -1,0 +1,87 @@
+"""What a conversion leaves behind: tensors that have no place in the output, and the files beside a
+checkpoint's own, such as the Trainer's state, a schedule, the random number state of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target
+from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.errors import Unsupported
+from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
+from zerotools.io.output.marker import MARKER
+
+RANDOM = "random state"
+_DEEPSPEED = ("deepspeed", "universal")
+# What goes with the shards themselves, and what DeepSpeed copies beside them.
+_OWN = ("latest", "latest_universal", "zero_to_fp32.py", "zero_to_torch.py", ".metadata", MARKER)
+_MOST_NAMED = 5
+
+
+def unlisted(source: Checkpoint, scalars: Container[Key], target: Target) -> list[Dropped]:
+    """What the target does not hold and does not say either: nothing gets lost in silence. The
+    numbers `scalars` are not looked for: they may be plain values there.
+
+    Raises:
+        Unsupported: it is a weight.
+    """
+    held = {_as_weight(key) for key in (*target.checkpoint.tensors, *target.carried)}
+    said = {dropped.what for dropped in target.dropped}
+    said |= {LOOSE} if "client" in said else set()
+    lost: dict[str, list[str]] = {}
+    for key in (key for key in source.tensors if key not in scalars):
+        there = target.spelled.get(key, (key,))
+        if key.role not in said and any(_as_weight(each) not in held for each in there):
+            lost.setdefault(key.role, []).append(key.name)
+    for role in WEIGHTS:
+        if role in lost:
+            raise Unsupported(
+                f"{source.origin.path}: {Key(lost[role][0], role)} has no place in "
+                f"{target.checkpoint.origin.format}, so it is not written"
+            )
+    return [
+        Dropped(role, f"{names[0]} and {len(names) - 1} others have no place in it")
+        for role, names in lost.items()
+    ]
+
+
+def _as_weight(key: Key) -> Key:
+    return Key(key.name, "param") if key.role == "buffer" else key
+
+
+def left_behind(source: Checkpoint, target: Target) -> tuple[list[Dropped], list[str]]:
+    """The random number state that the target does not take, and a sentence on other files."""
+    names = [name for name in _names(source) if name not in target.files]
+    random = [name for name in names if RANDOM_STATE.fullmatch(name)]
+    rest = [name for name in names if name not in random]
+    per_rank = getattr(source.origin.details.get("job"), "rng", None) == "per-rank"
+    why = "it is that of the ranks that saved"
+    dropped = [Dropped(RANDOM, why)] if random or per_rank else []
+    if not rest:
+        return dropped, []
+    more = f" and {len(rest) - _MOST_NAMED} more" if rest[_MOST_NAMED:] else ""
+    some = ", ".join(rest[:_MOST_NAMED])
+    return dropped, [f"files beside the checkpoint are left behind: {some}{more}"]
+
+
+def _names(source: Checkpoint) -> list[str]:
+    """Files that are neither the checkpoint's nor companions of the model."""
+    directory = source.root.parent if source.origin.format in _DEEPSPEED else source.root
+    if not _is_the_runs(source, directory) or "job" in source.origin.details:
+        return []
+    own = {*_OWN, *source.companions}
+    if directory == source.root:
+        own |= source.files.keys()
+    return sorted(
+        path.name
+        for path in directory.iterdir()
+        if path.is_file() and path.name not in own and not path.name.endswith(".index.json")
+    )
+
+
+def _is_the_runs(source: Checkpoint, directory: Path) -> bool:
+    """Whether the directory is the checkpoint's: it was given, or has DeepSpeed's `latest`."""
+    if source.origin.format in _DEEPSPEED:
+        return source.origin.path != source.root or (directory / "latest").is_file()
+    return source.origin.path.is_dir()

@@ -1,0 +1,63 @@
+"""Which config, tokenizer and the like go with exported weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.errors import BadRequest
+from zerotools.io.huggingface.model_sidecars import (
+    CONFIG,
+    companions,
+    companions_around,
+    of_other_kinds,
+)
+
+
+def given_companions(directory: Path) -> dict[str, Path]:
+    """The files of the directory that the user named; it needs no weights.
+
+    Raises:
+        BadRequest: it has none of them.
+    """
+    found = companions(directory) if directory.is_dir() else {}
+    if not found:
+        raise BadRequest(f"{directory} has no config.json and no tokenizer")
+    return found
+
+
+def with_sidecars(
+    source: Checkpoint, config_dir: Path | None, like: Mapping[str, Path]
+) -> tuple[Checkpoint, list[str]]:
+    """`source` with the files of the model beside it, and a sentence on those of other directories.
+
+    Of each kind those of `config_dir` are taken, else the checkpoint's own, else those of `like`,
+    else what trainers leave around a checkpoint. Files of one kind are never mixed.
+
+    Raises:
+        BadRequest: `config_dir` has none.
+    """
+    chosen = {} if config_dir is None else given_companions(config_dir)
+    for more in (source.companions, like):
+        chosen |= of_other_kinds(more, chosen)
+    around = {}
+    if source.origin.path.is_dir():
+        around = of_other_kinds(companions_around(source.root), chosen)
+    notes = []
+    for directory in dict.fromkeys(path.parent for path in around.values()):
+        names = [name for name, path in around.items() if path.parent == directory]
+        notes.append(f"took {', '.join(names)} from {directory}")
+    return replace(source, companions={**chosen, **around}), notes
+
+
+def lacking_config(source: Checkpoint, target: Target) -> str | None:
+    """A warning where nothing can load the output, because nothing says what model it is."""
+    if CONFIG in target.files:
+        return None
+    return (
+        f"{CONFIG} lies neither in {source.origin.path} nor around it, and from_pretrained "
+        "loads no weights without it: pass --config-dir DIR, a directory with the model's "
+        f"{CONFIG} and tokenizer (it needs no weights), or copy them into the output"
+    )

@@ -1,0 +1,176 @@
+"""Adapters of a LoRA run added to their weights: W + scale · B·A, in fp32; transposed where the
+layer keeps its weight so (GPT-2's).
+
+This is a computation, and no copy: it is made where the job's record says that it trained adapters,
+and nowhere else. The sums go to a file beside the output, some rows at a time, and the export reads
+them from there like any other source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from zerotools.core import dtypes
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile
+from zerotools.core.layout import Placed, moved
+from zerotools.io.output.staging import Staging, partial_of
+from zerotools.ops.execution.load_arrays import load
+from zerotools.runs.checkpoint_dirs import RECORD, read_record
+from zerotools.runs.record import JobRecord, LoraRecord
+
+BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
+ROW_BYTES = 16 * 1024 * 1024
+"""Rows of about so many bytes are added up at a time."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """One weight and its adapter in a checkpoint, and the file where their sum goes. The product
+    of `left` and `right` is what is added."""
+
+    weight: Key
+    left: Key
+    right: Key
+    is_transposed: bool
+    file: str
+
+
+@dataclass(frozen=True)
+class Merged:
+    """`checkpoint` has the weights' sums in place of weights and adapters; they are there, in the
+    directory `scratch`, while the context that `sums` makes is open."""
+
+    checkpoint: Checkpoint
+    sums: Callable[[], AbstractContextManager[None]]
+    bytes: int
+    scratch: Path
+    note: str
+
+
+def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> Merged | None:
+    """What is exported of a run that trained adapters; None of any other.
+
+    The sums go to a directory beside `scratch`; what a killed run left there goes first.
+
+    Raises:
+        BadFile: a weight has half an adapter, or one of other shapes; or an adapter has no weight.
+    """
+    record = _record_of(checkpoint)
+    if record is None or record.lora is None:
+        return None
+    scale, folder = record.lora.scale, partial_of(scratch)
+    merges = {_plain(merge.weight): merge for merge in _merges(checkpoint, record.lora, folder)}
+    _refuse_strays(checkpoint, merges.values())
+    tensors: dict[Key, Tensor] = {}
+    files = dict(checkpoint.files)
+    for key, tensor in checkpoint.tensors.items():
+        if A in key.name or B in key.name:
+            continue
+        new = _plain(key)
+        tensors[new] = tensor
+        if new in merges:
+            whole = Chunk(Box.whole(tensor.shape), merges[new].file, 0)
+            tensors[new] = Tensor(dtypes.FLOAT32, tensor.shape, (whole,))
+            files[merges[new].file] = tensor.numel * 4
+    size = sum(tensors[key].nbytes for key in merges)
+    return Merged(
+        replace(checkpoint, tensors=tensors, files=files),
+        lambda: _summed(checkpoint, list(merges.values()), scale, scratch),
+        size,
+        folder,
+        f"{counted(len(merges), 'weight')} have their adapters added, {scale:g} times; the sums "
+        f"take {size} bytes beside the output while it is written",
+    )
+
+
+def _record_of(checkpoint: Checkpoint) -> JobRecord | None:
+    """That of the job; DeepSpeed's own files lie in a directory below it."""
+    record = checkpoint.origin.details.get("job")
+    if record is None and checkpoint.origin.format == "deepspeed":
+        directory = checkpoint.root.parent
+        return read_record(directory) if (directory / RECORD).is_file() else None
+    return record if isinstance(record, JobRecord) else None
+
+
+def _plain(key: Key) -> Key:
+    return Key(key.name.replace(BASE, "."), key.role)
+
+
+def _merges(checkpoint: Checkpoint, lora: LoraRecord, folder: Path) -> Iterator[Merge]:
+    for number, (key, tensor) in enumerate(checkpoint.tensors.items()):
+        stem, found, rest = key.name.partition(BASE)
+        if key.role != "param" or not found or rest != "weight":
+            continue
+        down, up = Key(f"{stem}{A}weight", "param"), Key(f"{stem}{B}weight", "param")
+        for half in (down, up):
+            if half not in checkpoint.tensors:
+                raise BadFile(f"{checkpoint.origin.path} has {key.name} and no {half.name}")
+        is_transposed = stem in lora.fan_in_fan_out
+        shapes = [checkpoint.tensors[half].shape for half in (up, down)]
+        product = shapes[0][:1] + shapes[1][1:]
+        wanted = tensor.shape[::-1] if is_transposed else tensor.shape
+        if (product, shapes[0][1:]) != (wanted, shapes[1][:1]):
+            raise BadFile(
+                f"{checkpoint.origin.path}: {key.name} has shape {list(tensor.shape)} and its "
+                f"adapter {list(shapes[0])} times {list(shapes[1])}"
+            )
+        left, right = (down, up) if is_transposed else (up, down)
+        yield Merge(key, left, right, is_transposed, str(folder / f"{number}.f32"))
+
+
+def _refuse_strays(checkpoint: Checkpoint, merges: Iterable[Merge]) -> None:
+    """An adapter that belongs to no weight here would be lost in silence."""
+    used = {half for merge in merges for half in (merge.left, merge.right)}
+    for key in checkpoint.tensors:
+        if key.role == "param" and (A in key.name or B in key.name) and key not in used:
+            raise BadFile(
+                f"{checkpoint.origin.path} has {key.name} and no weight that it is to be added to"
+            )
+
+
+@contextmanager
+def _summed(
+    checkpoint: Checkpoint, merges: list[Merge], scale: float, scratch: Path
+) -> Iterator[None]:
+    interruption = None
+    with Staging(scratch):
+        try:
+            for merge in merges:
+                _add_up(checkpoint, merge, scale)
+            yield
+        except KeyboardInterrupt as error:  # for which a staging directory would be kept
+            interruption = error
+    if interruption is not None:
+        raise interruption
+
+
+def _add_up(checkpoint: Checkpoint, merge: Merge, scale: float) -> None:
+    halves = load(checkpoint, dict.fromkeys((merge.left, merge.right), dtypes.FLOAT32))
+    left, right = halves[merge.left], halves[merge.right]
+    if merge.is_transposed:
+        left, right = left.T, right.T
+    weight = checkpoint.tensors[merge.weight]
+    most = max(1, ROW_BYTES // max(1, weight.shape[1] * 4))
+    with Path(merge.file).open("wb") as file:
+        for first in range(0, weight.shape[0], most):
+            rows = _rows(weight, first, min(most, weight.shape[0] - first))
+            part = replace(checkpoint, tensors={merge.weight: rows})
+            total = load(part, {merge.weight: dtypes.FLOAT32})[merge.weight]
+            total += np.float32(scale) * (left[first : first + most] @ right)
+            file.write(total.tobytes())
+
+
+def _rows(tensor: Tensor, first: int, count: int) -> Tensor:
+    """Some rows of a matrix, as a tensor of their own."""
+    shape = (count, tensor.shape[1])
+    placed = Placed(Box((first, 0), shape), (0, 0))
+    chunks = (moved(chunk, placed, tensor.dtype) for chunk in tensor.chunks)
+    return Tensor(tensor.dtype, shape, tuple(chunk for chunk in chunks if chunk is not None))

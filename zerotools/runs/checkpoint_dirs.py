@@ -1,0 +1,222 @@
+"""The directory of a job's checkpoints: names, which one to resume from, the `latest` hint.
+
+    <output_dir>/step-00000040/dcp/{.metadata,__R_0.distcp}   tensors, torch DCP
+                              /job.json                       `jobrecord`
+                              /rank_00000.json ...            random number state of each rank
+                              /config.json [, tokenizer]      Hugging Face
+                              /MANIFEST.json                  size and digest of all of the above
+    <output_dir>/latest, best                                 text: a directory name; a hint only
+
+A directory appears under its final name by one rename, when all of it is on the disk. What to
+resume from is therefore found by looking, newest first, and checking the manifest; `latest` is for
+people and for what trusts it. Standard library only: the training process uses it too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.regular import read_regular
+from zerotools.runs.manifest import verify_manifest
+from zerotools.runs.record import RECORD, RNG_PER_RANK, JobRecord, read_record, write_record
+
+DCP = "dcp"
+LATEST = "latest"
+BEST = "best"
+STAGING_PREFIX = ".tmp-"
+TRASH_PREFIX = ".trash-"
+_LARGEST_HINT = 4096
+_NAME = re.compile(r"step-(\d{8,})")
+
+__all__ = [
+    "BEST",
+    "DCP",
+    "LATEST",
+    "RECORD",
+    "STAGING_PREFIX",
+    "TRASH_PREFIX",
+    "Choice",
+    "JobRecord",
+    "Skipped",
+    "check",
+    "choose",
+    "directory_name",
+    "hinted",
+    "latest",
+    "listing",
+    "meant",
+    "read_record",
+    "resolve",
+    "rng_name",
+    "step_of",
+    "sync_directory",
+    "write_hint",
+    "write_latest",
+    "write_record",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A checkpoint that was passed over; `why` is one sentence that names the file."""
+
+    path: Path
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The checkpoint to resume from, None if there is none, and those passed over before it."""
+
+    path: Path | None
+    record: JobRecord | None
+    skipped: tuple[Skipped, ...] = ()
+
+
+def directory_name(step: int) -> str:
+    """The name of the checkpoint of `step`; names of one length sort like their steps."""
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step in a checkpoint directory's name; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def rng_name(rank: int) -> str:
+    """The file name of a rank's random number state."""
+    return f"rank_{rank:05d}.json"
+
+
+def listing(output_dir: Path) -> list[Path]:
+    """Checkpoint directories by name, newest first; nothing is opened. Empty if there is no dir."""
+    try:
+        found = [(step_of(path.name), path) for path in output_dir.iterdir()]
+    except FileNotFoundError:
+        return []
+    steps = [(step, path) for step, path in found if step is not None and path.is_dir()]
+    return [path for _, path in sorted(steps, reverse=True)]
+
+
+def check(directory: Path, *, digests: bool = True) -> JobRecord:
+    """The record of a checkpoint whose every file agrees with its manifest.
+
+    Raises:
+        BadFile: something is missing, damaged or cut short; the sentence names the file.
+    """
+    problems = verify_manifest(directory, digests=digests)
+    if problems:
+        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        raise BadFile(f"{problems[0].message}{more}")
+    record = read_record(directory)
+    if record.rng == RNG_PER_RANK:
+        missing = [
+            rng_name(rank)
+            for rank in range(record.world_size)
+            if not (directory / rng_name(rank)).is_file()
+        ]
+        if missing:
+            raise BadFile(
+                f"{directory / missing[0]} is missing and {RECORD} promises the random number "
+                f"state of {counted(record.world_size, 'rank')}"
+            )
+    return record
+
+
+def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> Choice:
+    """The newest checkpoint below `output_dir` that verifies, with a step greater than `above`.
+
+    With `digests=False` only sizes are compared, which reads no tensor.
+    """
+    skipped: list[Skipped] = []
+    for path in listing(output_dir):
+        step = step_of(path.name)
+        if step is None or step <= above:
+            break
+        try:
+            record = check(path, digests=digests)
+            if record.step != step:
+                raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
+            return Choice(path, record, tuple(skipped))
+        except BadFile as error:
+            skipped.append(Skipped(path, str(error)))
+    return Choice(None, None, tuple(skipped))
+
+
+def meant(path: Path) -> Path:
+    """`path`, or the directory that it names where it is a hint, `best` or `latest`."""
+    if path.name in (LATEST, BEST) and path.is_file():
+        return hinted(path.parent, path.name) or path
+    return path
+
+
+def resolve(path: Path, *, digests: bool = True) -> Choice:
+    """What `resume_from = path` means: a checkpoint itself, or the newest that verifies below it.
+
+    The file `best` or `latest` of an output directory means the checkpoint that it names.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or neither a checkpoint nor a directory of them.
+        BadFile: it is one checkpoint and it is damaged, or all of those below it are.
+    """
+    path = meant(path)
+    if not path.is_dir():
+        raise BadRequest(f"resume_from: {path} is not a directory")
+    if (path / RECORD).exists() or (path / DCP).is_dir():
+        return Choice(path, check(path, digests=digests))
+    if not listing(path):
+        raise BadRequest(
+            f"resume_from: {path} is neither a job's checkpoint (no {RECORD}) "
+            "nor a directory of them (no step-…)"
+        )
+    choice = choose(path, digests=digests)
+    if choice.path is None:
+        raise BadFile(f"no checkpoint in {path} is whole; the newest: {choice.skipped[0].why}")
+    return choice
+
+
+def hinted(output_dir: Path, hint: str) -> Path | None:
+    """The directory that the hint (`latest`, `best`) names, if it names one that exists."""
+    try:
+        name = read_regular(output_dir / hint, _LARGEST_HINT, is_source=False).decode().strip()
+    except (OSError, UnicodeDecodeError, BadFile):  # none yet, or something of the user's
+        return None
+    if step_of(name) is None or not (output_dir / name).is_dir():
+        return None
+    return output_dir / name
+
+
+def latest(output_dir: Path) -> Path | None:
+    """The directory that the `latest` hint names, if it names one that exists."""
+    return hinted(output_dir, LATEST)
+
+
+def write_hint(output_dir: Path, hint: str, name: str) -> None:
+    """Point a hint at the directory `name`, atomically and durably."""
+    draft = output_dir / f"{STAGING_PREFIX}{hint}"
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(name + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(output_dir / hint)
+    sync_directory(output_dir)
+
+
+def write_latest(output_dir: Path, name: str) -> None:
+    """Point the `latest` hint at `name`, atomically and durably."""
+    write_hint(output_dir, LATEST, name)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

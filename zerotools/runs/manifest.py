@@ -1,0 +1,173 @@
+"""MANIFEST.json: the size and SHA-256 of every file of a checkpoint directory.
+
+It is written last, when all other files are there and fsynced, so a directory that has one was
+finished; and it lets a reader tell a checkpoint that is whole from one that was cut short or has
+rotted. Standard library only: the training process uses it too.
+
+    {"version": 1, "files": {"dcp/__0_0.distcp": {"size": 123, "sha256": "..."}}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Problem
+from zerotools.core.errors import BadFile
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.regular import open_regular, read_regular
+
+MANIFEST = "MANIFEST.json"
+VERSION = 1
+# The journal and the marker of whoever wrote the directory, which come and go without its contents.
+_ABOUT_WRITING = ".zerotools-"
+_LARGEST_MANIFEST = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file as the manifest has it: `size` in bytes, `sha256` in lower-case hex."""
+
+    size: int
+    sha256: str
+
+
+def write_manifest(directory: Path, *, threads: int | None = None) -> Path:
+    """Digest every file below `directory` and write its MANIFEST.json, fsynced and renamed.
+
+    The files themselves must have been fsynced by whoever wrote them. Several are read at once, by
+    `threads` threads (default: one per core, at most 8). Returns the manifest's path.
+
+    Raises:
+        BadFile: something below `directory` is neither a regular file nor a directory.
+    """
+    names = sorted(_regular_files(directory))
+    with ThreadPoolExecutor(threads or _default_threads()) as pool:
+        entries = pool.map(lambda name: _digest(directory / name), names)
+        files = {
+            name: {"size": entry.size, "sha256": entry.sha256}
+            for name, entry in zip(names, entries, strict=True)
+        }
+    path = directory / MANIFEST
+    _write_durably(path, json.dumps({"version": VERSION, "files": files}, indent=1) + "\n")
+    return path
+
+
+def read_manifest(directory: Path) -> dict[str, Entry]:
+    """The entries of `directory`'s manifest, by relative path.
+
+    Raises:
+        BadFile: there is none, it is not JSON of the shape above, or a name leaves the directory.
+    """
+    path = directory / MANIFEST
+    try:
+        tree = json.loads(read_regular(path, _LARGEST_MANIFEST))
+    except FileNotFoundError:
+        raise BadFile(
+            f"{directory} has no {MANIFEST}: the checkpoint was never finished; take an older one"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not JSON: {error}") from None
+    if not isinstance(tree, dict) or tree.get("version") != VERSION:
+        raise BadFile(f"{path} is not a manifest of version {VERSION}")
+    files = tree.get("files")
+    if not isinstance(files, dict):
+        raise BadFile(f"{path} lists no files")
+    return {name: _entry(path, name, value) for name, value in files.items()}
+
+
+def verify_manifest(directory: Path, *, digests: bool = True) -> list[Problem]:
+    """What disagrees with the manifest, in its order; an empty list means that nothing does.
+
+    A missing or unreadable manifest is a problem too. Files that it does not list are nobody's
+    concern. With `digests=False` only existence and sizes are compared, which reads no data.
+    """
+    try:
+        entries = read_manifest(directory)
+    except BadFile as error:
+        return [Problem(str(error), MANIFEST)]
+    if not digests:
+        sizes = (_compare(directory, name, entry, False) for name, entry in entries.items())
+        return [problem for problem in sizes if problem is not None]
+    with ThreadPoolExecutor(_default_threads()) as pool:
+        found = pool.map(lambda name: _compare(directory, name, entries[name], True), entries)
+        return [problem for problem in found if problem is not None]
+
+
+def _compare(directory: Path, name: str, entry: Entry, digests: bool) -> Problem | None:
+    path = directory / name
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return Problem(f"{path} is not a regular file", name)
+        if status.st_size != entry.size:
+            return Problem(
+                f"{path} has {status.st_size} bytes and {MANIFEST} says {entry.size}", name
+            )
+        if digests and (digest := _digest(path).sha256) != entry.sha256:
+            return Problem(
+                f"{path} has SHA-256 {digest[:12]}… and {MANIFEST} says {entry.sha256[:12]}…: "
+                "its bytes have changed since it was saved",
+                name,
+            )
+    except FileNotFoundError:
+        return Problem(f"{path} is missing and {MANIFEST} lists it", name)
+    except OSError as error:
+        return Problem(f"{path} cannot be read: {error.strerror}", name)
+    return None
+
+
+def _entry(path: Path, name: str, value: Any) -> Entry:
+    if not stays_below_root(name):
+        raise BadFile(f"{path} names {name!r}, which is not a file below its directory")
+    if isinstance(value, Mapping):
+        size, digest = value.get("size"), value.get("sha256")
+        if type(size) is int and size >= 0 and isinstance(digest, str):
+            return Entry(size, digest)
+    raise BadFile(f"{path} does not give {name!r} a size and a sha256")
+
+
+def _regular_files(directory: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name)
+            relative = path.relative_to(directory).as_posix()
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise BadFile(f"{path} is not a regular file, so {MANIFEST} cannot list it")
+            if relative != MANIFEST and not name.startswith(_ABOUT_WRITING):
+                yield relative
+
+
+def _digest(path: Path) -> Entry:
+    digest, size = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(2**20))
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            size += count
+    return Entry(size, digest.hexdigest())
+
+
+def _default_threads() -> int:
+    return min(8, os.cpu_count() or 1)
+
+
+def _write_durably(path: Path, text: str) -> None:
+    draft = path.with_name(path.name + ".draft")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
