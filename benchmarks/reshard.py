@@ -43,7 +43,7 @@ FLUSH = ' && find "$2" -type f -exec sync {} +'
 # What the checksums of the archives cost: the same without them, and a file that nobody can load.
 NO_CRC = "import zlib; zlib.crc32 = lambda *_: 0; " + UNFLUSHED
 ROUNDING = 64 * MIB
-MOST_TOUCHED = 8 * 1024 * MIB
+MAX_TOUCHED = 8 * 1024 * MIB
 MEDIUM = ("--model", "271M", "--ranks", "4")
 
 
@@ -78,7 +78,7 @@ def against_copy(
 
 def runner(out: Path, source: Path) -> Callable[[list[str]], Callable[[], Measurement]]:
     """Runs that write about as much as `source` has."""
-    touched = size_of(source) + ROUNDING if size_of(source) < MOST_TOUCHED else 0
+    touched = size_of(source) + ROUNDING if size_of(source) < MAX_TOUCHED else 0
     return lambda command: partial(fresh, out, command, None, touched)
 
 

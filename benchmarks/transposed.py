@@ -16,7 +16,7 @@ import torch
 
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 
 def measure(mib: int, directory: Path, dtype: str) -> float:
@@ -26,7 +26,7 @@ def measure(mib: int, directory: Path, dtype: str) -> float:
     source, out = directory / "pytorch_model.bin", directory / f"out-{dtype}"
     torch.save({"weight": weight.t()}, source)
     began = time.monotonic()
-    perform(prepare(source, out, Options(dtype=dtype)), budget=Budget(), overwrite=False)
+    perform(prepare(source, out, Options(dtype=dtype)), budget=MemoryBudget(), overwrite=False)
     return time.monotonic() - began
 
 

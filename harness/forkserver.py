@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 class Server:
@@ -90,7 +90,7 @@ class Server:
 
 
 def _received(requests: socket.socket) -> tuple[bytes, list[int]]:
-    data, descriptors, *_ = socket.recv_fds(requests, MOST_BYTES, 2)
+    data, descriptors, *_ = socket.recv_fds(requests, MAX_BYTES, 2)
     return data, descriptors or [-1, -1]
 
 

@@ -18,11 +18,11 @@ entry["make_importable"]()
 
 import torch.distributed as dist  # noqa: E402
 
-from zerotoolsd.trainer.rank.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.rank.group import WorldGroup, join  # noqa: E402
 from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
 
 
-def each_job(run: Callable[[Path, Group], Any]) -> None:
+def each_job(run: Callable[[Path, WorldGroup], Any]) -> None:
     """Call `run` with the directory of each job in turn, and report what it returns on rank 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)

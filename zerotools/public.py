@@ -136,7 +136,7 @@ def open(
         Unsupported: it is in a format that is not read.
     """
     rules = None if layout is None else Path(layout)
-    checkpoint = formats.look(Path(path), tag=tag, layout=rules, section=section)
+    checkpoint = formats.read_any(Path(path), tag=tag, layout=rules, section=section)
     formats.require_readable(checkpoint)
     return Reader(checkpoint)
 

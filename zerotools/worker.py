@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zerotools.core.pace import Pace
+from zerotools.core.pace import StepTimer
 from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, encode, resident_bytes
 from zerotools.io.telemetry.metrics import Metrics
 
@@ -65,7 +65,7 @@ class Worker:
         self._phase = "init"
         self._step = 0
         self._sent = 0.0
-        self._pace = Pace()
+        self._pace = StepTimer()
         self._metrics: Metrics | None = None
         self._told = False
         self._listens = False

@@ -16,9 +16,9 @@ entry["make_importable"]()
 
 import torch  # noqa: E402
 
-from zerotoolsd.trainer.engine.protocol import Outcome  # noqa: E402
+from zerotoolsd.trainer.engine.protocol import StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_deepspeed.engine import DeepSpeedEngine  # noqa: E402
-from zerotoolsd.trainer.rank.group import Group  # noqa: E402
+from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
 from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
@@ -47,7 +47,7 @@ class Clock(Reporter):
         self.utilization = utilization
         super().measure_by(utilization)
 
-    def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
+    def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
         """Report it as ever, then look at the clock."""
         super().stepped(step, outcome, tokens, seconds)
         self.ends.append(time.perf_counter())
@@ -60,7 +60,7 @@ class Clock(Reporter):
         return [end - begin for begin, end in zip(self.ends, self.ends[1:], strict=False)]
 
 
-def timed(run_dir: Path, group: Group) -> Clock:
+def timed(run_dir: Path, group: WorldGroup) -> Clock:
     """All steps of the job in `run_dir`; no checkpoint is written, and nothing of it stays."""
     spec = read_spec(run_dir)
     steps = spec.train.total_steps

@@ -25,10 +25,10 @@ from zerotools.ops.estimate import (
     GRADIENTS,
     HOST,
     Setup,
-    at,
+    bytes_at,
     gathered,
-    kept,
     textbook,
+    torch_engine_state,
 )
 
 SCRIPT = Path(__file__).with_name("largest_rank.py")
@@ -68,9 +68,9 @@ def need(case: Case, size: Size) -> Mapping[str, int]:
     parameters, setup = list(size.parameters()), setup_of(case)
     if case.engine == "deepspeed":
         paper = textbook(parameters, setup)
-        return {place: at(paper, place) for place in PLACES}
-    state = kept(parameters, setup)
-    found = {place: at(state, place) for place in PLACES}
+        return {place: bytes_at(paper, place) for place in PLACES}
+    state = torch_engine_state(parameters, setup)
+    found = {place: bytes_at(state, place) for place in PLACES}
     # Weights are gathered most before the backward pass makes gradients, where these are made anew.
     early = 0 if setup.has_masters else state.get((DEVICE, GRADIENTS), 0)
     found[DEVICE] = max(found[DEVICE], found[DEVICE] - early + gathered(parameters, setup))

@@ -19,11 +19,11 @@ clock = runpy.run_path(str(Path(__file__).with_name("clock.py")))
 
 import torch  # noqa: E402
 
-from zerotoolsd.trainer.rank.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.rank.group import WorldGroup, join  # noqa: E402
 from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
 
 
-def cap(group: Group, size: int) -> None:
+def cap(group: WorldGroup, size: int) -> None:
     """Let torch take so many bytes of the rank's GPU; without a GPU there is no cap."""
     if group.device.type == "cuda":
         total = torch.cuda.get_device_properties(group.device).total_memory

@@ -27,13 +27,21 @@ from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from zerotools.ops.estimate import DEVICE, DISK, HOST, at, gathered, kept, textbook  # noqa: E402
+from zerotools.ops.estimate import (  # noqa: E402
+    DEVICE,
+    DISK,
+    HOST,
+    bytes_at,
+    gathered,
+    textbook,
+    torch_engine_state,
+)
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
-from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
+from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
 from zerotoolsd.trainer.memory.places import SCRATCH  # noqa: E402
 from zerotoolsd.trainer.model.memory_estimate import parameters_of, setup_of  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
-from zerotoolsd.trainer.rank.group import Group  # noqa: E402
+from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
 from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
@@ -68,7 +76,7 @@ def made_since(before: Collection[int]) -> Iterator[torch.Tensor]:
     return (tensor for address, tensor in storages().items() if address not in before)
 
 
-def by_place(live: Live, before: Collection[int]) -> Counter[str]:
+def by_place(live: LiveState, before: Collection[int]) -> Counter[str]:
     """Bytes that were not there before, by place; room that updates are made in aside."""
     ledger, found = live.memory.ledger, Counter[str]()
     with_parameter = {
@@ -102,7 +110,7 @@ def inner(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
             yield next(module.children())
 
 
-def count(run_dir: Path, group: Group) -> dict[str, Any]:
+def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """Run the job in `run_dir`; what it was to hold, and what it held."""
     spec = read_spec(run_dir)
     gc.collect()
@@ -125,19 +133,19 @@ def count(run_dir: Path, group: Group) -> dict[str, Any]:
         module.register_forward_hook(note_blocks)
     ready.train()
     parameters, setup = parameters_of(draw(read_config(spec.model))), setup_of(spec)
-    ours, paper = kept(parameters, setup), textbook(parameters, setup)
+    ours, paper = torch_engine_state(parameters, setup), textbook(parameters, setup)
     held = group.gathered(dict(found["held"]))
     return {
         "parameters": sum(each.numel for each in parameters),
-        "textbook": {place: at(paper, place) for place in PLACES},
-        "predicted": {place: at(ours, place) for place in PLACES},
+        "textbook": {place: bytes_at(paper, place) for place in PLACES},
+        "predicted": {place: bytes_at(ours, place) for place in PLACES},
         "held": {place: max(each.get(place, 0) for each in held) for place in PLACES},
         "gathered": gathered(parameters, setup),
         "held_gathered": max(group.gathered(largest[0])),
     }
 
 
-def count_deepspeed(run_dir: Path, group: Group) -> dict[str, Any]:
+def count_deepspeed(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """What DeepSpeed itself holds before its second step, when its state is there."""
     import deepspeed
 
@@ -160,12 +168,12 @@ def count_deepspeed(run_dir: Path, group: Group) -> dict[str, Any]:
     engine.destroy()
     return {
         "parameters": sum(each.numel for each in parameters),
-        "textbook": {place: at(paper, place) for place in PLACES},
+        "textbook": {place: bytes_at(paper, place) for place in PLACES},
         "all": max(group.gathered(held)),
     }
 
 
-def of_either(run_dir: Path, group: Group) -> dict[str, Any]:
+def of_either(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """The job in `run_dir`, counted as its engine is."""
     by_deepspeed = read_spec(run_dir).engine == "deepspeed"
     return (count_deepspeed if by_deepspeed else count)(run_dir, group)

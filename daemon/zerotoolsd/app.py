@@ -24,12 +24,12 @@ from zerotoolsd.api.listen import BACKLOG, open_socket, refuse_taken
 from zerotoolsd.api.routes import make_app
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
 from zerotoolsd.config import load
-from zerotoolsd.dispatcher import Engine
-from zerotoolsd.jobservice import EngineService, InterpreterCheck
-from zerotoolsd.machine import Machine
+from zerotoolsd.dispatcher import Dispatcher
+from zerotoolsd.jobservice import DispatcherService, InterpreterCheck
+from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service import JobService
-from zerotoolsd.state_directory import hold
+from zerotoolsd.state_directory import lock_state_dir
 
 CLOSE_SECONDS = 2.0
 
@@ -90,11 +90,11 @@ async def _serve(
     if inherited is None and not state_dir.exists():
         # Before a directory is made for nothing.
         refuse_taken(path)
-    lock = hold(state_dir)
+    lock = lock_state_dir(state_dir)
     store = Store(state_dir)
-    machine = Machine(SnapshotSource())
+    machine = SnapshotCache(SnapshotSource())
     try:
-        engine = Engine(
+        engine = Dispatcher(
             state_dir=state_dir,
             store=store,
             config=config,
@@ -103,7 +103,7 @@ async def _serve(
             umask=umask,
         )
         listening = inherited or _listen(path)
-        await _run(EngineService(engine, check_python=check_python), engine, listening, stop)
+        await _run(DispatcherService(engine, check_python=check_python), engine, listening, stop)
     finally:
         machine.close()
         store.close()
@@ -136,7 +136,7 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 async def _run(
-    service: JobService, engine: Engine, listening: socket.socket, stop: asyncio.Event
+    service: JobService, engine: Dispatcher, listening: socket.socket, stop: asyncio.Event
 ) -> None:
     runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=CLOSE_SECONDS)
     await runner.setup()

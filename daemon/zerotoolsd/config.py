@@ -16,7 +16,7 @@ from zerotoolsd.queue.lifecycle import RetryPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class LimitsConfig:
     """`[limits]`: how much of the machine the jobs may have."""
 
     cpu_ranks: int = key(
@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
+class StopConfig:
     """`[stop]`: how attempts end."""
 
     grace_seconds: float = key(
@@ -62,7 +62,7 @@ class Stop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retry:
+class RetryConfig:
     """`[retry]`: how long a crashed job waits before it is started again."""
 
     first_seconds: float = key("The first wait.", default=1.0, least=0)
@@ -79,7 +79,7 @@ class Retry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class WatchConfig:
     """`[watch]`: when a running job is shown as one that makes no progress."""
 
     no_progress_seconds: float = key(
@@ -91,7 +91,7 @@ class Watch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retention:
+class RetentionConfig:
     """`[retention]`: what is removed by itself: nothing, until a key is set.
 
     Each is seconds, or text such as `"30d"`. Checkpoints and exports are never removed so, and
@@ -117,11 +117,11 @@ class Retention:
 class Config:
     """The whole file."""
 
-    limits: Limits = key("How much of the machine the jobs may have.", factory=Limits)
-    stop: Stop = key("How attempts end.", factory=Stop)
-    retry: Retry = key("How long a crashed job waits.", factory=Retry)
-    watch: Watch = key("When a job is shown as one without progress.", factory=Watch)
-    retention: Retention = key("What is removed by itself.", factory=Retention)
+    limits: LimitsConfig = key("How much of the machine the jobs may have.", factory=LimitsConfig)
+    stop: StopConfig = key("How attempts end.", factory=StopConfig)
+    retry: RetryConfig = key("How long a crashed job waits.", factory=RetryConfig)
+    watch: WatchConfig = key("When a job is shown as one without progress.", factory=WatchConfig)
+    retention: RetentionConfig = key("What is removed by itself.", factory=RetentionConfig)
 
 
 def load(path: Path | None) -> Config:
@@ -143,7 +143,7 @@ def load(path: Path | None) -> Config:
     return config
 
 
-def _wrong_spans(retention: Retention) -> Iterator[str]:
+def _wrong_spans(retention: RetentionConfig) -> Iterator[str]:
     for item in fields(retention):
         value = getattr(retention, item.name)
         try:

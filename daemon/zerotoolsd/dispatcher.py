@@ -23,12 +23,12 @@ from zerotoolsd.attempts import ending, last_report, launch, reattach
 from zerotoolsd.attempts.watcher import OnOver, Watcher
 from zerotoolsd.cleaning.cleaner import Cleaner
 from zerotoolsd.config import Config
-from zerotoolsd.machine import Machine
+from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue import clocks, lifecycle, parking, time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Cancel, Hold, Resume, Retry, Standing, Started
-from zerotoolsd.queue.parking import Parking, Touch
-from zerotoolsd.queue.placement import Placement
+from zerotoolsd.queue.parking import JobGuard, Touch
+from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, Lease, UnreadableSpec
 from zerotoolsd.queue.scheduler import Start
 from zerotoolsd.queue.store import Store
@@ -42,7 +42,7 @@ FAULT_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
-class Engine:
+class Dispatcher:
     """Jobs from the queue to their end."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Engine:
         state_dir: Path,
         store: Store,
         config: Config,
-        machine: Machine,
+        machine: SnapshotCache,
         command: launch.RankCommand = launch.trainer_command,
         umask: int = 0o022,
         touch: Touch = lambda job_id, doing: None,
@@ -65,9 +65,9 @@ class Engine:
         self._command = command
         self._umask = umask
         self._policy = config.retry.policy()
-        self._parking = Parking(self.jobs_dir, self._hold, touch)
+        self._parking = JobGuard(self.jobs_dir, self._hold, touch)
         self._guard = self._parking.guard
-        self._placement = Placement(store, self._parking, config.limits)
+        self._placement = QueuePlacement(store, self._parking, config.limits)
         self._watcher = Watcher(self._over, self._guard)
         self._left: list[int] = []
         """Jobs whose last attempt is to be taken up."""
@@ -273,8 +273,8 @@ class Engine:
         try:
             tokens = self.store.open_tokens(job.id)
             strays = [process for token in tokens for process in reattach.kill_strays(token)]
-            record = ending.by_force(strays, why)
-            after = self._advance(job, ending.ended(job, record, asked=False))
+            record = ending.forced_record(strays, why)
+            after = self._advance(job, ending.end_event(job, record, asked=False))
             now = time.time()
             with self.store.change(job, after, states.CRASHED, now=now) as change:
                 change.open_attempts_ended(now, record, ending.held_by(record))
@@ -306,7 +306,7 @@ class Engine:
         job, now = self.store.job(attempt.job_id), time.time()
         if attempt.token not in self.store.open_tokens(job.id):
             return  # it was ended by force
-        end = ending.ended(job, record, asked=attempt.token in self._expired)
+        end = ending.end_event(job, record, asked=attempt.token in self._expired)
         after, kind = self._advance(job, end), lifecycle.name_of(job.standing, end)
         when = time_limit.end_of(record, attempt.began, now)
         with self.store.change(
@@ -327,7 +327,7 @@ class Engine:
     def _release_if_free(self, lease: Lease) -> None:
         attempt = self.store.attempts(lease.job_id)[lease.attempt - 1]
         stuck = (attempt.result or {}).get("unkillable", ())
-        if not any(ending.still_there(process) for process in stuck):
+        if not any(ending.is_still_alive(process) for process in stuck):
             self.store.release(lease, time.time())
 
     def _recover(self) -> None:
@@ -357,7 +357,7 @@ class Engine:
             self._watcher.request_stop(attempt, "cancel")
 
     def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
-        found = reattach.look_at(attempt)
+        found = reattach.attempt_status(attempt)
         log.info("job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__)
         if isinstance(found, reattach.NeverStarted) and job.state == states.HELD:
             return
@@ -369,7 +369,7 @@ class Engine:
             self._mark_running(attempt, found.began or clocks.now())
         self._watcher.adopt(attempt, found)
 
-    def _advance(self, job: JobRow, event: lifecycle.Event) -> Standing:
+    def _advance(self, job: JobRow, event: lifecycle.LifecycleEvent) -> Standing:
         return lifecycle.advance(job.standing, event, now=time.time(), policy=self._policy)
 
     def _move(self, job: JobRow, after: Standing, kind: str) -> None:

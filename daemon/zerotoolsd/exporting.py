@@ -23,19 +23,19 @@ def export(output_dir: Path, dtype: str) -> Path:
     from zerotools.jobs.tables.checkpoint import EXPORT
     from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
     from zerotools.ops.conversions.conversion import perform
-    from zerotools.ops.execution.execute import Report
-    from zerotools.ops.execution.workers import Budget
+    from zerotools.ops.execution.execute import WriteReport
+    from zerotools.ops.execution.workers import MemoryBudget
     from zerotools.runs import checkpoint_dirs
 
     newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
     if newest is None:
         raise BadFile(f"{output_dir} holds no checkpoint to export")
 
-    def check(report: Report) -> None:
+    def check(report: WriteReport) -> None:
         refuse_overflow(report, 'set checkpoint.export_on_finish = "bf16" or "fp32"')
 
     conversion = prepare(newest, output_dir / EXPORT, Options(dtype=dtype))
-    perform(conversion, budget=Budget(1 << 30), overwrite=True, check=check)
+    perform(conversion, budget=MemoryBudget(1 << 30), overwrite=True, check=check)
     return conversion.destination
 
 

@@ -27,7 +27,7 @@ from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.launch import base_environment
 from zerotoolsd.cleaning.removal import mentions
-from zerotoolsd.dispatcher import Engine
+from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.placement import request_of
 from zerotoolsd.queue.rows import JobRow
@@ -42,7 +42,7 @@ from zerotoolsd.service import (
     NotFound,
     Unavailable,
 )
-from zerotoolsd.timeouts import within
+from zerotoolsd.timeouts import run_with_timeout
 from zerotoolsd.views import bare_view, job_view
 
 log = logging.getLogger(__name__)
@@ -60,12 +60,12 @@ Rehearsal = Callable[[JobSpec, str, Mapping[str, str]], Awaitable[list[str]]]
 """(job, interpreter, environment) -> notes on its model; raises BadRequest."""
 
 
-class EngineService:
+class DispatcherService:
     """What the HTTP handlers call."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Dispatcher,
         *,
         check_python: InterpreterCheck = check_interpreter,
         rehearse: Rehearsal = rehearse,
@@ -146,7 +146,7 @@ class EngineService:
         **kwargs: Parameters.kwargs,
     ) -> Value:
         try:
-            return await within(LOOK_SECONDS, look, *args, **kwargs)
+            return await run_with_timeout(LOOK_SECONDS, look, *args, **kwargs)
         except TimeoutError:
             raise Unavailable(
                 f"the files of the job do not answer within {LOOK_SECONDS:g} s: look at the file "
@@ -162,7 +162,7 @@ class EngineService:
                 place = os.path.normpath(job.output_dir)
                 # A path that an odd record holds is compared as it is.
                 with suppress(TimeoutError, OSError, ValueError):
-                    place = await within(1, os.path.realpath, job.output_dir)
+                    place = await run_with_timeout(1, os.path.realpath, job.output_dir)
                 self._places[job.id] = place
         return await self._look(spec, os.path.realpath, spec.output_dir)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from zerotools.sensors.snapshot import Snapshot
 
 
-class Source(Protocol):
+class SnapshotReader(Protocol):
     """Where snapshots come from; `read` may block for some seconds."""
 
     def read(self) -> Snapshot:
@@ -21,10 +21,10 @@ class Source(Protocol):
         ...
 
 
-class Machine:
+class SnapshotCache:
     """The newest snapshot, taken anew when it is older than asked."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SnapshotReader) -> None:
         self._source = source
         self._lock = asyncio.Lock()
         self._newest: Snapshot | None = None

@@ -11,7 +11,7 @@ from zerotools.core.errors import BadRequest, DaemonRefused
 LOCK = "daemon.lock"
 
 
-def hold(state_dir: Path) -> int:
+def lock_state_dir(state_dir: Path) -> int:
     """Make `state_dir` (mode 0700) and lock it; the lock lasts as long as the process.
 
     Raises DaemonRefused naming the daemon that holds it, BadRequest where it cannot be made.

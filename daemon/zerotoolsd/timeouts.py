@@ -12,7 +12,7 @@ Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
 
-async def within(
+async def run_with_timeout(
     seconds: float,
     look: Callable[Parameters, Value],
     *args: Parameters.args,

@@ -32,7 +32,7 @@ def job_view(
     except UnreadableSpec as error:
         unreadable = str(error)
     found = last_report.latest_checkpoint(job, attempts)
-    known = [last_report.of(attempt) for attempt in reversed(attempts)]
+    known = [last_report.last_report(attempt) for attempt in reversed(attempts)]
     progress = next((each.step for each in known if each.step is not None), None)
     doing = known[0].doing if known else None
     return JobView(
@@ -92,7 +92,7 @@ def bare_view(job: JobRow, why: str) -> JobView:
 def _phase(
     job: JobRow,
     attempts: Sequence[AttemptRow],
-    known: Sequence[last_report.Told],
+    known: Sequence[last_report.LastReport],
     quiet_seconds: float,
 ) -> dict[str, Any] | None:
     if job.state not in (states.RUNNING, states.STOPPING) or not attempts:
@@ -109,7 +109,7 @@ def _without_secrets(spec: JobSpec) -> dict[str, Any]:
 def attempt_view(attempt: AttemptRow) -> AttemptView:
     """One attempt; while it runs, what its ranks have told so far."""
     result = attempt.result or {}
-    known = last_report.of(attempt)
+    known = last_report.last_report(attempt)
     step = known.step or {}
     return AttemptView(
         number=attempt.number,

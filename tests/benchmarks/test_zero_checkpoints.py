@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 
 from ..golden_files import digests
@@ -37,7 +37,7 @@ def expected(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[str, tuple[i
 
 def consolidated(path: Path, out: Path) -> Path:
     conversion: Conversion = prepare(path, out, Options(dtype="bf16"))
-    perform(conversion, budget=Budget(workers=2), overwrite=False)
+    perform(conversion, budget=MemoryBudget(workers=2), overwrite=False)
     return out / "model.safetensors"
 
 

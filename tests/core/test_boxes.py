@@ -14,7 +14,7 @@ from zerotools.core.boxes import (
     Hole,
     Overlap,
     boxes_of_range,
-    contiguous_pieces,
+    contiguous_boxes,
     prove_cover,
     row_major_strides,
 )
@@ -54,7 +54,7 @@ def test_a_range_outside_the_tensor_is_refused() -> None:
 
 @given(shapes, st.integers(1, 9))
 def test_pieces_are_small_and_follow_one_another(shape: tuple[int, ...], most: int) -> None:
-    pieces = list(contiguous_pieces(Box.whole(shape), most))
+    pieces = list(contiguous_boxes(Box.whole(shape), most))
     assert all(piece.numel <= most for piece in pieces)
     assert [cell for piece in pieces for cell in cells(piece)] == cells(Box.whole(shape))
 

@@ -11,13 +11,13 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box, prove_cover
 from zerotools.core.checkpoint import Chunk
 from zerotools.core.layout import (
+    ExplicitBlocks,
     Fused,
-    Pieces,
-    Placed,
+    PlacedBlock,
     Replicated,
-    Rule,
+    ShardingRule,
     Split,
-    moved,
+    place_chunk,
     placements,
     whole_shape,
 )
@@ -28,7 +28,7 @@ def values(*shape: int) -> Array:
     return np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
 
 
-def rebuilt(rule: Rule, shards: list[Array]) -> Array:
+def rebuilt(rule: ShardingRule, shards: list[Array]) -> Array:
     """The whole, from chunks of the shards; each shard is cut in two, to have partial chunks."""
     shapes = [shard.shape for shard in shards]
     shape = whole_shape(rule, shapes)
@@ -41,7 +41,7 @@ def rebuilt(rule: Rule, shards: list[Array]) -> Array:
             box = Box((first, *(0 for _ in shard.shape[1:])), (count, *shard.shape[1:]))
             offset = 8 * first * int(np.prod(shard.shape[1:]))
             for placed in placements(rule, shapes, rank):
-                chunk = moved(Chunk(box, "f", offset), placed, dtypes.INT64)
+                chunk = place_chunk(Chunk(box, "f", offset), placed, dtypes.INT64)
                 if chunk is None or chunk.box.is_empty:
                     continue
                 assert chunk.strides is not None
@@ -92,11 +92,11 @@ def test_replicated_takes_the_first() -> None:
 def test_pieces() -> None:
     whole = values(2, 4)
     of_rank = (
-        (Placed(Box((0, 0), (2, 1)), (0, 3)), Placed(Box((0, 1), (2, 1)), (0, 0))),
-        (Placed(Box((0, 0), (2, 2)), (0, 1)),),
+        (PlacedBlock(Box((0, 0), (2, 1)), (0, 3)), PlacedBlock(Box((0, 1), (2, 1)), (0, 0))),
+        (PlacedBlock(Box((0, 0), (2, 2)), (0, 1)),),
     )
     shards = [whole[:, [3, 0]].copy(), whole[:, 1:3].copy()]
-    assert (rebuilt(Pieces((2, 4), of_rank), shards) == whole).all()
+    assert (rebuilt(ExplicitBlocks((2, 4), of_rank), shards) == whole).all()
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,8 @@ def test_pieces() -> None:
         (Fused(0, (4, 4)), [(3, 1), (3, 1)], "do not make 6 over 2 ranks"),
     ],
 )
-def test_shards_that_do_not_fit(rule: Rule, shards: list[tuple[int, ...]], said: str) -> None:
+def test_shards_that_do_not_fit(
+    rule: ShardingRule, shards: list[tuple[int, ...]], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         whole_shape(rule, shards)

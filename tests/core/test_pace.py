@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.pace import WINDOW, Pace
+from zerotools.core.pace import WINDOW, StepTimer
 
 
 def test_the_first_step_tells_nothing() -> None:
-    pace = Pace()
+    pace = StepTimer()
     assert pace.left(10) is None
     assert pace.at(1, 100.0) is None
     assert pace.left(10) is None
 
 
 def test_what_lies_between_steps_counts_and_steps_may_be_left_out() -> None:
-    pace = Pace()
+    pace = StepTimer()
     pace.at(1, 0.0)
     assert pace.at(2, 1.0) == 1.0
     assert pace.at(4, 7.0) == 3.0
@@ -24,7 +24,7 @@ def test_what_lies_between_steps_counts_and_steps_may_be_left_out() -> None:
 
 
 def test_a_run_that_slows_down_is_believed() -> None:
-    pace = Pace()
+    pace = StepTimer()
     now = 0.0
     for step in range(1, 1000):
         now += 1.0 if step < 500 else 4.0
@@ -34,7 +34,7 @@ def test_a_run_that_slows_down_is_believed() -> None:
 
 
 def test_a_step_that_comes_again_is_no_step() -> None:
-    pace = Pace()
+    pace = StepTimer()
     pace.at(5, 0.0)
     assert pace.at(5, 9.0) is None
     assert pace.left(6) is None

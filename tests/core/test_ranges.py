@@ -12,7 +12,14 @@ from tests.layouts import layouts, partitions, place, shapes, slices
 from zerotools.core.boxes import Box, prove_cover
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import FLOAT32
-from zerotools.core.ranges import Range, Ranges, cover, matched, places, ranges_of
+from zerotools.core.ranges import (
+    Range,
+    Ranges,
+    chunk_locations,
+    covering_ranges,
+    match_ranges,
+    ranges_of,
+)
 
 
 def of(shape: tuple[int, ...], *ranges: Range) -> Tensor:
@@ -31,7 +38,7 @@ def test_cuts_of_a_tensor_cover_it(data: st.DataObject) -> None:
     shape = data.draw(shapes)
     ranges = data.draw(cuts(prod(shape)))
     tensor = of(shape, *ranges)
-    assert cover(tensor, {"f": tensor.nbytes}) == ranges
+    assert covering_ranges(tensor, {"f": tensor.nbytes}) == ranges
     assert prove_cover(shape, [chunk.box for chunk in tensor.chunks]) is None
     assert len(tensor.chunks) == len(list(tensor.chunks))
     flat = [
@@ -39,7 +46,7 @@ def test_cuts_of_a_tensor_cover_it(data: st.DataObject) -> None:
         for chunk in Ranges(FLOAT32, shape, lambda: ranges).flattened()
     ]
     assert flat == [(begin, end - begin) for begin, end, _, _ in ranges]
-    assert list(places(tensor)) == [("f", end - begin) for begin, end, _, _ in ranges]
+    assert list(chunk_locations(tensor)) == [("f", end - begin) for begin, end, _, _ in ranges]
 
 
 @given(st.data())
@@ -63,14 +70,14 @@ def test_a_match_takes_each_element_from_where_it_lies(data: st.DataObject) -> N
     sources = [Range(a, b, f"s{a}", 7) for a, b, _, _ in data.draw(cuts(numel))]
     targets = data.draw(cuts(numel))
     found = {}
-    for target, pieces in matched(sources, targets, 4):
+    for target, pieces in match_ranges(sources, targets, 4):
         assert [target.begin, *(piece.end for piece in pieces)] == [
             *(piece.begin for piece in pieces),
             target.end,
         ]
         for begin, end, file, offset in pieces:
             found |= {i: (file, offset + 4 * (i - begin)) for i in range(begin, end)}
-    assert [target for target, _ in matched(sources, targets, 4)] == targets
+    assert [target for target, _ in match_ranges(sources, targets, 4)] == targets
     lying = {i: (s.file, s.offset + 4 * (i - s.begin)) for s in sources for i in range(*s[:2])}
     assert found == lying
 
@@ -81,7 +88,7 @@ def test_what_boxes_do_not_cover_ranges_do_not(data: st.DataObject) -> None:
     boxes = data.draw(partitions(shape))
     kept = data.draw(st.lists(st.sampled_from(boxes), max_size=len(boxes)))
     tensor = Tensor(FLOAT32, shape, [Chunk(box, "f", 0) for box in kept])
-    if cover(tensor, {}) is not None:
+    if covering_ranges(tensor, {}) is not None:
         assert prove_cover(shape, kept) is None
 
 
@@ -109,11 +116,11 @@ def test_boxes_lie_one_behind_another() -> None:
     ids=["nothing", "short", "late", "hole", "overlap", "beyond", "outside its file"],
 )
 def test_what_does_not_cover(ranges: list[Range]) -> None:
-    assert cover(of((2, 3), *ranges), {"f": 24}) is None
+    assert covering_ranges(of((2, 3), *ranges), {"f": 24}) is None
 
 
 def test_a_file_of_unknown_size_is_not_judged() -> None:
-    assert cover(of((6,), Range(0, 6, "elsewhere", 10)), {"f": 1}) is not None
+    assert covering_ranges(of((6,), Range(0, 6, "elsewhere", 10)), {"f": 1}) is not None
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
-from zerotoolsd.config import Config, Limits
-from zerotoolsd.dispatcher import Engine
-from zerotoolsd.jobservice import EngineService
-from zerotoolsd.machine import Machine
+from zerotoolsd.config import Config, LimitsConfig
+from zerotoolsd.dispatcher import Dispatcher
+from zerotoolsd.jobservice import DispatcherService
+from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import Touch
 from zerotoolsd.queue.rows import AttemptRow
@@ -26,15 +26,15 @@ from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST
 
 TOKEN = "t" * 32
-CONFIG = replace(Config(), limits=Limits(cpu_ranks=8))
+CONFIG = replace(Config(), limits=LimitsConfig(cpu_ranks=8))
 
 
 @dataclass
 class Running:
     """An engine that runs, its service, and what its probe sees."""
 
-    engine: Engine
-    service: EngineService
+    engine: Dispatcher
+    service: DispatcherService
     probe: FakeProbe
 
     async def reach(self, job_id: int, *states: str) -> JobView:
@@ -74,8 +74,8 @@ async def running(
     state.mkdir(exist_ok=True)
     probe = probe or FakeProbe(error="no NVML")
     store = Store(state)
-    machine = Machine(SnapshotSource(probe))
-    engine = Engine(
+    machine = SnapshotCache(SnapshotSource(probe))
+    engine = Dispatcher(
         state_dir=state,
         store=store,
         config=config or CONFIG,
@@ -86,7 +86,7 @@ async def running(
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))
     try:
-        yield Running(engine, EngineService(engine, check_python=check_python), probe)
+        yield Running(engine, DispatcherService(engine, check_python=check_python), probe)
     finally:
         stop.set()
         await task

@@ -16,7 +16,7 @@ from tests.daemon.dispatchers import TOKEN, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotoolsd.config import Config, Limits
+from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.service import Conflict
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.procfs import boot_id, read_process
@@ -141,7 +141,7 @@ def test_a_process_of_an_earlier_boot_holds_no_gpu(tmp_path: Path) -> None:
 
 
 def test_cpu_jobs_wait_for_ranks_and_take_their_turn(tmp_path: Path) -> None:
-    config = replace(Config(), limits=Limits(cpu_ranks=2))
+    config = replace(Config(), limits=LimitsConfig(cpu_ranks=2))
 
     async def story() -> None:
         async with running(tmp_path / "state", config=config) as it:

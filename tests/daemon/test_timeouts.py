@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from zerotoolsd.timeouts import within
+from zerotoolsd.timeouts import run_with_timeout
 
 
 def test_a_look_gives_its_value_or_its_error() -> None:
     async def story() -> None:
-        assert await within(20, Path("/").is_dir) is True
+        assert await run_with_timeout(20, Path("/").is_dir) is True
         with pytest.raises(FileNotFoundError):
-            await within(20, Path("/no/such").stat)
+            await run_with_timeout(20, Path("/no/such").stat)
 
     asyncio.run(story())
 
@@ -25,7 +25,7 @@ def test_a_look_that_hangs_is_left_behind() -> None:
 
     async def story() -> None:
         # More than the executor has threads.
-        looks = (within(0.05, answer.wait) for _ in range(100))
+        looks = (run_with_timeout(0.05, answer.wait) for _ in range(100))
         found = await asyncio.gather(*looks, return_exceptions=True)
         assert all(isinstance(each, TimeoutError) for each in found)
         assert await asyncio.to_thread(lambda: 7) == 7

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.golden_files import digests
 from zerotools.formats import read
-from zerotools.formats.deepspeed.schema.ds_config import AS_IS, Settings
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 
 from .judging import Move, reshard
 from .launch import launch
@@ -34,7 +34,7 @@ class Course:
     case: str
     ranks: int
     to: int
-    settings: Settings = AS_IS
+    settings: ZeroSettings = AS_IS
 
     @property
     def move(self) -> Move:
@@ -60,12 +60,12 @@ class Course:
 
 
 RESET = (
-    Course("z2-bf16-zoo", 2, 3, Settings(stage=3)),
-    Course("bf16-optimizer-accumulate", 2, 3, Settings(stage=3)),
-    Course("z3-fp32-sub-groups", 2, 3, Settings(stage=2)),
-    Course("z1-fp32-accumulate", 3, 2, Settings(stage=3, sub_group_size=60)),
-    Course("z2-bf16-aligned-round-robin", 3, 2, Settings(round_robin=False)),
-    Course("z3-bf16-zoo", 3, 2, Settings(stage=1)),
+    Course("z2-bf16-zoo", 2, 3, ZeroSettings(stage=3)),
+    Course("bf16-optimizer-accumulate", 2, 3, ZeroSettings(stage=3)),
+    Course("z3-fp32-sub-groups", 2, 3, ZeroSettings(stage=2)),
+    Course("z1-fp32-accumulate", 3, 2, ZeroSettings(stage=3, sub_group_size=60)),
+    Course("z2-bf16-aligned-round-robin", 3, 2, ZeroSettings(round_robin=False)),
+    Course("z3-bf16-zoo", 3, 2, ZeroSettings(stage=1)),
 )
 """Courses that go on with other ZeRO settings than those that saved."""
 
@@ -105,7 +105,7 @@ def _reshard(course: Course, home: Path) -> None:
     saved = read(home / "saved")
     there = reshard(saved, home / course.there, course.to, course.settings)
     if not (home / course.back).exists():
-        own = Settings(ds_config=saved.state["ds_config"]) if course.move.changes else AS_IS
+        own = ZeroSettings(ds_config=saved.state["ds_config"]) if course.move.changes else AS_IS
         reshard(there, home / course.back, course.ranks, own)
 
 

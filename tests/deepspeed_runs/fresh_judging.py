@@ -12,8 +12,8 @@ from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED, digests
 from zerotools.formats import read, training_of
 from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
-from zerotools.formats.deepspeed.schema.ds_config import Settings
-from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_fresh
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
 
 from .launch import launch
 
@@ -38,10 +38,10 @@ def _there_and_back(name: str, ranks: int, directory: Path) -> None:
     training = training_of(source)
     target = lay_out_training(source, training, directory / "dcp", world_size=2, style="torch")
     there = read(write(source, target))
-    settings = Settings(ds_config=training.ds_config)
+    settings = ZeroSettings(ds_config=training.ds_config)
     write(
         there,
-        lay_out_fresh(
+        lay_out_foreign(
             there, training_of(there), directory / GIVEN, world_size=ranks, settings=settings
         ),
     )

@@ -19,7 +19,7 @@ from tests.golden_files import DEEPSPEED, digests
 from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read
-from zerotools.formats.deepspeed.schema.ds_config import AS_IS, Settings
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 
 from .launch import launch
@@ -36,7 +36,7 @@ class Move:
     """A golden case that is laid out anew, for a run of the same or of other ZeRO settings."""
 
     case: str
-    settings: Settings = AS_IS
+    settings: ZeroSettings = AS_IS
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -67,7 +67,9 @@ def judged_cases() -> list[str]:
     )
 
 
-def reshard(source: Checkpoint, out: Path, ranks: int, settings: Settings = AS_IS) -> Checkpoint:
+def reshard(
+    source: Checkpoint, out: Path, ranks: int, settings: ZeroSettings = AS_IS
+) -> Checkpoint:
     """Write `source` for `ranks` ranks, and read it again."""
     return read(write(source, lay_out(source, out, world_size=ranks, settings=settings)))
 
@@ -98,7 +100,7 @@ def _differences(move: Move, ranks: int, directory: Path) -> Iterator[str]:
     before = contents(source)
     for key in _unlike(before, contents(again), move):
         yield f"{where}: what DeepSpeed saved again has another {key}"
-    own = Settings(ds_config=_configuration(source)) if move.changes else AS_IS
+    own = ZeroSettings(ds_config=_configuration(source)) if move.changes else AS_IS
     back = reshard(again, directory / "back", source.origin.world_size or 1, own)
     for key in _unlike(before, contents(back), move):
         yield f"{where}, and back again: another {key}"

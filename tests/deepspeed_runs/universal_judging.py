@@ -18,7 +18,7 @@ from zerotools import __version__
 from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.universal.contents import MOMENTS, contents_of
 from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
-from zerotools.formats.deepspeed.universal.notes import most_ranks
+from zerotools.formats.deepspeed.universal.notes import max_ranks
 
 from .launch import launch
 
@@ -50,7 +50,7 @@ def is_loaded(run: Run, ranks: int) -> bool:
     contents = contents_of(source, training_of(source))
     if run.stage == 3:
         return contents.roles == set(MOMENTS) and bool(contents.numbers)
-    return all(most_ranks(group) >= ranks for group in contents.groups)
+    return all(max_ranks(group) >= ranks for group in contents.groups)
 
 
 def given(run: Run, out: Path, stage: int | None = None) -> Path:

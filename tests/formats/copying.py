@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Target
-from zerotools.ops.conversions.conversion import drawn
+from zerotools.ops.conversions.conversion import with_target_sources
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.plan import plan
 
 
 def write(source: Checkpoint, target: Target) -> Path:
     """Write the target and return where it is."""
-    execute(plan(drawn(source, target), target.checkpoint), source.root, target)
+    execute(plan(with_target_sources(source, target), target.checkpoint), source.root, target)
     return target.checkpoint.root
 
 

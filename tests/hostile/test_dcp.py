@@ -22,14 +22,14 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.formats import dcp
 from zerotools.formats.dcp.writing.rank_files import (
-    Entry,
-    Known,
-    Plain,
+    DcpEntry,
+    KnownTensor,
+    PlainValue,
     archive_of,
     lay_out_directory,
 )
 from zerotools.io.distcp.metadata import Item
-from zerotools.io.distcp.metadata_writer import Written, metadata_bytes
+from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 
 
 class Command:
@@ -73,7 +73,7 @@ def test_metadata_that_is_a_command(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def _with_item(tmp_path: Path, item: bytes, written: Written) -> Path:
+def _with_item(tmp_path: Path, item: bytes, written: WrittenItem) -> Path:
     (tmp_path / "__0_0.distcp").write_bytes(item)
     (tmp_path / ".metadata").write_bytes(metadata_bytes([written], None))
     return tmp_path
@@ -83,20 +83,20 @@ def test_a_command_in_place_of_a_tensor_or_a_value(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     item = zip_bytes({"a/data.pkl": pickle.dumps(Command(f"touch {mark}"), 2)})
     place, box = Item("__0_0.distcp", 0, len(item)), Box((0,), (2,))
-    tensor = Written("w", place, dtypes.INT8, (2,), box)
+    tensor = WrittenItem("w", place, dtypes.INT8, (2,), box)
     checkpoint = dcp.read(_with_item(tmp_path, item, tensor))
     with pytest.raises(BadFile, match=r"holds [a-z]+\.system where w should be"):
         list(checkpoint.tensors[Key("w", "param")].chunks)
-    value = dcp.read(_with_item(tmp_path, item, Written("v", place))).state["v"]
+    value = dcp.read(_with_item(tmp_path, item, WrittenItem("v", place))).state["v"]
     assert isinstance(value, Opaque)
     assert not mark.exists()
 
 
 def _saved(directory: Path, values: dict[str, Any]) -> Checkpoint:
     """A DCP of a weight and of values that are not tensors."""
-    weight = Known(Key("w", "param"), Tensor(FLOAT32, (), ()), b"\0\0\0\0")
-    entries: dict[str, Entry] = {"model.w": weight}
-    entries |= {key: Plain(archive_of(value)) for key, value in values.items()}
+    weight = KnownTensor(Key("w", "param"), Tensor(FLOAT32, (), ()), b"\0\0\0\0")
+    entries: dict[str, DcpEntry] = {"model.w": weight}
+    entries |= {key: PlainValue(archive_of(value)) for key, value in values.items()}
     for name, plan in lay_out_directory(entries, None, 1).files.items():
         data = bytearray(plan.size)
         for part in plan.literals:

@@ -13,10 +13,10 @@ from zerotools import formats
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.zip_directory import (
-    check_record,
+    check_entry,
     payload_of,
     read_directory,
-    read_record,
+    read_entry,
 )
 
 GOLDEN = TORCH / "training-file" / "checkpoint" / "checkpoint.pt"
@@ -61,9 +61,9 @@ def test_a_flip_in_the_data_is_found_when_it_is_looked_for(tmp_path: Path) -> No
     path.write_bytes(ARCHIVE.replace(b"payload", b"paylaod"))
     with opened(path) as window:
         records = read_directory(window)
-        check_record(window, records["data.pkl"])
+        check_entry(window, records["data.pkl"])
         with pytest.raises(BadFile, match="data/0' has CRC-32"):
-            check_record(window, records["data/0"])
+            check_entry(window, records["data/0"])
 
 
 @pytest.mark.torch
@@ -78,13 +78,13 @@ def test_an_archive_without_checksums_is_read(tmp_path: Path) -> None:
     with opened(tmp_path / "a.pt") as window:
         for record in read_directory(window).values():
             assert not record.has_crc
-            check_record(window, record)
+            check_entry(window, record)
 
 
 def _read_all(path: Path) -> None:
     with opened(path) as window:
         for record in read_directory(window).values():
-            read_record(window, record)
+            read_entry(window, record)
 
 
 def _refused(tmp_path: Path, data: bytes, said: str) -> None:
@@ -129,12 +129,12 @@ def test_a_large_record_is_checked_a_piece_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_bytes(data)
     with opened(tmp_path / "a.pt") as window:
         record = read_directory(window)["x"]
-        check_record(window, record)
+        check_entry(window, record)
         at = payload_of(window, record) + 3 * 2**20 + 4
     data[at] = 1
     (tmp_path / "a.pt").write_bytes(data)
     with opened(tmp_path / "a.pt") as window, pytest.raises(BadFile, match="CRC-32"):
-        check_record(window, record)
+        check_entry(window, record)
 
 
 @pytest.mark.torch

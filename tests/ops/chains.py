@@ -15,11 +15,11 @@ from tests.formats.elements import elements
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from zerotools.core.training import Group, TrainingState
+from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.run_summary import plain
 
 WEIGHTS = ("param", "buffer")
@@ -92,7 +92,7 @@ def convert(path: Path, out: Path, hop: Hop) -> tuple[Held, set[str]]:
     """Convert and read back; also the words that were said to be dropped, each said once."""
     conversion = prepare(path, out, hop.to, hop.options, force=True)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=Budget(workers=1), overwrite=False)
+    perform(conversion, budget=MemoryBudget(workers=1), overwrite=False)
     words = [dropped.what for dropped in conversion.target.dropped]
     assert len(set(words)) == len(words), words
     return Held.of(out), set(words)
@@ -216,7 +216,7 @@ def _begun(tensors: Mapping[Key, Array], after: Held, stage: int | None = None) 
     also before the first step."""
     filled, run = dict(tensors), after.training
     new = [key.name for key, values in tensors.items() if key.role == "param" and is_float(values)]
-    for group in run.groups or (Group(tuple(new), {"betas": ()}),):
+    for group in run.groups or (ParamGroup(tuple(new), {"betas": ()}),):
         for role in _roles(after):
             have = [name for name in group.params if Key(name, role) in tensors]
             for name in group.params if have else ():

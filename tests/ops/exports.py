@@ -14,13 +14,13 @@ from zerotools.core import dtypes
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 
 def export(source: Path, destination: Path, **options: object) -> dict[str, Array]:
     """The weights of an export with these options."""
     conversion = prepare(source, destination, Options(**options))  # type: ignore[arg-type]
-    perform(conversion, budget=Budget(), overwrite=False)
+    perform(conversion, budget=MemoryBudget(), overwrite=False)
     return weights_of(destination)
 
 

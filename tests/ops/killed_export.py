@@ -12,10 +12,10 @@ from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 SHARD_BYTES = 2**18
-SMALLEST = Budget(max_memory=3 * 2**16, workers=1)
+SMALLEST = MemoryBudget(max_memory=3 * 2**16, workers=1)
 
 
 def main() -> None:

@@ -170,7 +170,7 @@ def test_the_newest_that_verifies_is_chosen_and_the_others_named(tmp_path: Path)
 
 def test_only_checkpoints_above_a_step_are_looked_at(tmp_path: Path) -> None:
     make(tmp_path, 10)
-    assert layout.choose(tmp_path, above=10) == layout.Choice(None, None)
+    assert layout.choose(tmp_path, above=10) == layout.ResumeChoice(None, None)
 
 
 def test_a_renamed_checkpoint_is_passed_over(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, str] = {
 }
 
 
-def meant(word: str, known: Iterable[str]) -> list[str]:
+def suggest_commands(word: str, known: Iterable[str]) -> list[str]:
     """The commands of `known` that `word` may stand for, the likeliest first; two at most."""
     names = list(known)
     other = COMMANDS.get(word.lower())

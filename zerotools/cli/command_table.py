@@ -10,7 +10,7 @@ MACHINE = "Machine"
 SECTIONS = (CHECKPOINTS, JOBS, MACHINE)
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command: the module whose `command` it is, its section of the help page, one line."""
 
     module: str
@@ -18,40 +18,48 @@ class Entry(NamedTuple):
     help: str
 
 
-COMMANDS: dict[str, Entry] = {
-    "inspect": Entry(
+COMMANDS: dict[str, CommandEntry] = {
+    "inspect": CommandEntry(
         "zerotools.cli.commands.inspect", CHECKPOINTS, "Show what a checkpoint holds."
     ),
-    "consolidate": Entry(
+    "consolidate": CommandEntry(
         "zerotools.cli.commands.consolidate",
         CHECKPOINTS,
         "Merge a checkpoint into 16-bit safetensors.",
     ),
-    "reshard": Entry(
+    "reshard": CommandEntry(
         "zerotools.cli.commands.reshard",
         CHECKPOINTS,
         "Rewrite a checkpoint for another world size.",
     ),
-    "convert": Entry(
+    "convert": CommandEntry(
         "zerotools.cli.commands.convert", CHECKPOINTS, "Rewrite a checkpoint in another format."
     ),
-    "import": Entry(
+    "import": CommandEntry(
         "zerotools.cli.commands.importing",
         JOBS,
         "Make a job file of a DeepSpeed or accelerate config.",
     ),
-    "submit": Entry(
+    "submit": CommandEntry(
         "zerotools.cli.commands.submit", JOBS, "Queue training jobs, and follow one if asked."
     ),
-    "queue": Entry("zerotools.cli.commands.queue", JOBS, "List the jobs, and what they wait for."),
-    "show": Entry(
+    "queue": CommandEntry(
+        "zerotools.cli.commands.queue", JOBS, "List the jobs, and what they wait for."
+    ),
+    "show": CommandEntry(
         "zerotools.cli.commands.show", JOBS, "Show one job: attempts, memory, checkpoints."
     ),
-    "logs": Entry("zerotools.cli.commands.logs", JOBS, "Print or follow what a job wrote."),
-    "cancel": Entry("zerotools.cli.commands.cancel", JOBS, "Stop jobs; a running one saves first."),
-    "resume": Entry("zerotools.cli.commands.resume", JOBS, "Go on with a job that was stopped."),
-    "clean": Entry(
+    "logs": CommandEntry("zerotools.cli.commands.logs", JOBS, "Print or follow what a job wrote."),
+    "cancel": CommandEntry(
+        "zerotools.cli.commands.cancel", JOBS, "Stop jobs; a running one saves first."
+    ),
+    "resume": CommandEntry(
+        "zerotools.cli.commands.resume", JOBS, "Go on with a job that was stopped."
+    ),
+    "clean": CommandEntry(
         "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that are over."
     ),
-    "monitor": Entry("zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory."),
+    "monitor": CommandEntry(
+        "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory."
+    ),
 }

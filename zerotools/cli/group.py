@@ -13,8 +13,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from zerotools.cli.command_examples import epilog
-from zerotools.cli.command_synonyms import meant
-from zerotools.cli.command_table import SECTIONS, Entry
+from zerotools.cli.command_synonyms import suggest_commands
+from zerotools.cli.command_table import SECTIONS, CommandEntry
 
 
 def debug_option() -> click.Option:
@@ -27,7 +27,7 @@ def debug_option() -> click.Option:
 class LazyGroup(click.Group):
     """A group over a table `name -> Entry`; a module is imported when its command is invoked."""
 
-    def __init__(self, *, entries: Mapping[str, Entry], **attributes: object) -> None:
+    def __init__(self, *, entries: Mapping[str, CommandEntry], **attributes: object) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]  # click's own keywords
         self.entries = entries
 
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
         """As click does, with the nearest names for one that does not exist."""
         name = args[0]
         if name not in self.entries and not name.startswith("-") and not ctx.resilient_parsing:
-            near = meant(name, self.entries)
+            near = suggest_commands(name, self.entries)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx=ctx)
         return super().resolve_command(ctx, args)

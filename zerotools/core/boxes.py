@@ -115,7 +115,7 @@ def _prepend(index: int, box: Box) -> Box:
     return Box((index, *box.start), (1, *box.shape))
 
 
-def contiguous_pieces(box: Box, most: int) -> Iterator[Box]:
+def contiguous_boxes(box: Box, most: int) -> Iterator[Box]:
     """Cut `box` into boxes of at most `most` elements that follow one another in row-major order.
 
     Each piece is contiguous in a row-major layout of `box` itself. A dimension is only cut where
@@ -135,7 +135,7 @@ def contiguous_pieces(box: Box, most: int) -> Iterator[Box]:
         piece = Box((box.start[0] + first, *box.start[1:]), (count, *box.shape[1:]))
         if count == 1 and row > most:
             inner = Box(box.start[1:], box.shape[1:])
-            yield from (_prepend(piece.start[0], part) for part in contiguous_pieces(inner, most))
+            yield from (_prepend(piece.start[0], part) for part in contiguous_boxes(inner, most))
         else:
             yield piece
 

@@ -67,7 +67,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChunkBox:
     """The block `box`, in the tensor's coordinates, of a chunk that contains it."""
 
     chunk: Chunk
@@ -192,7 +192,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class LiteralBytes:
     """Bytes that a writer knows before any tensor is copied."""
 
     offset: int
@@ -200,7 +200,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CarriedBytes:
     """Bytes taken over unchanged from a file of the source."""
 
     offset: int
@@ -210,7 +210,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Zeros:
+class ZeroBytes:
     """`length` zero bytes: padding that a checksum covers."""
 
     offset: int
@@ -234,10 +234,10 @@ class FilePlan:
     """One output file: its size, and every byte of it that is not a chunk's."""
 
     size: int
-    literals: Sequence[Literal] = ()
-    carried: Sequence[Carried] = ()
+    literals: Sequence[LiteralBytes] = ()
+    carried: Sequence[CarriedBytes] = ()
     checksums: Sequence[Checksum] = ()
-    zeros: Sequence[Zeros] = ()
+    zeros: Sequence[ZeroBytes] = ()
 
 
 def _no_seal(_: Path) -> None:

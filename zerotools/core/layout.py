@@ -36,7 +36,7 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedBlock:
     """The block `shard` of a rank's tensor is the block of the whole that starts at `start`."""
 
     shard: Box
@@ -44,24 +44,24 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class ExplicitBlocks:
     """Blocks given one by one, for each rank, in a whole of `shape`."""
 
     shape: tuple[int, ...]
-    of_rank: tuple[tuple[Placed, ...], ...]
+    of_rank: tuple[tuple[PlacedBlock, ...], ...]
 
 
-Rule = Split | Replicated | Fused | Pieces
+ShardingRule = Split | Replicated | Fused | ExplicitBlocks
 
 
-def whole_shape(rule: Rule, shards: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def whole_shape(rule: ShardingRule, shards: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Shape of the whole, from the shapes of the ranks' shards.
 
     Raises:
         ValueError: the shards do not fit the rule.
     """
     first = shards[0]
-    if isinstance(rule, Pieces):
+    if isinstance(rule, ExplicitBlocks):
         return rule.shape
     if isinstance(rule, Replicated):
         if any(shape != first for shape in shards):
@@ -87,13 +87,15 @@ def _check_fused(rule: Fused, shards: Sequence[tuple[int, ...]], total: int) -> 
         )
 
 
-def placements(rule: Rule, shards: Sequence[tuple[int, ...]], rank: int) -> list[Placed]:
+def placements(
+    rule: ShardingRule, shards: Sequence[tuple[int, ...]], rank: int
+) -> list[PlacedBlock]:
     """Where the blocks of `rank`'s shard go; `shards` are all ranks' shapes."""
     shape = shards[rank]
-    if isinstance(rule, Pieces):
+    if isinstance(rule, ExplicitBlocks):
         return list(rule.of_rank[rank])
     if isinstance(rule, Replicated):
-        return [Placed(Box.whole(shape), (0,) * len(shape))] if rank == 0 else []
+        return [PlacedBlock(Box.whole(shape), (0,) * len(shape))] if rank == 0 else []
     if isinstance(rule, Split):
         before = sum(other[rule.dim] for other in shards[:rank])
         return [_along(shape, rule.dim, 0, shape[rule.dim], before)]
@@ -106,14 +108,14 @@ def placements(rule: Rule, shards: Sequence[tuple[int, ...]], rank: int) -> list
     return placed
 
 
-def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int) -> Placed:
+def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int) -> PlacedBlock:
     """`count` slices of a shard from `first` on, at `start` in the whole, along one dimension."""
     zeros = (0,) * len(shape)
     box = Box((*zeros[:dim], first, *zeros[dim + 1 :]), (*shape[:dim], count, *shape[dim + 1 :]))
-    return Placed(box, (*zeros[:dim], start, *zeros[dim + 1 :]))
+    return PlacedBlock(box, (*zeros[:dim], start, *zeros[dim + 1 :]))
 
 
-def moved(chunk: Chunk, placed: Placed, dtype: DType) -> Chunk | None:
+def place_chunk(chunk: Chunk, placed: PlacedBlock, dtype: DType) -> Chunk | None:
     """The part of a shard's chunk that `placed` covers, in the whole's coordinates."""
     common = chunk.box.intersect(placed.shard)
     if common is None:

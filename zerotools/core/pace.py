@@ -5,7 +5,7 @@ from __future__ import annotations
 WINDOW = 50
 
 
-class Pace:
+class StepTimer:
     """Seconds from one step to the next, averaged over about the last 50 of them.
 
     What lies between two steps (a checkpoint, an evaluation) is part of the pace: it will come

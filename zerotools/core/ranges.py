@@ -61,7 +61,7 @@ class Ranges(Sequence[Chunk]):
             yield Chunk(Box((begin,), (end - begin,)), file, offset)
 
 
-def places(tensor: Tensor) -> Iterator[tuple[str, int]]:
+def chunk_locations(tensor: Tensor) -> Iterator[tuple[str, int]]:
     """(file, elements) of each chunk, or of several at once."""
     if isinstance(tensor.chunks, Ranges):
         yield from ((file, end - begin) for begin, end, file, _ in tensor.chunks.each())
@@ -100,7 +100,7 @@ def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
     return begin
 
 
-def cover(tensor: Tensor, sizes: Mapping[str, int]) -> list[Range] | None:
+def covering_ranges(tensor: Tensor, sizes: Mapping[str, int]) -> list[Range] | None:
     """The ranges of a tensor if they follow one another from its first element to its last, each
     inside its file as far as `sizes` has that file. None proves nothing: the chunks may be no
     ranges, or replicas of one another."""
@@ -116,12 +116,12 @@ def cover(tensor: Tensor, sizes: Mapping[str, int]) -> list[Range] | None:
     return ranges if at == prod(tensor.shape) else None
 
 
-def matched(
+def match_ranges(
     sources: Iterable[Range], targets: Iterable[Range], itemsize: int
 ) -> Iterator[tuple[Range, tuple[Range, ...]]]:
     """Each target with the ranges that fill it, cut out of the sources, in elements of `itemsize`.
 
-    Both cover the same tensor, as `cover` proves."""
+    Both cover the same tensor, as `covering_ranges` proves."""
     remaining = iter(sources)
     begin = end = offset = 0
     file = ""

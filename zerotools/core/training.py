@@ -24,7 +24,7 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ParamGroup:
     """A param group of an optimizer: names in the order in which it was given them, and all of the
     group's options (`lr`, `betas`, ...) but its parameters."""
 
@@ -52,7 +52,7 @@ class TrainingState:
     whether groups list their parameters in the order in which an optimizer got them. `buffers` are
     weights that cannot have been parameters, in formats that do not tell the two apart."""
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ParamGroup, ...] = ()
     scalars: Mapping[Key, Scalar] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     precision: DType | None = None

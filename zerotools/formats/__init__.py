@@ -56,12 +56,12 @@ def read(
         BadFile: it is not a checkpoint, or a damaged or unfinished one.
         Unsupported: it is in a format that is not read.
     """
-    checkpoint = look(path, tag=tag, layout=layout, section=section)
+    checkpoint = read_any(path, tag=tag, layout=layout, section=section)
     require_model(checkpoint)
     return checkpoint
 
 
-def look(
+def read_any(
     path: Path, *, tag: str | None = None, layout: Path | None = None, section: str | None = None
 ) -> Checkpoint:
     """As `read`, also of what can be shown and not be exported: several models of which none is
@@ -87,7 +87,7 @@ def look(
 
 
 def require_model(checkpoint: Checkpoint) -> None:
-    """Refuse what `look` can show and nothing can export.
+    """Refuse what `read_any` can show and nothing can export.
 
     Raises:
         BadRequest: it has several models, of which none is meant.
@@ -127,8 +127,8 @@ __all__ = [
     "Detected",
     "Format",
     "detect",
-    "look",
     "read",
+    "read_any",
     "require_model",
     "require_readable",
     "training_of",

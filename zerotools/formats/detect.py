@@ -24,8 +24,8 @@ from zerotools.formats.signatures import (
     TORCH_FILE,
     UNFINISHED,
     WEIGHTS,
+    formats_in,
     fsdp_models,
-    holds,
     is_deepspeed_file,
     names_in,
 )
@@ -37,7 +37,7 @@ _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|ste
 _FURTHER_IN = ("checkpoint", "checkpoints", "actor", "model", "sharded")
 
 
-class Unfinished(BadFile):
+class UnfinishedCheckpoint(BadFile):
     """A checkpoint whose save was not finished."""
 
 
@@ -97,13 +97,15 @@ def _detect_file(path: Path) -> Detected:
 def _detect_here(path: Path, names: set[str]) -> Detected | None:
     """The checkpoint that `path` itself is, if it is one."""
     if UNFINISHED.fullmatch(path.name) and names:
-        raise Unfinished(f"{path} is a checkpoint whose save was not finished; take an older one")
+        raise UnfinishedCheckpoint(
+            f"{path} is a checkpoint whose save was not finished; take an older one"
+        )
     if RECORD in names and MANIFEST not in names and DCP_METADATA not in names:
-        raise Unfinished(
+        raise UnfinishedCheckpoint(
             f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
             "finished; take an older checkpoint"
         )
-    found = list(holds(path, names))
+    found = list(formats_in(path, names))
     if not found:
         return None
     taken, *others = found
@@ -147,7 +149,7 @@ def _megatron_run(path: Path, names: set[str]) -> Detected | None:
 
 def holds_megatron(path: Path) -> bool:
     """Whether the iteration at `path` holds anything of Megatron's."""
-    return any(held.format == "megatron" for held in holds(path, names_in(path)))
+    return any(held.format == "megatron" for held in formats_in(path, names_in(path)))
 
 
 def _other_models(path: Path, names: set[str]) -> Iterator[str]:
@@ -167,7 +169,7 @@ def _also_below(found: Detected, names: set[str]) -> Iterator[str]:
 def _refuse_unfinished(path: Path, names: set[str]) -> None:
     inside = {name for model in (DCP, *fsdp_models(names)) for name in _names_of(path / model)}
     if any(name.endswith(".distcp") for name in names | inside):
-        raise Unfinished(
+        raise UnfinishedCheckpoint(
             f"{path} has .distcp files and no {DCP_METADATA}, which torch writes last: the save "
             "was not finished; take an older checkpoint"
         )
@@ -194,7 +196,7 @@ def _detect_below(path: Path, names: set[str]) -> Detected:
             f"{path} is not a checkpoint itself, but holds some: name {' or '.join(inside)} in it"
         )
     if any(map(UNFINISHED.fullmatch, names)):
-        raise Unfinished(f"{path} holds only a checkpoint whose save was not finished")
+        raise UnfinishedCheckpoint(f"{path} holds only a checkpoint whose save was not finished")
     files = sorted(name for name in names if name.endswith(TORCH_FILE))
     if files:
         raise BadRequest(
@@ -231,7 +233,9 @@ def _newest(path: Path, steps: list[tuple[int, str]]) -> Detected:
             notes = (*_say(name, len(steps), unfinished), *found.notes)
             return Detected(found.format, found.path, notes)
         unfinished.append(name)
-    raise Unfinished(f"{path / unfinished[0]} was not finished, and {path} has no other that was")
+    raise UnfinishedCheckpoint(
+        f"{path / unfinished[0]} was not finished, and {path} has no other that was"
+    )
 
 
 def _finished(path: Path) -> Detected | None:

@@ -32,26 +32,26 @@ MEGATRON_ITERATION = re.compile(r"iter_\d{7,}|release")
 _MEGATRON_COMMON = {"common.pt", "metadata.json"}
 
 
-class Held(NamedTuple):
+class DirectoryFormat(NamedTuple):
     """A format that lies in a directory, and how to call what lies there."""
 
     format: str
     title: str
 
 
-def holds(path: Path, names: set[str]) -> Iterator[Held]:
+def formats_in(path: Path, names: set[str]) -> Iterator[DirectoryFormat]:
     """The formats that lie in a directory, the one to take first: shards with optimizer state come
     before weights that were exported from them."""
     if is_megatron(path, names):
-        yield Held("megatron", "Megatron")
+        yield DirectoryFormat("megatron", "Megatron")
     elif _is_dcp(path, names):
-        yield Held("dcp", "torch DCP")
+        yield DirectoryFormat("dcp", "torch DCP")
     if _is_deepspeed(path, names):
-        yield Held("deepspeed", "DeepSpeed ZeRO")
+        yield DirectoryFormat("deepspeed", "DeepSpeed ZeRO")
     if any(name.endswith((WEIGHTS, f"{WEIGHTS}.index.json")) for name in names):
-        yield Held("safetensors", "safetensors")
+        yield DirectoryFormat("safetensors", "safetensors")
     if any(map(_TORCH_MODEL.fullmatch, names)):
-        yield Held("torchfile", "torch files")
+        yield DirectoryFormat("torchfile", "torch files")
 
 
 def names_in(path: Path) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
-from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.io.numeric.scalars import read_scalar
 
 WEIGHT_ROLES = ("param", "param16", "buffer")
@@ -34,7 +34,7 @@ _ADAM = {
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
+class OptimizerClass:
     """One of torch's optimizers. `needed` are the options that no run leaves to chance; the others
     have `defaults`."""
 
@@ -62,22 +62,28 @@ _ADAGRAD = {
 }
 _ADAM_NEEDS = ("lr", "betas", "eps", "weight_decay")
 
-CLASSES: Mapping[str, Class] = {
+CLASSES: Mapping[str, OptimizerClass] = {
     kind.name: kind
     for kind in (
-        Class(
+        OptimizerClass(
             "AdamW", _ADAM_NEEDS, {**_ADAM, "weight_decay": 1e-2, "decoupled_weight_decay": True}
         ),
-        Class("Adam", _ADAM_NEEDS, _ADAM),
-        Class("SGD", ("lr", "momentum", "weight_decay"), {**_SGD, **_COMMON, "fused": None}),
-        Class("RMSprop", ("lr", "momentum", "alpha", "eps", "weight_decay"), _RMSPROP | _COMMON),
-        Class("Adagrad", ("lr", "lr_decay", "eps", "weight_decay"), {**_ADAGRAD, **_COMMON}),
+        OptimizerClass("Adam", _ADAM_NEEDS, _ADAM),
+        OptimizerClass(
+            "SGD", ("lr", "momentum", "weight_decay"), {**_SGD, **_COMMON, "fused": None}
+        ),
+        OptimizerClass(
+            "RMSprop", ("lr", "momentum", "alpha", "eps", "weight_decay"), _RMSPROP | _COMMON
+        ),
+        OptimizerClass(
+            "Adagrad", ("lr", "lr_decay", "eps", "weight_decay"), {**_ADAGRAD, **_COMMON}
+        ),
     )
 }
 _BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
 
 
-def optimizer_of(groups: Iterable[Group]) -> str | None:
+def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
     """The class of torch's whose options the groups have, as far as they tell one from another."""
     options = next((group.options for group in groups if group.options), {})
     decoupled = options.get("decoupled_weight_decay")
@@ -86,7 +92,7 @@ def optimizer_of(groups: Iterable[Group]) -> str | None:
     return "SGD" if {"momentum", "dampening", "nesterov"} <= options.keys() else None
 
 
-def class_of(training: TrainingState, roles: Collection[str]) -> Class | None:
+def optimizer_class_of(training: TrainingState, roles: Collection[str]) -> OptimizerClass | None:
     """The optimizer of torch's own that goes on with state of these roles; None: another's.
 
     DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.

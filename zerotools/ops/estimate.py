@@ -3,7 +3,7 @@
 Two answers. `textbook` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1):
 in mixed precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master,
 momentum, variance) per parameter, each divided by the ranks from the stage on that shards it.
-`kept` is what the engine `torch` allocates, to the byte, on the rank that has most.
+`torch_engine_state` is what the engine `torch` allocates, to the byte, on the rank that has most.
 
 Activations are not estimated: they depend on the model's code, the batch and the sequence length.
 Nor is what lives for one or two blocks at a time in the backward pass: gradients on their way to
@@ -116,7 +116,7 @@ def textbook(parameters: Iterable[Parameter], setup: Setup) -> State:
     }
 
 
-def swapped(parameters: Sequence[Parameter], setup: Setup) -> State:
+def nvme_offload_state(parameters: Sequence[Parameter], setup: Setup) -> State:
     """What DeepSpeed holds where it offloads to disk: as the textbook says, and in its files fp32
     masters and gradients, in fp32 training too."""
     state = dict(textbook(parameters, setup))
@@ -126,7 +126,7 @@ def swapped(parameters: Sequence[Parameter], setup: Setup) -> State:
     return state
 
 
-def kept(parameters: Sequence[Parameter], setup: Setup) -> State:
+def torch_engine_state(parameters: Sequence[Parameter], setup: Setup) -> State:
     """What engine `torch` holds when all gradients of a step are there, on the largest rank."""
     found: Counter[tuple[str, str]] = Counter()
     params = DEVICE if setup.offload_params == "none" else HOST
@@ -148,7 +148,7 @@ def kept(parameters: Sequence[Parameter], setup: Setup) -> State:
 
 
 def gathered(parameters: Iterable[Parameter], setup: Setup) -> int:
-    """Bytes of whole weights on the device in the passes, beside what `kept` says.
+    """Bytes of whole weights on the device in the passes, beside what `torch_engine_state` says.
 
     Stage 2 keeps those of all blocks until the backward pass is done with them, where ranks share
     them; the other stages have one block's at a time, and those outside of the blocks.
@@ -161,7 +161,7 @@ def gathered(parameters: Iterable[Parameter], setup: Setup) -> int:
     return outside + (sum(blocks.values()) if keeps else max(blocks.values(), default=0))
 
 
-def at(state: State, place: str) -> int:
+def bytes_at(state: State, place: str) -> int:
     """Bytes of `state` at a place."""
     return sum(size for (where, _), size in state.items() if where == place)
 

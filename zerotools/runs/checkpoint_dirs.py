@@ -40,9 +40,9 @@ __all__ = [
     "RECORD",
     "STAGING_PREFIX",
     "TRASH_PREFIX",
-    "Choice",
     "JobRecord",
-    "Skipped",
+    "ResumeChoice",
+    "SkippedCheckpoint",
     "check",
     "choose",
     "directory_name",
@@ -62,7 +62,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedCheckpoint:
     """A checkpoint that was passed over; `why` is one sentence that names the file."""
 
     path: Path
@@ -70,12 +70,12 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ResumeChoice:
     """The checkpoint to resume from, None if there is none, and those passed over before it."""
 
     path: Path | None
     record: JobRecord | None
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedCheckpoint, ...] = ()
 
 
 def directory_name(step: int) -> str:
@@ -129,12 +129,12 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
     return record
 
 
-def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> Choice:
+def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> ResumeChoice:
     """The newest checkpoint below `output_dir` that verifies, with a step greater than `above`.
 
     With `digests=False` only sizes are compared, which reads no tensor.
     """
-    skipped: list[Skipped] = []
+    skipped: list[SkippedCheckpoint] = []
     for path in listing(output_dir):
         step = step_of(path.name)
         if step is None or step <= above:
@@ -143,10 +143,10 @@ def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> Choice
             record = check(path, digests=digests)
             if record.step != step:
                 raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
-            return Choice(path, record, tuple(skipped))
+            return ResumeChoice(path, record, tuple(skipped))
         except BadFile as error:
-            skipped.append(Skipped(path, str(error)))
-    return Choice(None, None, tuple(skipped))
+            skipped.append(SkippedCheckpoint(path, str(error)))
+    return ResumeChoice(None, None, tuple(skipped))
 
 
 def meant(path: Path) -> Path:
@@ -156,7 +156,7 @@ def meant(path: Path) -> Path:
     return path
 
 
-def resolve(path: Path, *, digests: bool = True) -> Choice:
+def resolve(path: Path, *, digests: bool = True) -> ResumeChoice:
     """What `resume_from = path` means: a checkpoint itself, or the newest that verifies below it.
 
     The file `best` or `latest` of an output directory means the checkpoint that it names.
@@ -169,7 +169,7 @@ def resolve(path: Path, *, digests: bool = True) -> Choice:
     if not path.is_dir():
         raise BadRequest(f"resume_from: {path} is not a directory")
     if (path / RECORD).exists() or (path / DCP).is_dir():
-        return Choice(path, check(path, digests=digests))
+        return ResumeChoice(path, check(path, digests=digests))
     if not listing(path):
         raise BadRequest(
             f"resume_from: {path} is neither a job's checkpoint (no {RECORD}) "

@@ -32,7 +32,7 @@ _LARGEST_MANIFEST = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestEntry:
     """One file as the manifest has it: `size` in bytes, `sha256` in lower-case hex."""
 
     size: int
@@ -60,7 +60,7 @@ def write_manifest(directory: Path, *, threads: int | None = None) -> Path:
     return path
 
 
-def read_manifest(directory: Path) -> dict[str, Entry]:
+def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     """The entries of `directory`'s manifest, by relative path.
 
     Raises:
@@ -101,7 +101,7 @@ def verify_manifest(directory: Path, *, digests: bool = True) -> list[Problem]:
         return [problem for problem in found if problem is not None]
 
 
-def _compare(directory: Path, name: str, entry: Entry, digests: bool) -> Problem | None:
+def _compare(directory: Path, name: str, entry: ManifestEntry, digests: bool) -> Problem | None:
     path = directory / name
     try:
         status = path.stat()
@@ -124,13 +124,13 @@ def _compare(directory: Path, name: str, entry: Entry, digests: bool) -> Problem
     return None
 
 
-def _entry(path: Path, name: str, value: Any) -> Entry:
+def _entry(path: Path, name: str, value: Any) -> ManifestEntry:
     if not stays_below_root(name):
         raise BadFile(f"{path} names {name!r}, which is not a file below its directory")
     if isinstance(value, Mapping):
         size, digest = value.get("size"), value.get("sha256")
         if type(size) is int and size >= 0 and isinstance(digest, str):
-            return Entry(size, digest)
+            return ManifestEntry(size, digest)
     raise BadFile(f"{path} does not give {name!r} a size and a sha256")
 
 
@@ -145,14 +145,14 @@ def _regular_files(directory: Path) -> Iterator[str]:
                 yield relative
 
 
-def _digest(path: Path) -> Entry:
+def _digest(path: Path) -> ManifestEntry:
     digest, size = hashlib.sha256(), 0
     buffer = memoryview(bytearray(2**20))
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
             size += count
-    return Entry(size, digest.hexdigest())
+    return ManifestEntry(size, digest.hexdigest())
 
 
 def _default_threads() -> int:

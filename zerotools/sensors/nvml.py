@@ -23,7 +23,7 @@ from zerotools.sensors.snapshot import Gpu
 DEADLINE_SECONDS = 2.0
 START_SECONDS = 10.0
 REAP_SECONDS = 0.5
-MOST_BACKOFF_SECONDS = 60.0
+MAX_BACKOFF_SECONDS = 60.0
 LONGEST_ANSWER = 4 << 20
 PROBE_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("probe.py")))
 
@@ -151,7 +151,7 @@ class NvmlProbe:
         child, self._child = self._child, None
         if child is not None and not _end(child):
             self._stuck = child
-        wait = min(2.0**self._failures, MOST_BACKOFF_SECONDS)
+        wait = min(2.0**self._failures, MAX_BACKOFF_SECONDS)
         self._failures += 1
         self._failure = reason
         self._not_before = self._clock() + wait

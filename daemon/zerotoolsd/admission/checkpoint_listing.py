@@ -11,14 +11,14 @@ from zerotools.runs.manifest import MANIFEST
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """A checkpoint directory with a manifest."""
 
     step: int
     path: Path
 
 
-def committed(output_dir: Path) -> Iterator[Found]:
+def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
     """The checkpoints in `output_dir` that were finished, the newest first."""
     try:
         listed = layout.listing(output_dir)
@@ -27,9 +27,9 @@ def committed(output_dir: Path) -> Iterator[Found]:
     for path in listed:
         step = layout.step_of(path.name)
         if step is not None and (path / MANIFEST).is_file():
-            yield Found(step, path)
+            yield FoundCheckpoint(step, path)
 
 
-def newest(output_dir: Path) -> Found | None:
+def newest(output_dir: Path) -> FoundCheckpoint | None:
     """The newest finished checkpoint."""
     return next(committed(output_dir), None)

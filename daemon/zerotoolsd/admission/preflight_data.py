@@ -18,9 +18,9 @@ from zerotools.jobs.datafiles.token_files import read_token_header
 from zerotools.jobs.tables.data_rules import kind_of, patterns_of
 from zerotools.jobs.tables.spec import JobSpec
 
-MOST_FILES = 8
-MOST_EXAMPLES = 100
-MOST_BYTES = 1 << 20
+MAX_FILES = 8
+MAX_EXAMPLES = 100
+MAX_BYTES = 1 << 20
 
 
 def check_data(spec: JobSpec) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _first_files(patterns: Sequence[str]) -> list[Path]:
         for pattern in patterns
         if "**" not in pattern
     )
-    return [path for path in map(Path, itertools.islice(named, MOST_FILES)) if path.is_file()]
+    return [path for path in map(Path, itertools.islice(named, MAX_FILES)) if path.is_file()]
 
 
 def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[st
         except BadFile as error:
             usable = True
             yield str(error)
-    if len(paths) >= MOST_FILES:
+    if len(paths) >= MAX_FILES:
         return
     if paths and all(map(_is_empty, paths)):
         yield f"{', '.join(map(str, paths))}: there is nothing in it"
@@ -98,7 +98,7 @@ def _check_text(path: Path) -> None:
     """Raise BadFile where it cannot be read, or its beginning is not UTF-8."""
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES)
+            data = file.read(MAX_BYTES)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     try:
@@ -113,6 +113,6 @@ def _check_text(path: Path) -> None:
 
 def _has_examples(spec: JobSpec, path: Path) -> bool:
     """Whether one of the first examples can be trained on, or there are more than are looked at."""
-    records = itertools.islice(read_examples(path, spec.data, MOST_BYTES), MOST_EXAMPLES)
+    records = itertools.islice(read_examples(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
     full = [not record.is_empty for record in records]
-    return any(full) or len(full) == MOST_EXAMPLES or path.stat().st_size > MOST_BYTES
+    return any(full) or len(full) == MAX_EXAMPLES or path.stat().st_size > MAX_BYTES

@@ -16,7 +16,7 @@ from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.peer import peer_uid
 from zerotoolsd.service import JobView
 
-MOST_JOBS = 1000
+MAX_JOBS = 1000
 HIDDEN = "***"
 
 
@@ -60,7 +60,7 @@ async def list_jobs(request: web.Request) -> web.Response:
     state = request.query.get("state")
     if state is not None and state not in STATES:
         raise BadRequest(f"state={state[:40]!r}: must be one of {', '.join(STATES)}")
-    limit = inputs.whole(request.query, "limit", 100, least=1, most=MOST_JOBS)
+    limit = inputs.whole(request.query, "limit", 100, least=1, most=MAX_JOBS)
     after = inputs.whole(request.query, "after", None, least=0)
     assert limit is not None
     views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after)

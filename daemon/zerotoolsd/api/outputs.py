@@ -24,10 +24,10 @@ from zerotoolsd.service import AttemptView, JobView, NotFound
 
 LARGEST_PART = 1 << 20
 USUAL_PART = 1 << 16
-MOST_RECORDS = 1000
+MAX_RECORDS = 1000
 
 
-class Part(NamedTuple):
+class FileBytes(NamedTuple):
     """Bytes of a file from `offset` on, and the size that it had."""
 
     data: bytes
@@ -46,13 +46,13 @@ async def logs(request: web.Request) -> web.Response:
     limit = inputs.whole(request.query, "limit", USUAL_PART, least=0, most=LARGEST_PART)
     assert limit is not None
     if attempt is None:
-        return _log_response(Part(b"", 0, 0), 0, ended=view.state in TERMINAL)
+        return _log_response(FileBytes(b"", 0, 0), 0, ended=view.state in TERMINAL)
     path = _directory(request, view, attempt) / f"rank-{rank}.log"
     part = await asyncio.to_thread(read_part, path, offset, limit)
     return _log_response(part, attempt.number, ended=attempt.ended is not None)
 
 
-def _log_response(part: Part, attempt: int, *, ended: bool) -> web.Response:
+def _log_response(part: FileBytes, attempt: int, *, ended: bool) -> web.Response:
     next_offset = part.offset + len(part.data)
     over = ended and next_offset >= part.size
     return web.Response(
@@ -78,7 +78,7 @@ async def progress(request: web.Request) -> web.Response:
     part = await asyncio.to_thread(read_part, path, since, LARGEST_PART)
     records, used = parse_records(part.data)
     over = attempt.ended is not None and (part.offset + len(part.data) >= part.size)
-    over = over and len(records) < MOST_RECORDS
+    over = over and len(records) < MAX_RECORDS
     return _progress_response(records, part.offset + used, attempt.number, over=over)
 
 
@@ -95,7 +95,7 @@ def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
     """
     records: list[dict[str, Any]] = []
     used = 0
-    while len(records) < MOST_RECORDS and (end := data.find(b"\n", used)) >= 0:
+    while len(records) < MAX_RECORDS and (end := data.find(b"\n", used)) >= 0:
         try:
             record = json.loads(data[used:end])
         except (ValueError, RecursionError):
@@ -127,7 +127,7 @@ def _attempt(view: JobView, request: web.Request) -> AttemptView | None:
     raise NotFound(f"job {view.id} has no attempt {number}; it had {len(view.attempts)} so far")
 
 
-def read_part(path: Path, offset: int, limit: int) -> Part:
+def read_part(path: Path, offset: int, limit: int) -> FileBytes:
     """At most `limit` bytes from `offset`; from the end where that is negative.
 
     A file that is not there yet is empty, and so is what lies beyond the end.
@@ -136,7 +136,7 @@ def read_part(path: Path, offset: int, limit: int) -> Part:
     try:
         descriptor = os.open(path, flags)
     except FileNotFoundError:
-        return Part(b"", 0, 0)
+        return FileBytes(b"", 0, 0)
     except OSError as error:
         raise NotFound(f"{path.name} cannot be read: {error.strerror}") from error
     try:
@@ -144,6 +144,6 @@ def read_part(path: Path, offset: int, limit: int) -> Part:
         if not stat.S_ISREG(found.st_mode):
             raise NotFound(f"{path.name} is not a regular file")
         start = max(found.st_size + offset, 0) if offset < 0 else min(offset, found.st_size)
-        return Part(os.pread(descriptor, limit, start), start, found.st_size)
+        return FileBytes(os.pread(descriptor, limit, start), start, found.st_size)
     finally:
         os.close(descriptor)

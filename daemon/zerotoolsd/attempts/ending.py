@@ -11,7 +11,7 @@ from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
 
 
-def ended(job: JobRow, record: Mapping[str, Any], *, asked: bool) -> Ended:
+def end_event(job: JobRow, record: Mapping[str, Any], *, asked: bool) -> Ended:
     """The event; `asked`: this daemon has asked the attempt to stop at its time limit."""
     outcome, spec, unreadable = record.get("outcome"), job.reading.spec, None
     try:
@@ -29,7 +29,7 @@ def ended(job: JobRow, record: Mapping[str, Any], *, asked: bool) -> Ended:
     )
 
 
-def by_force(strays: Iterable[Process], why: str) -> dict[str, Any]:
+def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
     """The record of an attempt that was cancelled and whose own record cannot be used."""
     boot = boot_id()
     left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
@@ -42,7 +42,7 @@ def held_by(record: Mapping[str, Any]) -> str | None:
     return ", ".join(f"pid {process['pid']}" for process in record.get("unkillable", ())) or None
 
 
-def still_there(process: Mapping[str, Any]) -> bool:
+def is_still_alive(process: Mapping[str, Any]) -> bool:
     """Whether a process that outlived its attempt lives."""
     if process.get("boot_id", boot_id()) != boot_id():
         return False

@@ -22,7 +22,7 @@ _TAIL_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class LastReport:
     """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes.
 
     `doing` is what is done before the first step, until that is over, and `doing_since` when that
@@ -38,13 +38,13 @@ class Told:
     peak_gpu_bytes: int | None = None
 
 
-def of(attempt: AttemptRow) -> Told:
+def last_report(attempt: AttemptRow) -> LastReport:
     """What is known of the attempt now."""
     if attempt.state != ENDED:
-        return so_far(Path(attempt.run_dir))
+        return report_so_far(Path(attempt.run_dir))
     result = attempt.result or {}
     step, checkpoint = result.get("progress"), result.get("checkpoint")
-    return Told(
+    return LastReport(
         step=step if isinstance(step, dict) else None,
         checkpoint_step=_count(checkpoint, "step"),
         checkpoint_path=_path(checkpoint, "path"),
@@ -55,7 +55,7 @@ def of(attempt: AttemptRow) -> Told:
 
 def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
     """Step and path of the newest checkpoint that the job's ranks told of."""
-    for told in map(of, reversed(attempts)):
+    for told in map(last_report, reversed(attempts)):
         if told.checkpoint_step is not None:
             own = Path(job.output_dir) / layout.directory_name(told.checkpoint_step)
             return told.checkpoint_step, Path(told.checkpoint_path or own)
@@ -64,7 +64,7 @@ def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int,
 
 def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
     """The newest checkpoint of each attempt, the newest first."""
-    paths = (of(attempt).checkpoint_path for attempt in reversed(attempts))
+    paths = (last_report(attempt).checkpoint_path for attempt in reversed(attempts))
     return list(dict.fromkeys(path for path in paths if path is not None))
 
 
@@ -77,14 +77,14 @@ def last_sign_of_life(run_dir: Path) -> float | None:
     return max(dates, default=None)
 
 
-def so_far(run_dir: Path) -> Told:
+def report_so_far(run_dir: Path) -> LastReport:
     """What the ranks of an attempt told its supervisor, and what that measured."""
     messages = list(_newest_first(run_dir / PROGRESS))
     step = next((m for m in messages if m.get("event") == "step"), None)
     newest = next(_checkpoints(messages), None)
     summary = next((m for m in messages if m.get("event") == SUMMARY), None)
     doing, since = _doing(messages)
-    return Told(
+    return LastReport(
         step=step,
         doing=doing,
         doing_since=since,

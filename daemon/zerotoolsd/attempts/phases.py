@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.attempts.last_report import Told
+from zerotoolsd.attempts.last_report import LastReport
 from zerotoolsd.supervisor.durable import open_regular
 from zerotoolsd.supervisor.plan import PROGRESS
 
@@ -15,7 +15,9 @@ _TAIL_BYTES = 4096
 _LONGEST_LINE = 500
 
 
-def phase_of(run_dir: Path, told: Told, *, quiet_seconds: float, now: float) -> dict[str, Any]:
+def phase_of(
+    run_dir: Path, told: LastReport, *, quiet_seconds: float, now: float
+) -> dict[str, Any]:
     """`JobView.phase` of the attempt in `run_dir`.
 
     It moves where a rank writes to its log, or reports anything, a heartbeat too, or where its

@@ -15,7 +15,7 @@ from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, LOCK, RUN
 from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
 
-MOST_LOOKS = 20
+MAX_LOOKS = 20
 LARGEST_RECORD = 4 << 20
 """Bytes of an `exit.json`: it is kept in the queue, and read for every listing."""
 
@@ -59,13 +59,13 @@ class Unreadable:
     cause: str
 
 
-Finding = Over | Alive | Starting | NeverStarted | Gone | Unreadable
+AttemptStatus = Over | Alive | Starting | NeverStarted | Gone | Unreadable
 
 
-def look_at(attempt: AttemptRow) -> Finding:
+def attempt_status(attempt: AttemptRow) -> AttemptStatus:
     """What has become of an attempt that an earlier daemon left."""
     run_dir = Path(attempt.run_dir)
-    found = look(run_dir, attempt.token)
+    found = run_dir_status(run_dir, attempt.token)
     if not isinstance(found, NeverStarted) or attempt.state == LAUNCHING:
         return found
     try:
@@ -76,7 +76,7 @@ def look_at(attempt: AttemptRow) -> Finding:
     return found if prepared else Gone("its run directory was removed")
 
 
-def look(run_dir: Path, token: str) -> Finding:
+def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
     """What has become of the attempt that was given `token`."""
     try:
         return _look(run_dir, token)
@@ -86,7 +86,7 @@ def look(run_dir: Path, token: str) -> Finding:
         return Unreadable(f"{error.filename or run_dir}: {error.strerror}")
 
 
-def _look(run_dir: Path, token: str) -> Finding:
+def _look(run_dir: Path, token: str) -> AttemptStatus:
     if (over := _over(run_dir, token)) is not None:
         return over
     run = read_json(run_dir / RUN)
@@ -179,7 +179,7 @@ def kill_strays(token: str) -> list[Process]:
     """
     needle = f"ZEROTOOLS_TOKEN={token}".encode()
     killed: dict[tuple[int, int], Process] = {}
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_LOOKS):
         new = {(p.pid, p.start_ticks): p for p in processes().values()}
         strays = {k: p for k, p in new.items() if k not in killed and needle in _environment(p.pid)}
         killed |= {key: process for key, process in strays.items() if kill_process(process)}

@@ -78,9 +78,9 @@ class Watcher:
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, SETTLING) as reach:
             reach()
-            self.adopt(attempt, reattach.look(Path(attempt.run_dir), attempt.token))
+            self.adopt(attempt, reattach.run_dir_status(Path(attempt.run_dir), attempt.token))
 
-    def adopt(self, attempt: AttemptRow, found: reattach.Finding) -> None:
+    def adopt(self, attempt: AttemptRow, found: reattach.AttemptStatus) -> None:
         """Go on from what was found."""
         self.held.pop(attempt.job_id, None)
         match found:
@@ -144,7 +144,7 @@ class Watcher:
     def _lost(self, attempt: AttemptRow, cause: str) -> None:
         strays = reattach.kill_strays(attempt.token)
         ended = f"; {len(strays)} of its processes were ended" if strays else ""
-        known = last_report.so_far(Path(attempt.run_dir))
+        known = last_report.report_so_far(Path(attempt.run_dir))
         step, path = known.checkpoint_step, known.checkpoint_path
         record = {
             **_last_seen(attempt),

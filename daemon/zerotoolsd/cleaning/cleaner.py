@@ -13,12 +13,12 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd import crashpoints
 from zerotoolsd.cleaning import removal
-from zerotoolsd.cleaning.removal import Files, Mention, Stays
-from zerotoolsd.config import Retention
+from zerotoolsd.cleaning.removal import Mention, RemovableFiles, Stays
+from zerotoolsd.config import RetentionConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Changed, Store
 from zerotoolsd.service import Cleaned, CleanedJob, CleanRequest, Conflict, KeptJob, Unavailable
-from zerotoolsd.timeouts import within
+from zerotoolsd.timeouts import run_with_timeout
 
 LOOK_SECONDS = 60.0
 """How long a look at the files that jobs name may take."""
@@ -116,7 +116,7 @@ class Cleaner:
 
     async def _look(
         self, job: JobRow, attempts: Sequence[AttemptRow], request: CleanRequest
-    ) -> Files:
+    ) -> RemovableFiles:
         """What goes. Looks again where a job was queued meanwhile. Raises Stays."""
         while True:
             newest = self._newest()
@@ -134,18 +134,20 @@ class Cleaner:
         jobs = self._store.jobs(limit=1)
         return jobs[0].id if jobs else 0
 
-    async def _files(self, job: JobRow, attempts: Sequence[AttemptRow]) -> Files:
+    async def _files(self, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
         held = [lease for lease in self._store.leases() if lease.job_id == job.id]
         if held:
             raise Stays(f"{held[0].held_by or 'one of its processes'} still holds a GPU")
         try:
-            return await within(LOOK_SECONDS, removal.files_of, self._jobs_dir, job, attempts)
+            return await run_with_timeout(
+                LOOK_SECONDS, removal.files_of, self._jobs_dir, job, attempts
+            )
         except TimeoutError:
             raise Stays(f"{self._jobs_dir / str(job.id)} does not answer") from None
         except OSError as error:
             raise Stays(f"{error.filename}: {error.strerror}") from None
 
-    async def _refuse_used(self, job: JobRow, files: Files, request: CleanRequest) -> None:
+    async def _refuse_used(self, job: JobRow, files: RemovableFiles, request: CleanRequest) -> None:
         for other in self._store.jobs(_UNFINISHED):
             for mention in await self._mentions(other):
                 if mention.is_in(str(files.own)) or mention.is_in(job.output_dir):
@@ -174,13 +176,17 @@ class Cleaner:
 
     async def _mentions_now(self, job: JobRow) -> list[Mention]:
         try:
-            return await within(LOOK_SECONDS, removal.mentions, job.spec_text, job.output_dir)
+            return await run_with_timeout(
+                LOOK_SECONDS, removal.mentions, job.spec_text, job.output_dir
+            )
         except TimeoutError:
             raise Unavailable(
                 f"nothing can be removed now: the paths that job {job.id} names do not answer"
             ) from None
 
-    async def _go(self, job: JobRow, request: CleanRequest, files: Files, who: str) -> None:
+    async def _go(
+        self, job: JobRow, request: CleanRequest, files: RemovableFiles, who: str
+    ) -> None:
         """What was begun and fails is refused to other jobs until it is finished."""
         self._going.add(job.id)
         outputs = request.outputs
@@ -189,7 +195,7 @@ class Cleaner:
             if not request.logs_only:
                 removal.note_intent(self._state_dir, job.id, outputs=outputs)
                 crashpoints.reach(crashpoints.CLEAN_NOTED)
-            await within(REMOVE_SECONDS, removal.remove, files, outputs=outputs)
+            await run_with_timeout(REMOVE_SECONDS, removal.remove, files, outputs=outputs)
             crashpoints.reach(crashpoints.FILES_REMOVED)
             if not request.logs_only:
                 self._forget(job, who)
@@ -235,7 +241,7 @@ class Cleaner:
         removal.forget_intent(self._state_dir, job_id)
         self._going.discard(job_id)
 
-    async def keep_up(self, retention: Retention) -> None:
+    async def keep_up(self, retention: RetentionConfig) -> None:
         """Finish what was interrupted; then remove what is older than the settings, for ever."""
         try:
             await self.finish()
@@ -245,7 +251,7 @@ class Cleaner:
             await self._guarded(retention)
             await asyncio.sleep(RETENTION_SECONDS)
 
-    async def _guarded(self, retention: Retention) -> None:
+    async def _guarded(self, retention: RetentionConfig) -> None:
         try:
             await self.retain(retention)
         except (OSError, sqlite3.OperationalError, Unavailable) as error:
@@ -253,7 +259,7 @@ class Cleaner:
         except Exception:  # nothing else waits for this, and the jobs must go on
             log.exception("a defect in zerotoolsd: the retention settings cannot be kept now")
 
-    async def retain(self, retention: Retention) -> None:
+    async def retain(self, retention: RetentionConfig) -> None:
         """Remove what is older than the settings."""
         if retention.logs is not None:
             age = seconds_of(retention.logs)

@@ -35,7 +35,7 @@ _OURS = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
+class RemovableFiles:
     """What of one job lies in the state directory. `size_bytes` has `outputs_bytes` in it."""
 
     own: Path
@@ -62,7 +62,7 @@ def selected(jobs: Sequence[JobRow], wanted: CleanRequest, now: float) -> list[J
     return meant
 
 
-def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Files:
+def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
     """What lies in the directory of a job. Raises Stays: it is not a directory of ours. OSError."""
     own = jobs_dir / str(job.id)
     if own.is_symlink():
@@ -78,7 +78,7 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Fil
             logs.append(entry)
     outputs += _among_others(jobs_dir, own, Path(job.output_dir))
     written = sum(map(_size, outputs))
-    return Files(
+    return RemovableFiles(
         own=own,
         logs=tuple(logs),
         outputs=tuple(outputs),
@@ -106,7 +106,7 @@ def _entries(directory: Path) -> list[Path]:
 
 def _told_within(own: Path, attempts: Sequence[AttemptRow]) -> list[Path]:
     """Checkpoints that the job's own program told of and that lie in the state directory."""
-    paths = (last_report.of(attempt).checkpoint_path for attempt in attempts)
+    paths = (last_report.last_report(attempt).checkpoint_path for attempt in attempts)
     return [Path(path) for path in paths if path and Path(path).is_relative_to(own)]
 
 
@@ -218,7 +218,7 @@ def forget_intent(state_dir: Path, job_id: int) -> None:
     (state_dir / CLEANING / str(job_id)).unlink(missing_ok=True)
 
 
-def remove(files: Files, *, outputs: bool) -> None:
+def remove(files: RemovableFiles, *, outputs: bool) -> None:
     """Remove the files, and the job's directory where that is empty then. Raises OSError."""
     for path in (*files.logs, *(files.outputs if outputs else ())):
         _remove(path)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.formats.signatures import TORCH_FILE, UNFINISHED, WEIGHTS, holds, names_in
+from zerotools.formats.signatures import TORCH_FILE, UNFINISHED, WEIGHTS, formats_in, names_in
 
-MOST_FILES = 100_000
+MAX_FILES = 100_000
 _TEMPORARY = re.compile(r"\..*|tmp[-_.].*|.*[-_.](tmp|temp|incomplete|partial)")
 _NUMBER = re.compile(r"\d+")
 
@@ -43,7 +43,7 @@ def candidates_in(directory: Path) -> list[Candidate]:
     names = sorted(n for n in every if not _is_temporary(n) and not _is_alias(directory, n))
     inside = [directory / name for name in names if (directory / name).is_dir()]
     found = [path for path in inside if _may_be_checkpoint(path)]
-    if not found and any(h.format != "deepspeed" for h in holds(directory, every)):
+    if not found and any(h.format != "deepspeed" for h in formats_in(directory, every)):
         found = [directory]
     if not found:
         found = [directory / name for name in names if name.endswith((*TORCH_FILE, WEIGHTS))]
@@ -76,7 +76,7 @@ def _names(path: Path) -> set[str]:
 def _holds(path: Path, names: set[str]) -> bool:
     if any(name.endswith((*TORCH_FILE, WEIGHTS)) for name in names):
         return True
-    return any(True for _ in holds(path, names)) if names else False
+    return any(True for _ in formats_in(path, names)) if names else False
 
 
 def candidate_of(path: Path) -> Candidate | None:
@@ -87,7 +87,7 @@ def candidate_of(path: Path) -> Candidate | None:
             digest.update(os.fsencode(name))
             digest.update(f"\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
             changed, count = max(changed, found.st_mtime_ns), count + 1
-            if count > MOST_FILES:
+            if count > MAX_FILES:
                 break
     except OSError:
         return None  # it is being written, or deleted

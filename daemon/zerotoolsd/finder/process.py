@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.ops.inspection.completeness import Look, look
+from zerotools.ops.inspection.completeness import Completeness, check_completeness
 from zerotoolsd.finder.candidates import Candidate, candidate_of, candidates_in
 from zerotoolsd.supervisor.durable import read_json, write_json
 
@@ -103,14 +103,14 @@ def _newest_first(found: Any) -> list[Candidate]:
     return sorted(found, key=age, reverse=True)
 
 
-def _judge(path: Path) -> Look:
+def _judge(path: Path) -> Completeness:
     try:
-        return look(path)
+        return check_completeness(path)
     except Exception as error:  # one file that confuses a reader must not hide all the others
-        return Look(True, problem=f"{path}: {type(error).__name__}: {error}")
+        return Completeness(True, problem=f"{path}: {type(error).__name__}: {error}")
 
 
-def _step(candidate: Candidate, seen: Look) -> int | None:
+def _step(candidate: Candidate, seen: Completeness) -> int | None:
     return candidate.number if seen.step is None else seen.step
 
 

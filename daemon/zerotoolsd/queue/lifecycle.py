@@ -116,10 +116,10 @@ class Ended:
     unreadable: str | None = None
 
 
-Event = Admit | Started | Cancel | Retry | Hold | Resume | Ended
+LifecycleEvent = Admit | Started | Cancel | Retry | Hold | Resume | Ended
 
 
-def advance(job: Standing, event: Event, *, now: float, policy: RetryPolicy) -> Standing:
+def advance(job: Standing, event: LifecycleEvent, *, now: float, policy: RetryPolicy) -> Standing:
     """Where `job` stands after `event`. Raises NotAllowed."""
     if isinstance(event, Ended):
         return _after_end(job, event, now, policy)
@@ -133,7 +133,7 @@ def advance(job: Standing, event: Event, *, now: float, policy: RetryPolicy) -> 
     return replace(job, state=state, reason=None, eligible_at=None)
 
 
-def name_of(job: Standing, event: Event) -> str:
+def name_of(job: Standing, event: LifecycleEvent) -> str:
     """The event's name in the transitions table."""
     match event:
         case Admit():

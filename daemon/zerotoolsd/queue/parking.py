@@ -1,6 +1,6 @@
 """One job never takes the queue down: what is unexpected in one holds that job, and it alone.
 
-Whatever looks at a job's data does so inside `Parking.guard`. A job that is held keeps its reason,
+Whatever looks at a job's data does so inside `JobGuard.guard`. A job that is held keeps its reason,
 and `held.log` in its directory the traceback; the others go on.
 """
 
@@ -29,21 +29,21 @@ ENDING = "recording its end"
 RELEASING = "freeing its GPUs"
 
 HELD_LOG = "held.log"
-_MOST_LOG_BYTES = 1 << 20
+_MAX_LOG_BYTES = 1 << 20
 _LONGEST_MESSAGE = 300
 
 log = logging.getLogger(__name__)
 
-Hold = Callable[[int, str], None]
+HoldJob = Callable[[int, str], None]
 """(job, why): hold it. May raise sqlite3.OperationalError: not now."""
 Touch = Callable[[int, str], None]
 """(job, what is done): called where a job's data is about to be looked at; a test lets it fail."""
 
 
-class Parking:
+class JobGuard:
     """The jobs that are to be held, until the queue's disk takes that."""
 
-    def __init__(self, jobs_dir: Path, hold: Hold, touch: Touch) -> None:
+    def __init__(self, jobs_dir: Path, hold: HoldJob, touch: Touch) -> None:
         self._jobs_dir = jobs_dir
         self._hold = hold
         self.touch = touch
@@ -100,8 +100,8 @@ def _append(path: Path, why: str, error: Exception) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(path, flags, 0o600)
         try:
-            if os.fstat(fd).st_size < _MOST_LOG_BYTES:
-                os.write(fd, text.encode(errors="backslashreplace")[:_MOST_LOG_BYTES])
+            if os.fstat(fd).st_size < _MAX_LOG_BYTES:
+                os.write(fd, text.encode(errors="backslashreplace")[:_MAX_LOG_BYTES])
         finally:
             os.close(fd)
     except OSError as problem:

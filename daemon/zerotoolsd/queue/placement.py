@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd.config import Limits
+from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue import parking
-from zerotoolsd.queue.parking import Parking
+from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduler import Decisions, Request, tick
+from zerotoolsd.queue.scheduler import Request, TickDecisions, tick
 from zerotoolsd.queue.store import Store
 
 
@@ -22,10 +22,10 @@ def request_of(job_id: int, spec: JobSpec) -> Request:
     return Request(job_id=job_id, world_size=spec.world_size, gpus=gpus)
 
 
-class Placement:
+class QueuePlacement:
     """The requests of the queued jobs, and the scheduler's decisions over them."""
 
-    def __init__(self, store: Store, parking: Parking, limits: Limits) -> None:
+    def __init__(self, store: Store, parking: JobGuard, limits: LimitsConfig) -> None:
         self._store = store
         self._parking = parking
         self._limits = limits
@@ -40,7 +40,7 @@ class Placement:
                 self._requests[job.id] = known.get(job.id) or request_of(job.id, job.spec)
         return list(self._requests.values())
 
-    def decide(self, requests: Sequence[Request], snapshot: Snapshot | None) -> Decisions:
+    def decide(self, requests: Sequence[Request], snapshot: Snapshot | None) -> TickDecisions:
         """The scheduler's decisions; over the rest, where a request confuses it."""
         try:
             return self._tick(requests, snapshot)
@@ -55,7 +55,7 @@ class Placement:
                 raise
             return self._tick(fit, snapshot)
 
-    def _tick(self, requests: Sequence[Request], snapshot: Snapshot | None) -> Decisions:
+    def _tick(self, requests: Sequence[Request], snapshot: Snapshot | None) -> TickDecisions:
         for request in requests:
             self._parking.touch(request.job_id, parking.PLACING)
         return tick(

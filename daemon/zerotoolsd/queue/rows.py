@@ -10,7 +10,7 @@ from typing import Any
 
 import zerotools
 from zerotools.core.errors import Unsupported
-from zerotools.jobs.jobfile.stored import Reading, read_stored
+from zerotools.jobs.jobfile.stored import StoredJob, read_stored
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.queue.clocks import Moment
@@ -47,13 +47,13 @@ class JobRow:
         return self.standing.state
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> StoredJob:
         """What this version reads of the job."""
         try:
             given = None if self.given_text is None else json.loads(self.given_text)
             return read_stored(json.loads(self.spec_text), given)
         except (ValueError, RecursionError) as error:
-            return Reading(None, (f"its stored text is not JSON: {error}",))
+            return StoredJob(None, (f"its stored text is not JSON: {error}",))
 
     @property
     def spec(self) -> JobSpec:
@@ -67,7 +67,7 @@ class JobRow:
 class UnreadableSpec(Unsupported):
     """This version cannot read the job, which another one accepted."""
 
-    def __init__(self, job: JobRow, reading: Reading) -> None:
+    def __init__(self, job: JobRow, reading: StoredJob) -> None:
         mine, its = zerotools.__version__, job.spec_version
         who = f"job {job.id} cannot be read"
         do = "cancel it and submit it again"

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.config import Limits
+from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 
 GIB = 2**30
-_MOST_LISTED = 8
+_MAX_LISTED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Start:
 
 
 @dataclass(kw_only=True)
-class Decisions:
+class TickDecisions:
     """What one tick decided; `waits` has one sentence for every job that does not start."""
 
     starts: list[Start] = field(default_factory=list)
@@ -49,10 +49,10 @@ def tick(
     snapshot: Snapshot | None,
     leases: Sequence[Lease],
     cpu_ranks_used: int,
-    limits: Limits,
-) -> Decisions:
+    limits: LimitsConfig,
+) -> TickDecisions:
     """Decide over `requests`, the oldest first. Times are seconds since the epoch."""
-    decisions = Decisions()
+    decisions = TickDecisions()
     _give_cpus([r for r in requests if r.gpus is None], cpu_ranks_used, limits, decisions)
     wants_gpus = [r for r in requests if r.gpus is not None]
     if not wants_gpus:
@@ -66,7 +66,7 @@ def tick(
 
 
 def _give_cpus(
-    requests: Sequence[Request], used: int, limits: Limits, decisions: Decisions
+    requests: Sequence[Request], used: int, limits: LimitsConfig, decisions: TickDecisions
 ) -> None:
     waiting_before: int | None = None
     for request in requests:
@@ -87,7 +87,7 @@ def _give_cpus(
             )
 
 
-def _blindness(snapshot: Snapshot | None, now: float, limits: Limits) -> str | None:
+def _blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
     """Why the GPUs cannot be relied on."""
     if snapshot is None:
         return "no snapshot was taken yet"
@@ -99,7 +99,7 @@ def _blindness(snapshot: Snapshot | None, now: float, limits: Limits) -> str | N
     return None
 
 
-def _occupied(gpus: Sequence[Gpu], leases: Sequence[Lease], limits: Limits) -> dict[int, str]:
+def _occupied(gpus: Sequence[Gpu], leases: Sequence[Lease], limits: LimitsConfig) -> dict[int, str]:
     """Why a GPU cannot be given away, by index; the others are free."""
     by_uuid = {lease.gpu_uuid: lease for lease in leases}
     found: dict[int, str] = {}
@@ -120,7 +120,7 @@ def _occupied(gpus: Sequence[Gpu], leases: Sequence[Lease], limits: Limits) -> d
     return found
 
 
-def _is_shut(gpu: Gpu, limits: Limits) -> bool:
+def _is_shut(gpu: Gpu, limits: LimitsConfig) -> bool:
     return gpu.unmeasured is not None and not limits.use_unmeasured_gpus
 
 
@@ -128,7 +128,7 @@ def _is_unreadable(gpu: Gpu) -> bool:
     return gpu.memory_used_bytes is None and gpu.unmeasured is None
 
 
-def _never(gpu: Gpu, limits: Limits) -> str | None:
+def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
     """Why no job will ever start on the GPU as things are; None: one may."""
     if gpu.mig_instances is not None:
         return gpu.error or "it is divided into MIG instances, on which zerotools does not train"
@@ -142,7 +142,7 @@ def _never(gpu: Gpu, limits: Limits) -> str | None:
 
 def _foreign(gpu: Gpu, used: int) -> str:
     total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
-    pids = ", ".join(str(process.pid) for process in gpu.processes[:_MOST_LISTED])
+    pids = ", ".join(str(process.pid) for process in gpu.processes[:_MAX_LISTED])
     whom = f"by pid {pids}, not ours" if pids else "by processes that are not ours"
     return f"GPU {gpu.index} has {used / GIB:.1f}{total} GiB in use {whom}"
 
@@ -151,7 +151,7 @@ def _give_gpus(
     requests: Sequence[Request],
     gpus: Sequence[Gpu],
     occupied: dict[int, str],
-    decisions: Decisions,
+    decisions: TickDecisions,
 ) -> None:
     for request in requests:
         wanted, missing = _wanted(request, gpus)
@@ -205,13 +205,13 @@ def _shortage(
     need: int, wanted: Sequence[Gpu], free: Sequence[Gpu], occupied: Mapping[int, str]
 ) -> str:
     taken = [occupied[gpu.index] for gpu in wanted if gpu.index in occupied]
-    more = f"; and {len(taken) - _MOST_LISTED} more" if len(taken) > _MOST_LISTED else ""
-    listed = "; ".join(taken[:_MOST_LISTED]) + more
+    more = f"; and {len(taken) - _MAX_LISTED} more" if len(taken) > _MAX_LISTED else ""
+    listed = "; ".join(taken[:_MAX_LISTED]) + more
     head = f"needs {_count(need, 'GPU')}: {len(free)} of {len(wanted)} free"
     return f"{head}: {listed}" if listed else head
 
 
-def impossible(request: Request, snapshot: Snapshot | None, limits: Limits) -> str | None:
+def impossible(request: Request, snapshot: Snapshot | None, limits: LimitsConfig) -> str | None:
     """Why the request can never be met on this machine; None if it may be."""
     need = request.world_size
     if request.gpus is None:
@@ -236,7 +236,7 @@ def impossible(request: Request, snapshot: Snapshot | None, limits: Limits) -> s
     never = {gpu.index: why for gpu in wanted if (why := _never(gpu, limits)) is not None}
     if need <= len(wanted) - len(never):
         return None
-    named = "; ".join(f"GPU {index}: {why}" for index, why in list(never.items())[:_MOST_LISTED])
+    named = "; ".join(f"GPU {index}: {why}" for index, why in list(never.items())[:_MAX_LISTED])
     usable = len(wanted) - len(never)
     return (
         f"gpus: the job needs {_count(need, 'GPU')} and can use {usable} of {len(wanted)}: {named}"

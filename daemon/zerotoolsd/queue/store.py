@@ -20,7 +20,7 @@ from zerotoolsd.queue.schema import open_database
 from zerotoolsd.queue.values import loaded_row, short, stored
 from zerotoolsd.service import Conflict, Event
 
-Run = Callable[..., sqlite3.Cursor]
+RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""
 
 
@@ -35,7 +35,7 @@ def _json(tree: Mapping[str, Any]) -> str:
 class Change:
     """The other rows of one transaction; made by `Store.change`."""
 
-    def __init__(self, run: Run, job_id: int) -> None:
+    def __init__(self, run: RunSql, job_id: int) -> None:
         self._sql = run
         self._job_id = job_id
 

@@ -30,7 +30,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Choice:
+class FinderAnswer:
     """What to go on from, and the checkpoints that were passed over for it, with the reasons."""
 
     resume_from: str | None
@@ -59,7 +59,7 @@ class Finder:
         # The supervisor reaps every child itself; without this, Popen would wait for it as well.
         self._process.returncode = 0
 
-    def choose(self, stop_asked: Callable[[], bool]) -> Choice | None:
+    def choose(self, stop_asked: Callable[[], bool]) -> FinderAnswer | None:
         """What to go on from; None: somebody asks for a stop meanwhile. Raises NoAnswer."""
         deadline = time.monotonic() + CHOOSE_SECONDS
         while not stop_asked():
@@ -106,6 +106,6 @@ class Finder:
             select.select([self.stdout], [], [], _SLICE_SECONDS)
 
 
-def _choice(answer: dict[str, Any]) -> Choice:
+def _choice(answer: dict[str, Any]) -> FinderAnswer:
     over = tuple((each["path"], each["why"]) for each in answer["passed_over"])
-    return Choice(answer["resume_from"], over)
+    return FinderAnswer(answer["resume_from"], over)

@@ -27,7 +27,7 @@ from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import become_subreaper
 from zerotoolsd.supervisor.reaper import kill_all
 from zerotoolsd.supervisor.verdict import Verdict, judge_program, judge_ranks
-from zerotoolsd.supervisor.watch import Watch
+from zerotoolsd.supervisor.watch import RankMonitor
 
 LOCK_SECONDS = 2.0
 """Someone who only looks whether the lock is held has it for an instant."""
@@ -71,7 +71,7 @@ def supervise(plan: Plan) -> None:
     """Run the ranks to their end, end what they left behind, and write `exit.json`."""
     started, clock = time.time(), time.monotonic()
     progress = Progress()
-    watch = Watch(plan, progress)
+    watch = RankMonitor(plan, progress)
     identity = {
         "pid": os.getpid(),
         "start_ticks": _own_start(),
@@ -127,7 +127,7 @@ def _own_start() -> int:
     return process.start_ticks
 
 
-def _find(watch: Watch) -> Verdict | None:
+def _find(watch: RankMonitor) -> Verdict | None:
     """Put the checkpoint to go on from into the environment of the ranks, and watch for more."""
     if not watch.plan.finder:
         return None
@@ -150,7 +150,7 @@ def _find(watch: Watch) -> Verdict | None:
     return None
 
 
-def _start(watch: Watch) -> Verdict | None:
+def _start(watch: RankMonitor) -> Verdict | None:
     try:
         watch.spawn()
     except OSError as error:
@@ -160,7 +160,7 @@ def _start(watch: Watch) -> Verdict | None:
 
 
 def _record(
-    watch: Watch, verdict: Verdict, stuck: Sequence[Process], started: float
+    watch: RankMonitor, verdict: Verdict, stuck: Sequence[Process], started: float
 ) -> dict[str, Any]:
     rank, progress = verdict.rank, watch.progress
     return {

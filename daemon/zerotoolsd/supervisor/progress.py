@@ -23,7 +23,7 @@ _SUMMARY_BYTES = 16 * 1024
 """A summary comes again after so many bytes: the end of the file always has one."""
 _NOTABLE = 1.05
 _ALIVE_SECONDS = 5.0
-_MOST_ERRORS = 1000
+_MAX_ERRORS = 1000
 """Errors that are kept: the first ones, which tell who began it, and the last."""
 
 
@@ -144,7 +144,7 @@ class Progress:
         elif event == "checkpoint" and _is_count(message.get("step")):
             self.checkpoint = message
         elif event == "error":
-            self.errors = [*self.errors[:_MOST_ERRORS], message]
+            self.errors = [*self.errors[:_MAX_ERRORS], message]
         if event is not None:
             self._keep(message, str(event) if event in _KINDS else "other")
 

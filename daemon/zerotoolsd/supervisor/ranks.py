@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
-class Rank:
+class SupervisedRank:
     """One rank. `status` is its wait status once it has ended; `killed` that we ended it."""
 
     index: int
@@ -59,7 +59,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
+def spawn(plan: Plan, index: int, port: int, log_path: Path) -> SupervisedRank:
     """Start rank `index`. Raises OSError: its program cannot be started."""
     log = RankLog(log_path, plan.log_limit_bytes)
     try:
@@ -76,7 +76,7 @@ def spawn(plan: Plan, index: int, port: int, log_path: Path) -> Rank:
         log.spawned()
     # The supervisor reaps every child itself; without this, Popen would wait for it as well.
     process.returncode = 0
-    return Rank(index=index, pid=process.pid, log=log)
+    return SupervisedRank(index=index, pid=process.pid, log=log)
 
 
 def _variables(plan: Plan, index: int, port: int) -> dict[str, str]:

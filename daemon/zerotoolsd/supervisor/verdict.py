@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotoolsd.supervisor.plan import OUTSIDE
 from zerotoolsd.supervisor.progress import Progress
-from zerotoolsd.supervisor.ranks import Rank
+from zerotoolsd.supervisor.ranks import SupervisedRank
 
 EXIT_STOPPED = 75
 EXIT_BAD_JOB = 64
@@ -22,7 +22,7 @@ class Verdict:
 
     outcome: str
     cause: str
-    rank: Rank | None = None
+    rank: SupervisedRank | None = None
     status: int | None = None
 
     @property
@@ -31,13 +31,17 @@ class Verdict:
         return self.status if self.rank is None else self.rank.exit_code
 
 
-def is_abnormal(rank: Rank) -> bool:
+def is_abnormal(rank: SupervisedRank) -> bool:
     """It ended by itself, neither done nor stopped as asked."""
     return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
 
 
 def judge_ranks(
-    ranks: Sequence[Rank], progress: Progress, *, stop: str | None, killed_because: str | None
+    ranks: Sequence[SupervisedRank],
+    progress: Progress,
+    *,
+    stop: str | None,
+    killed_because: str | None,
 ) -> Verdict:
     """The verdict over ranks of the built-in trainer that have all ended.
 
@@ -64,7 +68,11 @@ def judge_ranks(
 
 
 def judge_program(
-    ranks: Sequence[Rank], progress: Progress, *, stop: str | None, killed_because: str | None
+    ranks: Sequence[SupervisedRank],
+    progress: Progress,
+    *,
+    stop: str | None,
+    killed_because: str | None,
 ) -> Verdict:
     """The verdict over a program of the user's: it may end with 0 when it was asked to stop.
 
@@ -90,11 +98,13 @@ def _finished(progress: Progress) -> Verdict:
     return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)
 
 
-def _initiator(broken: Sequence[Rank], errors: Sequence[dict[str, Any]]) -> Rank:
+def _initiator(
+    broken: Sequence[SupervisedRank], errors: Sequence[dict[str, Any]]
+) -> SupervisedRank:
     """The rank that failed first: the others fail because their peer is gone."""
     told = [error["rank"] for error in sorted(errors, key=_error_time)]
 
-    def order(rank: Rank) -> tuple[bool, bool, int]:
+    def order(rank: SupervisedRank) -> tuple[bool, bool, int]:
         by_signal = rank.signal is not None and rank.signal != signal.SIGABRT
         refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT)
         place = told.index(rank.index) if rank.index in told else len(told)
@@ -111,7 +121,7 @@ def _error_time(error: dict[str, Any]) -> float:
     return float("inf")
 
 
-def _blame(rank: Rank, errors: Sequence[dict[str, Any]]) -> Verdict:
+def _blame(rank: SupervisedRank, errors: Sequence[dict[str, Any]]) -> Verdict:
     outcomes = {EXIT_BAD_JOB: "bad_job", EXIT_BAD_CHECKPOINT: "bad_checkpoint"}
     outcome = outcomes.get(rank.exit_code or 0, "crashed")
     own = [error for error in errors if error["rank"] == rank.index]

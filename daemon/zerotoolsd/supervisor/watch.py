@@ -17,7 +17,7 @@ from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import descendants, processes
 from zerotoolsd.supervisor.progress import Progress
-from zerotoolsd.supervisor.ranks import Rank, free_port, spawn
+from zerotoolsd.supervisor.ranks import SupervisedRank, free_port, spawn
 from zerotoolsd.supervisor.reaper import reap
 from zerotoolsd.supervisor.stopping import terminate
 from zerotoolsd.supervisor.verdict import is_abnormal
@@ -30,13 +30,13 @@ SETTLE_SECONDS = 1.0
 """How long the other ranks may still tell what went wrong after one has failed."""
 
 
-class Watch:
+class RankMonitor:
     """The ranks of one attempt until the last has ended. Works in the run directory."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan = plan
         self.progress = progress
-        self.ranks: list[Rank] = []
+        self.ranks: list[SupervisedRank] = []
         self.stop_reason: str | None = None
         self.killed_because: str | None = None
         self._kill_at: float | None = None
@@ -118,7 +118,7 @@ class Watch:
         if self._kill_at is not None:
             timeout = min(timeout, max(0.0, self._kill_at - time.monotonic()))
         for key, _ in self._selector.select(timeout):
-            if isinstance(key.data, Rank):
+            if isinstance(key.data, SupervisedRank):
                 if not key.data.log.drain():
                     self._selector.unregister(key.fileobj)
             else:

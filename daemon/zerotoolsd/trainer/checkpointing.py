@@ -14,12 +14,12 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs as layout
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import Committer
-from zerotoolsd.trainer.checkpoints.keeping import Keeping
-from zerotoolsd.trainer.checkpoints.measured import Measured
+from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
+from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics
 from zerotoolsd.trainer.checkpoints.save_sequence import Saves, Write
 from zerotoolsd.trainer.checkpoints.saving import SaveFailed, Saver
-from zerotoolsd.trainer.engine.protocol import CopyingEngine, Engine, Outcome
-from zerotoolsd.trainer.rank.group import CONTROL_TIMEOUT, Group
+from zerotoolsd.trainer.engine.protocol import CopyingEngine, Engine, StepResult
+from zerotoolsd.trainer.rank.group import CONTROL_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
@@ -29,9 +29,9 @@ class Checkpointing:
 
     saves: Saves
     reporter: Reporter
-    measured: Measured = field(default_factory=Measured)
+    measured: CheckpointMetrics = field(default_factory=CheckpointMetrics)
 
-    def stepped(self, outcome: Outcome) -> None:
+    def stepped(self, outcome: StepResult) -> None:
         """A step is over: tell of the save that ended meanwhile."""
         if not outcome.is_skipped:
             self.measured.stepped(outcome.loss)
@@ -76,7 +76,7 @@ class Checkpointing:
 def make_checkpointing(
     spec: JobSpec,
     engine: Engine,
-    group: Group,
+    group: WorldGroup,
     reporter: Reporter,
     add_files: Callable[[Path], None],
     before_commit: Callable[[Path], None],
@@ -88,7 +88,7 @@ def make_checkpointing(
     """
     wanted = spec.checkpoint
     named = layout.meant(Path(spec.resume_from)) if spec.resume_from else None
-    keeping = Keeping(wanted.keep_last, wanted.keep_every, wanted.best, named)
+    keeping = KeepPolicy(wanted.keep_last, wanted.keep_every, wanted.best, named)
     committer = Committer(Path(spec.output_dir or ""), keeping, add_files, before_commit)
     if not (wanted.asynchronous and isinstance(engine, CopyingEngine)):
         return Checkpointing(Saves(Saver(committer, group), lambda: engine.write), reporter)
@@ -97,7 +97,7 @@ def make_checkpointing(
     return Checkpointing(Saves(saver, _copies(engine, beside), beside=True), reporter)
 
 
-def _copies(engine: CopyingEngine, group: Group) -> Callable[[], Write]:
+def _copies(engine: CopyingEngine, group: WorldGroup) -> Callable[[], Write]:
     def prepare() -> Write:
         write = engine.copy()
         return lambda staging: _in_thread(write, staging, group)
@@ -105,7 +105,7 @@ def _copies(engine: CopyingEngine, group: Group) -> Callable[[], Write]:
     return prepare
 
 
-def _in_thread(write: Callable[[Path, Group], None], staging: Path, group: Group) -> None:
+def _in_thread(write: Callable[[Path, WorldGroup], None], staging: Path, group: WorldGroup) -> None:
     if group.device.type == "cuda":
         # A new thread's device is the first, where DCP would make every rank a context.
         torch.cuda.set_device(group.device)

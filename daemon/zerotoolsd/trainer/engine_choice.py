@@ -5,17 +5,21 @@ from __future__ import annotations
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.preflight.resumable import not_resumable
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.checkpoints.resuming import Start
+from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.engine_torch.building import build
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine
-from zerotoolsd.trainer.model.meta_model import Blueprint
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 def make_engine(
-    spec: JobSpec, blueprint: Blueprint, group: Group, reporter: Reporter, start: Start | None
+    spec: JobSpec,
+    blueprint: MetaModel,
+    group: WorldGroup,
+    reporter: Reporter,
+    start: ResumePoint | None,
 ) -> Engine:
     """The engine of `spec` with its weights filled, unless `start` will fill them.
 

@@ -21,7 +21,7 @@ STARTED = time.monotonic()
 DAEMON = Path(__file__).resolve().parents[1]
 
 
-class TwoPackages(MetaPathFinder):
+class PackageFinder(MetaPathFinder):
     """Finds the packages in `folders`, by name; their submodules follow the usual way."""
 
     def __init__(self, folders: dict[str, Path]) -> None:
@@ -55,7 +55,7 @@ def zerotools_folder(daemon: Path) -> Path:
 def make_importable() -> None:
     """Let this interpreter import zerotools and zerotoolsd from where this file is."""
     folders = {"zerotools": zerotools_folder(DAEMON), "zerotoolsd": DAEMON}
-    sys.meta_path.insert(0, TwoPackages(folders))
+    sys.meta_path.insert(0, PackageFinder(folders))
 
 
 def main() -> NoReturn:

@@ -9,25 +9,25 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpointing import Checkpointing
 from zerotoolsd.trainer.data.batches import Batches
-from zerotoolsd.trainer.engine.protocol import Engine, Outcome
+from zerotoolsd.trainer.engine.protocol import Engine, StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluation
 from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.rank.start_timing import Phases
-from zerotoolsd.trainer.rank.stop_request import Stop
+from zerotoolsd.trainer.rank.stop_request import StopRequest
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """A run that is ready to train: `step` steps are done and `consumed` sequences were read.
 
     `template` is what the records of all its checkpoints have in common.
     """
 
     spec: JobSpec
-    stop: Stop
-    group: Group
+    stop: StopRequest
+    group: WorldGroup
     engine: Engine
     batches: Batches
     checkpoints: Checkpointing
@@ -71,7 +71,7 @@ class Run:
     def _asked_before_the_first_step(self) -> bool:
         return self.group.total([float(self.stop.asked())])[0] > 0
 
-    def _one_step(self, first: int) -> Outcome:
+    def _one_step(self, first: int) -> StepResult:
         started = time.monotonic()
         train, rank = self.spec.train, self.group.rank
         size = train.batch_size

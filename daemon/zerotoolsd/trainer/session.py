@@ -13,7 +13,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
-from zerotoolsd.trainer.checkpoints.resuming import choose_start
+from zerotoolsd.trainer.checkpoints.resuming import choose_resume_point
 from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.packing import check_packing
 from zerotoolsd.trainer.data.reading import open_data
@@ -21,14 +21,14 @@ from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
 from zerotoolsd.trainer.engine_choice import make_engine
 from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
 from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
-from zerotoolsd.trainer.loop import Run
+from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.memory_estimate import predict
-from zerotoolsd.trainer.model.meta_model import Blueprint, check_fit, draw, read_config
-from zerotoolsd.trainer.rank.group import Group, joined
+from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
+from zerotoolsd.trainer.rank.group import WorldGroup, joined
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, read_spec
 from zerotoolsd.trainer.rank.start_timing import Phases
-from zerotoolsd.trainer.rank.stop_request import Stop
+from zerotoolsd.trainer.rank.stop_request import StopRequest
 from zerotoolsd.trainer.reporting.out_of_memory import explained
 from zerotoolsd.trainer.reporting.reporter import Reporter
 from zerotoolsd.trainer.reporting.utilization import measure_by
@@ -74,11 +74,11 @@ def run(
 def prepare(
     spec: JobSpec,
     run_dir: Path,
-    group: Group,
+    group: WorldGroup,
     reporter: Reporter,
     phases: Phases,
     before_commit: BeforeCommit = nothing,
-) -> Run:
+) -> TrainingRun:
     """Read the data, build the model, and load what there is to go on from.
 
     Raises:
@@ -106,7 +106,7 @@ def prepare(
     reporter.expect_state(predict(spec, blueprint))
     evaluation = make_evaluation(spec, data.held_out, blueprint, group)
     phases.done("model")
-    decision = choose_start(spec, group)
+    decision = choose_resume_point(spec, group)
     for skipped in decision.skipped:
         reporter.skipped(skipped.path, skipped.why)
     start = decision.start
@@ -124,10 +124,10 @@ def prepare(
         phases.done("resume")
     add_files = partial(_add_files, spec, blueprint)
     checkpoints = make_checkpointing(spec, engine, group, reporter, add_files, before_commit)
-    stop = Stop(run_dir, group.rank)
+    stop = StopRequest(run_dir, group.rank)
     stop.listen()
     reporter.prepares("taking the first step")
-    return Run(
+    return TrainingRun(
         spec,
         stop,
         group,
@@ -152,7 +152,7 @@ def _metrics(spec: JobSpec, stack: ExitStack) -> Metrics:
     return metrics
 
 
-def _add_files(spec: JobSpec, blueprint: Blueprint, staging: Path) -> None:
+def _add_files(spec: JobSpec, blueprint: MetaModel, staging: Path) -> None:
     blueprint.config.save_pretrained(staging)
     tokenizer = tokenizer_of(spec)
     if tokenizer is not None and tokenizer != BYTES:

@@ -17,19 +17,19 @@ from zerotools.runs.record import (
     ModelRecord,
     OptimizerRecord,
 )
-from zerotoolsd.trainer.checkpoints.resuming import Start
+from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.engine.schedule import decay_steps
 from zerotoolsd.trainer.model import rng
 from zerotoolsd.trainer.model.lora import fan_in_fan_out
-from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 def begin(
-    spec: JobSpec, engine: Engine, group: Group, reporter: Reporter, start: Start | None
+    spec: JobSpec, engine: Engine, group: WorldGroup, reporter: Reporter, start: ResumePoint | None
 ) -> None:
     """Load the checkpoint, if there is one, and set the random numbers.
 
@@ -50,7 +50,9 @@ def begin(
     reporter.resumed(start.path, start.record, rank.world_size, same)
 
 
-def warn_of_changes(spec: JobSpec, data: DataRecord, start: Start, reporter: Reporter) -> None:
+def warn_of_changes(
+    spec: JobSpec, data: DataRecord, start: ResumePoint, reporter: Reporter
+) -> None:
     """Say what makes the resumed run another one than that which saved."""
     record = start.record
     pairs = [
@@ -72,7 +74,9 @@ def warn_of_changes(spec: JobSpec, data: DataRecord, start: Start, reporter: Rep
         )
 
 
-def describe_run(spec: JobSpec, blueprint: Blueprint, group: Group, data: DataRecord) -> JobRecord:
+def describe_run(
+    spec: JobSpec, blueprint: MetaModel, group: WorldGroup, data: DataRecord
+) -> JobRecord:
     """The record of this run's checkpoints, as of step 0, but for what the engine adds."""
     train = spec.train
     trainable, frozen = blueprint.parameter_count()
@@ -105,7 +109,7 @@ def describe_run(spec: JobSpec, blueprint: Blueprint, group: Group, data: DataRe
     )
 
 
-def _lora(spec: JobSpec, blueprint: Blueprint) -> LoraRecord | None:
+def _lora(spec: JobSpec, blueprint: MetaModel) -> LoraRecord | None:
     if spec.lora.rank is None:
         return None
     return LoraRecord(spec.lora.rank, spec.lora.scale, fan_in_fan_out(blueprint.model))

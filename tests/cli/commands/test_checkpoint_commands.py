@@ -203,7 +203,7 @@ def test_a_truncated_shard_is_told_like_a_missing_one(
     [cut] = path.rglob(file)
     with cut.open("r+b") as stream:
         stream.truncate(3000)
-    inspection = inspect(formats.look(path))
+    inspection = inspect(formats.read_any(path))
     lines = describe(inspection, tensors=False)
     count = len(inspection.incomplete)
     assert count > 1
@@ -216,7 +216,7 @@ def test_a_truncated_shard_is_told_like_a_missing_one(
 
 def test_files_left_over_from_another_run_are_not_called_damage() -> None:
     lines = describe(
-        inspect(formats.look(DEEPSPEED / "z2-fp32-w2-leftovers" / "checkpoint")), tensors=False
+        inspect(formats.read_any(DEEPSPEED / "z2-fp32-w2-leftovers" / "checkpoint")), tensors=False
     )
     assert lines[0] == "PROBLEMS: 2, listed below"
     assert sum("is left over from a run of more than 2 ranks" in line for line in lines) == 2

@@ -12,8 +12,8 @@ import pytest
 from harness.started import Started
 from tests.cli.conftest import Command
 from tests.daemon.api.fakes import STEP, FakeService, a_job, a_view, an_attempt
-from zerotools.cli.job_views.machine_screen import View, draw
-from zerotools.cli.job_views.process_owners import Owners, Rank, find_ranks
+from zerotools.cli.job_views.machine_screen import MonitorView, draw
+from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks
 from zerotools.cli.main import build, run
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
@@ -25,11 +25,15 @@ def test_the_screen() -> None:
     lost = Gpu(index=2, error="NVML: GPU is lost")
     snapshot = SnapshotSource(FakeProbe([busy, fake_gpu(1), lost])).read()
     job = a_view(3, a_job(), state="running", attempts=(an_attempt(),), progress=STEP).to_json()
-    view = View(snapshot, daemon="", jobs=[job], leases={"GPU-fake-0": "job 3 (tiny)"})
+    view = MonitorView(snapshot, daemon="", jobs=[job], leases={"GPU-fake-0": "job 3 (tiny)"})
     run_dir = job["attempt"]["run_dir"]
     owners = Owners(
         {run_dir: "job 3 (tiny)"},
-        {812: Rank(run_dir, 5 << 30), 813: Rank(run_dir, 1 << 30), 7: Rank("/x/\x1b[2J", 0)},
+        {
+            812: RankProcess(run_dir, 5 << 30),
+            813: RankProcess(run_dir, 1 << 30),
+            7: RankProcess("/x/\x1b[2J", 0),
+        },
     )
     lines = draw(view, owners, None)
     assert lines[:7] == [
@@ -50,7 +54,7 @@ def test_the_screen() -> None:
 
 def test_old_gpus_are_shown_as_old() -> None:
     probe = FakeProbe([fake_gpu(0)], error="NVML did not answer within 2 s", age_seconds=75)
-    view = View(SnapshotSource(probe).read(), daemon="no daemon answers")
+    view = MonitorView(SnapshotSource(probe).read(), daemon="no daemon answers")
     lines = draw(view, Owners({}, {}), None)
     assert lines[0] == "GPUs  as of 1 min 15 s ago: NVML did not answer within 2 s"
     assert lines[-1] == "jobs  no daemon answers"
@@ -109,6 +113,6 @@ def test_ranks_are_known_by_their_environment(tmp_path: Path) -> None:
 def test_what_the_driver_does_not_tell_is_said() -> None:
     gpu = fake_gpu(0, unmeasured="the driver does not tell its memory (NVML: Not Supported)")
     snapshot = SnapshotSource(FakeProbe([gpu])).read()
-    lines = draw(View(snapshot, daemon="none"), Owners({}, {}), None)
+    lines = draw(MonitorView(snapshot, daemon="none"), Owners({}, {}), None)
     assert lines[2] == "     the driver does not tell its memory (NVML: Not Supported)"
     assert Snapshot.from_json(snapshot.to_json()).gpus == snapshot.gpus

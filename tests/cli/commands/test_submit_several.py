@@ -21,7 +21,7 @@ from zerotools.core.errors import (
     DaemonUnreachable,
 )
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.submissions import Submission, clashes
+from zerotools.jobs.client.submissions import Submission, conflicts
 from zerotools.jobs.tables.spec import JobSpec
 
 
@@ -183,7 +183,7 @@ def test_jobs_of_one_command_do_not_disturb_one_another(
         Submission(name, a_job(**{key: str(tmp_path / value) for key, value in changes.items()}))
         for name, changes in (("a", first), ("b", second))
     ]
-    found = [str(clash) for clash in clashes(jobs)]
+    found = [str(clash) for clash in conflicts(jobs)]
     if said is None:
         assert found == []
     else:

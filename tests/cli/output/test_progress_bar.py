@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from zerotools.cli.output.progress_bar import Lines, progress
+from zerotools.cli.output.progress_bar import ProgressLines, progress
 
 
 class Terminal(io.StringIO):
@@ -39,7 +39,7 @@ def test_an_interrupted_bar_is_closed_before_anything_is_said() -> None:
 
 def test_without_a_terminal_a_line_comes_every_half_minute() -> None:
     stream, now = io.StringIO(), [0.0]
-    lines = Lines(4 * 2**30, "writing", stream, clock=lambda: now[0])
+    lines = ProgressLines(4 * 2**30, "writing", stream, clock=lambda: now[0])
     for _ in range(4):
         now[0] += 20
         lines.advance(2**30)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.api.fakes import STEP, FakeService, an_attempt
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.client.daemon_client import DaemonClient, LogPart
+from zerotools.jobs.client.daemon_client import DaemonClient, LogBytes
 from zerotoolsd.api.outputs import LARGEST_PART, parse_records
 
 
@@ -21,26 +21,26 @@ def test_a_job_without_an_attempt_has_an_empty_log(
     service: FakeService, client: DaemonClient
 ) -> None:
     service.add()
-    assert client.logs(1) == LogPart(b"", 0, 0, over=False)
+    assert client.logs(1) == LogBytes(b"", 0, 0, over=False)
     service.change(1, state="cancelled")
-    assert client.logs(1) == LogPart(b"", 0, 0, over=True)
+    assert client.logs(1) == LogBytes(b"", 0, 0, over=True)
 
 
 def test_logs_are_followed_by_offset(running: FakeService, client: DaemonClient) -> None:
-    assert client.logs(1) == LogPart(b"", 0, 1, over=False), "the file is not there yet"
+    assert client.logs(1) == LogBytes(b"", 0, 1, over=False), "the file is not there yet"
     running.write(1, "rank-0.log", b"one\ntwo\n")
-    assert client.logs(1, limit=4) == LogPart(b"one\n", 4, 1, over=False)
-    assert client.logs(1, offset=4) == LogPart(b"two\n", 8, 1, over=False)
+    assert client.logs(1, limit=4) == LogBytes(b"one\n", 4, 1, over=False)
+    assert client.logs(1, offset=4) == LogBytes(b"two\n", 8, 1, over=False)
     running.change(1, attempts=(an_attempt(ended=1.0),))
-    assert client.logs(1, offset=4, limit=2) == LogPart(b"tw", 6, 1, over=False)
-    assert client.logs(1, offset=8) == LogPart(b"", 8, 1, over=True)
+    assert client.logs(1, offset=4, limit=2) == LogBytes(b"tw", 6, 1, over=False)
+    assert client.logs(1, offset=8) == LogBytes(b"", 8, 1, over=True)
 
 
 def test_a_negative_offset_counts_from_the_end(running: FakeService, client: DaemonClient) -> None:
     running.write(1, "rank-1.log", b"abcdef")
     assert client.logs(1, rank=1, offset=-2).data == b"ef"
     assert client.logs(1, rank=1, offset=-99).data == b"abcdef"
-    assert client.logs(1, rank=1, offset=99) == LogPart(b"", 6, 1, over=False)
+    assert client.logs(1, rank=1, offset=99) == LogBytes(b"", 6, 1, over=False)
 
 
 @pytest.mark.parametrize(

@@ -12,25 +12,25 @@ from zerotoolsd.attempts import last_report
 def test_the_newest_step_is_found_among_other_lines(tmp_path: Path) -> None:
     lines = [b'{"event": "step", "step": 1}', b'{"event": "step", "step": 2}', b"[", b'{"event": 3']
     (tmp_path / "progress.jsonl").write_bytes(b"x" * 40_000 + b"\n" + b"\n".join(lines))
-    assert last_report.so_far(tmp_path).step == {"event": "step", "step": 2}
+    assert last_report.report_so_far(tmp_path).step == {"event": "step", "step": 2}
 
 
 def test_what_a_rank_prepares_is_known_until_its_first_step(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     path.write_text('{"event": "phase", "doing": []}\n')
-    assert last_report.so_far(tmp_path).doing is None
+    assert last_report.report_so_far(tmp_path).doing is None
     with path.open("a") as file:
         file.write('{"event": "phase", "doing": "reading the data"}\n{"event": "summary"}\n')
-    assert last_report.so_far(tmp_path).doing == "reading the data"
+    assert last_report.report_so_far(tmp_path).doing == "reading the data"
     with path.open("a") as file:
         file.write('{"event": "step", "step": 1}\n')
-    assert last_report.so_far(tmp_path).doing is None
+    assert last_report.report_so_far(tmp_path).doing is None
 
 
 def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
-    assert last_report.so_far(tmp_path) == last_report.Told()
+    assert last_report.report_so_far(tmp_path) == last_report.LastReport()
     os.mkfifo(tmp_path / "progress.jsonl")
-    assert last_report.so_far(tmp_path) == last_report.Told()
+    assert last_report.report_so_far(tmp_path) == last_report.LastReport()
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_the_newest_line_that_names_a_checkpoint_counts(
     tmp_path: Path, lines: list[dict[str, object]], step: int | None
 ) -> None:
     (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert last_report.so_far(tmp_path).checkpoint_step == step
+    assert last_report.report_so_far(tmp_path).checkpoint_step == step

@@ -13,7 +13,7 @@ from tests.daemon.dispatchers import running
 from tests.daemon.waiting import wait_async
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.phases import phase_of
-from zerotoolsd.config import Config, Watch
+from zerotoolsd.config import Config, WatchConfig
 from zerotoolsd.service import JobView
 
 LOADS = {"event": "phase", "doing": "loading the weights", "time": 1000.0}
@@ -30,7 +30,7 @@ def attempt(run_dir: Path, *, log: bytes = b"", at: float = 1000.0) -> Path:
 
 
 def phase(run_dir: Path, now: float, quiet: float = 300.0) -> dict[str, Any]:
-    return phase_of(run_dir, last_report.so_far(run_dir), quiet_seconds=quiet, now=now)
+    return phase_of(run_dir, last_report.report_so_far(run_dir), quiet_seconds=quiet, now=now)
 
 
 def test_a_phase_without_progress_is_quiet_after_the_stated_time(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_a_rank_makes_up_does_no_harm(tmp_path: Path) -> None:
 
 def test_a_job_that_hangs_is_shown_as_one_without_progress(tmp_path: Path) -> None:
     async def told_of() -> None:
-        config = Config(watch=Watch(no_progress_seconds=0.2))
+        config = Config(watch=WatchConfig(no_progress_seconds=0.2))
         async with running(tmp_path / "state", config=config) as it:
             job, _ = await it.service.submit(
                 make_job("flood=0 release"), uid=os.geteuid(), idempotency_key=None

@@ -49,14 +49,14 @@ def identity(process: Started, **changes: Any) -> dict[str, Any]:
 def test_an_exit_record_decides(tmp_path: Path, sleeper: Started) -> None:
     write_json(tmp_path / "run.json", identity(sleeper))
     write_json(tmp_path / "exit.json", {"token": TOKEN, "outcome": "finished"})
-    found = reattach.look(tmp_path, TOKEN)
+    found = reattach.run_dir_status(tmp_path, TOKEN)
     assert isinstance(found, reattach.Over)
     assert found.record["outcome"] == "finished"
 
 
 def test_a_living_supervisor_is_found(tmp_path: Path, sleeper: Started) -> None:
     write_json(tmp_path / "run.json", identity(sleeper))
-    found = reattach.look(tmp_path, TOKEN)
+    found = reattach.run_dir_status(tmp_path, TOKEN)
     assert isinstance(found, reattach.Alive)
     os.close(found.pidfd)
 
@@ -73,17 +73,17 @@ def test_a_pid_alone_is_no_identity(
     tmp_path: Path, sleeper: Started, changes: dict[str, Any], cause: str
 ) -> None:
     write_json(tmp_path / "run.json", identity(sleeper, **changes))
-    assert reattach.look(tmp_path, TOKEN) == reattach.Gone(cause)
+    assert reattach.run_dir_status(tmp_path, TOKEN) == reattach.Gone(cause)
 
 
 def test_an_exit_record_of_another_attempt_is_not_believed(tmp_path: Path) -> None:
     write_json(tmp_path / "exit.json", {"token": "x", "outcome": "finished"})
-    assert reattach.look(tmp_path, TOKEN) == reattach.NeverStarted()
+    assert reattach.run_dir_status(tmp_path, TOKEN) == reattach.NeverStarted()
 
 
 def test_a_garbled_record_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "exit.json").write_text("{")
-    assert isinstance(reattach.look(tmp_path, TOKEN), reattach.Gone)
+    assert isinstance(reattach.run_dir_status(tmp_path, TOKEN), reattach.Gone)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_record_of_another_shape_is_not_believed(
     tmp_path: Path, sleeper: Started, name: str, changes: dict[str, Any]
 ) -> None:
     write_json(tmp_path / name, {**identity(sleeper), "outcome": "finished", **changes})
-    found = reattach.look(tmp_path, TOKEN)
+    found = reattach.run_dir_status(tmp_path, TOKEN)
     assert isinstance(found, reattach.Gone)
     assert name in found.cause
 
@@ -112,16 +112,16 @@ def test_what_is_no_file_is_no_record_and_is_not_waited_for(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / "exit.json")
-    assert isinstance(reattach.look(tmp_path, TOKEN), reattach.Gone)
+    assert isinstance(reattach.run_dir_status(tmp_path, TOKEN), reattach.Gone)
 
 
 def test_a_held_lock_means_that_it_is_starting(tmp_path: Path) -> None:
-    assert reattach.look(tmp_path, TOKEN) == reattach.NeverStarted()
+    assert reattach.run_dir_status(tmp_path, TOKEN) == reattach.NeverStarted()
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert reattach.look(tmp_path, TOKEN) == reattach.Starting()
+        assert reattach.run_dir_status(tmp_path, TOKEN) == reattach.Starting()
         assert not reattach.fence(tmp_path, {})
-    assert reattach.look(tmp_path, TOKEN) == reattach.NeverStarted()
+    assert reattach.run_dir_status(tmp_path, TOKEN) == reattach.NeverStarted()
 
 
 def test_p2_a_fenced_attempt_cannot_start_any_more(tmp_path: Path) -> None:

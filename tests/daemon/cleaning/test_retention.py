@@ -16,7 +16,7 @@ from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotoolsd import crashpoints
 from zerotoolsd.cleaning import removal
-from zerotoolsd.config import Retention, load
+from zerotoolsd.config import RetentionConfig, load
 from zerotoolsd.queue.store import Store
 
 
@@ -31,7 +31,7 @@ def age(state: Path, seconds: float) -> None:
 
 def test_retention_is_off_until_it_is_set(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    assert dataclasses.astuple(Retention()) == (None, None, None)
+    assert dataclasses.astuple(RetentionConfig()) == (None, None, None)
 
     async def story(it: Running) -> None:
         outside = str(tmp_path / "out")
@@ -39,15 +39,15 @@ def test_retention_is_off_until_it_is_set(tmp_path: Path) -> None:
         age(state, 40 * 86400)
         young = await over(it)
         cleaner = it.engine.cleaner
-        await cleaner.retain(Retention())
+        await cleaner.retain(RetentionConfig())
         assert (await it.service.events(0, 0))[0].seq == 1
-        await cleaner.retain(Retention(logs="30d"))
+        await cleaner.retain(RetentionConfig(logs="30d"))
         assert not it.service.run_dir(first, 1).exists()
         assert it.service.run_dir(young, 1).exists()
-        await cleaner.retain(Retention(records="30d"))
+        await cleaner.retain(RetentionConfig(records="30d"))
         assert not await is_known(it, first)
         assert await is_known(it, second), "its checkpoints lie in the state directory"
-        await cleaner.retain(Retention(events="30d"))
+        await cleaner.retain(RetentionConfig(events="30d"))
         assert {event.job_id for event in await it.service.events(0, 0)} == {first, young}
         assert (tmp_path / "out" / "step-00000001").is_dir()
 
@@ -60,7 +60,7 @@ def test_a_retention_that_is_no_time_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r'retention.records = "soon": must be seconds'):
         load(path)
     path.write_text('[retention]\nrecords = "30d"\nlogs = 3600\n')
-    assert load(path).retention == Retention(records="30d", logs=3600)
+    assert load(path).retention == RetentionConfig(records="30d", logs=3600)
 
 
 @pytest.fixture(scope="module")

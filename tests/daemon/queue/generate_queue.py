@@ -19,12 +19,12 @@ from typing import Any
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.config import Config, Limits, Retry
+from zerotoolsd.config import Config, LimitsConfig, RetryConfig
 from zerotoolsd.queue.store import Store
 
 PLACE = Path("/srv/zerotools-golden")
 STATE = PLACE / "state"
-CONFIG = replace(Config(), limits=Limits(cpu_ranks=2), retry=Retry(first_seconds=300))
+CONFIG = replace(Config(), limits=LimitsConfig(cpu_ranks=2), retry=RetryConfig(first_seconds=300))
 
 
 def job(fake: str, **changes: Any) -> JobSpec:

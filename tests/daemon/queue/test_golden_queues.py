@@ -16,13 +16,15 @@ from tests.daemon.dispatchers import running
 from tests.daemon.queue.generate_queue import PLACE, STATE
 from tests.golden_files import GOLDEN
 from zerotools.core.errors import Unsupported
-from zerotoolsd.config import Config, Limits, Retry
+from zerotoolsd.config import Config, LimitsConfig, RetryConfig
 from zerotoolsd.queue import schema
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable import write_json
 
 QUEUES = sorted(GOLDEN.glob("zerotools-*/queue.db"))
-CONFIG = replace(Config(), limits=Limits(cpu_ranks=2), retry=Retry(first_seconds=0, most_seconds=0))
+CONFIG = replace(
+    Config(), limits=LimitsConfig(cpu_ranks=2), retry=RetryConfig(first_seconds=0, most_seconds=0)
+)
 UID = os.geteuid()
 TABLES = {"job": ("output_dir", "spec"), "attempt": ("run_dir", "result")}
 

@@ -14,7 +14,7 @@ from zerotoolsd.queue.lifecycle import (
     Admit,
     Cancel,
     Ended,
-    Event,
+    LifecycleEvent,
     NotAllowed,
     Retry,
     RetryPolicy,
@@ -39,7 +39,7 @@ def ended(
     )
 
 
-EVERY: tuple[Event, ...] = (
+EVERY: tuple[LifecycleEvent, ...] = (
     Admit(),
     Started(),
     Cancel(who="uid 1"),
@@ -51,7 +51,9 @@ EVERY: tuple[Event, ...] = (
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(states.STATES, EVERY)))
-def test_every_state_takes_exactly_the_events_of_the_table(state: str, event: Event) -> None:
+def test_every_state_takes_exactly_the_events_of_the_table(
+    state: str, event: LifecycleEvent
+) -> None:
     job = Standing(state=state)
     expected = states.TRANSITIONS.get((state, name_of(job, event)))
     if expected is None:
@@ -145,7 +147,7 @@ def test_a_cancelled_job_says_by_whom_and_how_it_ended() -> None:
 
 
 @given(st.lists(st.sampled_from(EVERY), max_size=30))
-def test_no_sequence_of_events_leaves_the_table(events: list[Event]) -> None:
+def test_no_sequence_of_events_leaves_the_table(events: list[LifecycleEvent]) -> None:
     job = Standing()
     for event in events:
         before = job

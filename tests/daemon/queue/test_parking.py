@@ -22,12 +22,12 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.api.answers import encode
 from zerotoolsd.attempts import watcher
-from zerotoolsd.config import Retry
+from zerotoolsd.config import RetryConfig
 from zerotoolsd.queue import parking
 from zerotoolsd.service import CleanRequest
 from zerotoolsd.supervisor.durable import read_json, write_json
 
-CONFIG = replace(dispatchers.CONFIG, retry=Retry(first_seconds=0.01))
+CONFIG = replace(dispatchers.CONFIG, retry=RetryConfig(first_seconds=0.01))
 UID = os.geteuid()
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Snapshot
-from zerotoolsd.config import Limits
+from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduler import Decisions, Request, impossible, tick
+from zerotoolsd.queue.scheduler import Request, TickDecisions, impossible, tick
 
 HOST = Host(
     memory_total_bytes=2**34,
@@ -25,7 +25,7 @@ HOST = Host(
     cpu_count=2,
     load_average=(0.0, 0.0, 0.0),
 )
-LIMITS = Limits(cpu_ranks=8)
+LIMITS = LimitsConfig(cpu_ranks=8)
 
 
 def seen(*gpus: Gpu, error: str | None = None, taken_at: float = 100.0) -> Snapshot:
@@ -51,12 +51,12 @@ def lease(index: int, job_id: int = 9, held_by: str | None = None) -> Lease:
 
 def decide(
     requests: Sequence[Request], snapshot: Snapshot | None = None, **changes: Any
-) -> Decisions:
+) -> TickDecisions:
     values: dict[str, Any] = {"now": 100.0, "leases": (), "cpu_ranks_used": 0, "limits": LIMITS}
     return tick(requests, snapshot=snapshot, **{**values, **changes})
 
 
-def started(decisions: Decisions) -> dict[int, list[int]]:
+def started(decisions: TickDecisions) -> dict[int, list[int]]:
     return {
         start.job_id: [int(uuid.rpartition("-")[2]) for uuid in start.gpu_uuids]
         for start in decisions.starts
@@ -153,13 +153,13 @@ def test_cpu_ranks_are_bounded_in_total_and_in_order() -> None:
 
 
 def test_cpu_ranks_that_were_taken_under_a_higher_limit_run_alone() -> None:
-    lower = Limits(cpu_ranks=2)
+    lower = LimitsConfig(cpu_ranks=2)
     after_another = decide([cpu(1, 4), cpu(2, 1)], cpu_ranks_used=1, limits=lower)
     assert started(after_another) == {}
     alone = decide([cpu(1, 4), cpu(2, 1)], limits=lower)
     assert started(alone) == {1: []}
     assert set(alone.waits) == {2}
-    assert started(decide([cpu(1, 4)], limits=Limits(cpu_ranks=0))) == {}
+    assert started(decide([cpu(1, 4)], limits=LimitsConfig(cpu_ranks=0))) == {}
 
 
 def test_a_request_that_can_never_be_met_is_told_apart() -> None:
@@ -208,7 +208,7 @@ def test_no_gpu_is_given_twice_or_taken_from_anyone(
 
 
 UNMEASURED = "the driver does not tell its memory (NVML: Not Supported)"
-USE = Limits(use_unmeasured_gpus=True)
+USE = LimitsConfig(use_unmeasured_gpus=True)
 
 
 def test_a_gpu_that_is_not_measured_is_used_if_the_owner_says_so() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.attempts.last_report import so_far
+from zerotoolsd.attempts.last_report import report_so_far
 from zerotoolsd.supervisor.progress import Progress, pause_between
 
 Send = Callable[[bytes], None]
@@ -111,7 +111,7 @@ def test_the_end_of_the_file_always_tells_the_peak_and_the_checkpoint(
     send(message(event="checkpoint", step=10, path="/a"))
     for step in range(11, 1011):
         send(message(event="step", step=step))
-        known = so_far(Path())
+        known = report_so_far(Path())
         assert (known.checkpoint_step, known.peak_host_bytes or 0) >= (10, 1000)
     assert progress.peak_host_bytes == 1049
 

@@ -13,7 +13,7 @@ each_job = runpy.run_path(str(Path(__file__).resolve().parents[3] / "harness" / 
 ]
 
 from zerotools.core.errors import ZerotoolsError  # noqa: E402
-from zerotoolsd.trainer.rank.group import Group  # noqa: E402
+from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
 from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
@@ -21,7 +21,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
 from zerotoolsd.trainer.session import prepare  # noqa: E402
 
 
-def told(run_dir: Path, group: Group) -> str | None:
+def told(run_dir: Path, group: WorldGroup) -> str | None:
     """Why the job in `run_dir` cannot be made ready."""
     try:
         spec = read_spec(run_dir)

@@ -23,14 +23,14 @@ from torch.distributed.tensor._utils import (  # noqa: E402
     compute_local_shape_and_global_offset,
 )
 
-from zerotoolsd.trainer.engine.protocol import Engine, Outcome  # noqa: E402
+from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.gradients import local  # noqa: E402
-from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
+from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
 from zerotoolsd.trainer.evaluation.evaluating import Evaluated  # noqa: E402
-from zerotoolsd.trainer.loop import Run  # noqa: E402
+from zerotoolsd.trainer.loop import TrainingRun  # noqa: E402
 from zerotoolsd.trainer.rank.failures import Diverged  # noqa: E402
-from zerotoolsd.trainer.rank.group import Group  # noqa: E402
+from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
 from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
@@ -43,10 +43,10 @@ class Recorder(Reporter):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[StepResult] = []
         self.evaluations: dict[int, Evaluated] = {}
 
-    def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
+    def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
         """Keep it, and go on."""
         self.outcomes.append(outcome)
         super().stepped(step, outcome, tokens, seconds)
@@ -57,7 +57,7 @@ class Recorder(Reporter):
         super().evaluated(step, found)
 
 
-def digest(live: Live, group: Group) -> str:
+def digest(live: LiveState, group: WorldGroup) -> str:
     """One digest over the names and bytes of all weights and optimizer state, gathered whole: all
     ranks find the same."""
     sha = hashlib.sha256()
@@ -68,7 +68,7 @@ def digest(live: Live, group: Group) -> str:
     return found
 
 
-def whereabouts(live: Live, group: Group) -> dict[str, Any]:
+def whereabouts(live: LiveState, group: WorldGroup) -> dict[str, Any]:
     """Where the tensors of each sort are (on all ranks), whether the model computes with what the
     masters say, and the bytes of each rank by place and sort, now and at most."""
     ledger = live.memory.ledger
@@ -132,7 +132,7 @@ def joined(tensor: DTensor, parts: Iterable[Part]) -> torch.Tensor:
     return found
 
 
-def first_batch(ready: Run, group: Group) -> float:
+def first_batch(ready: TrainingRun, group: WorldGroup) -> float:
     """The mean loss of the batch that the next step will train on, by evaluation."""
     rank, size = group.rank, ready.spec.train.batch_size
     share = ready.batches.share(ready.consumed, size, rank.number, rank.world_size)
@@ -141,21 +141,21 @@ def first_batch(ready: Run, group: Group) -> float:
     return loss / tokens
 
 
-def state(engine: Engine, group: Group) -> tuple[str | None, dict[str, Any] | None]:
+def state(engine: Engine, group: WorldGroup) -> tuple[str | None, dict[str, Any] | None]:
     """Digest and whereabouts of what engine torch trains."""
     if not isinstance(engine, TorchEngine):
         return None, None
     return digest(engine.live, group), whereabouts(engine.live, group)
 
 
-def write_weights(engine: Any, directory: Path, group: Group) -> None:
+def write_weights(engine: Any, directory: Path, group: WorldGroup) -> None:
     """As where DeepSpeed offloads to NVMe."""
     if group.rank.leads:
         directory.mkdir()
     engine.files.write_weights(directory)
 
 
-def run(run_dir: Path, group: Group) -> dict[str, Any]:
+def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """Run the job in `run_dir`; what there is to compare."""
     spec = read_spec(run_dir)
     reporter = Recorder(group.rank, Notifier(None, group.rank.number), steps=spec.train.steps)

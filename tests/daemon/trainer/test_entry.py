@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.launching import ENTRY
-from zerotoolsd.trainer.entry import TwoPackages, zerotools_folder
+from zerotoolsd.trainer.entry import PackageFinder, zerotools_folder
 from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB
 
 BARE = [sys.executable, "-I", "-S"]  # no site-packages, no PYTHONPATH
@@ -67,7 +67,7 @@ def test_without_zerotools_nearby_the_place_is_named(tmp_path: Path) -> None:
 
 
 def test_the_finder_knows_two_names_only(tmp_path: Path) -> None:
-    finder = TwoPackages({"zerotools": tmp_path})
+    finder = PackageFinder({"zerotools": tmp_path})
     assert finder.find_spec("json") is None
     assert finder.find_spec("zerotools.core") is None
     spec = finder.find_spec("zerotools")

@@ -60,7 +60,7 @@ def test_it_is_recognised_and_refused_by_what_it_is(
     done = CliRunner().invoke(build(), ["inspect", str(path)])
     assert done.exit_code == 0, done.output
     assert f"Megatron {kind}" in done.output
-    assert formats.look(path).origin.step == iteration
+    assert formats.read_any(path).origin.step == iteration
     said = f"is Megatron {kind} of iteration {iteration}, which zerotools recognises"
     attempts: list[Callable[[], object]] = [
         lambda: consolidate.prepare(path, out, consolidate.Options()),
@@ -81,7 +81,7 @@ def _roles(checkpoint: Checkpoint) -> dict[str, tuple[int, tuple[str, ...]]]:
 
 @pytest.mark.parametrize("where", [DIST, "dist/iter_0000090"])
 def test_the_masters_are_masters_and_the_weights_their_copies(made: Path, where: str) -> None:
-    checkpoint = formats.look(made / where)
+    checkpoint = formats.read_any(made / where)
     assert _roles(checkpoint) == {
         "param": (8, ("float32",)),
         "param16": (8, ("bfloat16",)),
@@ -93,7 +93,7 @@ def test_the_masters_are_masters_and_the_weights_their_copies(made: Path, where:
 
 
 def test_the_files_of_all_ranks_are_shown_as_one_checkpoint(made: Path) -> None:
-    checkpoint = formats.look(made / RANKS / "mp_rank_00_000")
+    checkpoint = formats.read_any(made / RANKS / "mp_rank_00_000")
     assert checkpoint.origin.path == made / RANKS
     assert checkpoint.origin.world_size == 4
     assert len(checkpoint.files) == 8
@@ -106,24 +106,24 @@ def test_the_files_of_all_ranks_are_shown_as_one_checkpoint(made: Path) -> None:
 def test_what_is_missing_is_a_problem(made: Path, tmp_path: Path) -> None:
     ranks = Path(shutil.copytree(made / RANKS, tmp_path / "iter_0000100"))
     shutil.rmtree(ranks / "mp_rank_01_001")
-    problems = [problem.message for problem in formats.look(ranks).problems]
+    problems = [problem.message for problem in formats.read_any(ranks).problems]
     assert problems == [f"{ranks} has files of 3 ranks, and TP 2 x PP 2 makes 4"]
     dist = Path(shutil.copytree(made / DIST, tmp_path / "iter_0000101"))
     (dist / "metadata.json").unlink()
-    said = "\n".join(problem.message for problem in formats.look(dist).problems)
+    said = "\n".join(problem.message for problem in formats.read_any(dist).problems)
     assert "the save was not finished" in said
     assert "is of iteration 100, and its directory of 101" in said
     (dist / "common.pt").write_bytes(b"PK")
-    assert any("common.pt" in problem.message for problem in formats.look(dist).problems)
+    assert any("common.pt" in problem.message for problem in formats.read_any(dist).problems)
 
 
 def test_a_run_without_its_tracker_and_one_that_names_nothing(made: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(made / "dist", tmp_path / "run"))
     (run / "latest_checkpointed_iteration.txt").unlink()
-    assert formats.look(run).origin.notes[0] == "took iter_0000100, the newest, of 2"
+    assert formats.read_any(run).origin.notes[0] == "took iter_0000100, the newest, of 2"
     (run / "latest_checkpointed_iteration.txt").write_text("120")
     with pytest.raises(BadFile, match=r"names 'iter_0000120'.*take iter_0000090 or iter_0000100"):
-        formats.look(run)
+        formats.read_any(run)
 
 
 def test_other_forms_are_recognised_by_metadata_json_or_by_the_run(
@@ -133,7 +133,7 @@ def test_other_forms_are_recognised_by_metadata_json_or_by_the_run(
     zarr.mkdir()
     shutil.copy(made / DIST / "common.pt", zarr)
     (zarr / "metadata.json").write_text('{"sharded_backend": "zarr"}')
-    assert formats.look(zarr).origin.details["title"] == "Megatron zarr"
+    assert formats.read_any(zarr).origin.details["title"] == "Megatron zarr"
     run = Path(shutil.copytree(made / "dist", tmp_path / "run"))
     for name in ("common.pt", "metadata.json"):
         (run / "iter_0000100" / name).unlink()
@@ -141,7 +141,7 @@ def test_other_forms_are_recognised_by_metadata_json_or_by_the_run(
         formats.read(run)
     (zarr / "metadata.json").write_text("{")
     with pytest.raises(BadFile, match=r"metadata\.json is not JSON"):
-        formats.look(zarr)
+        formats.read_any(zarr)
 
 
 def test_attributes_that_a_dcp_has_beside_torchs_own_are_listed(made: Path, tmp_path: Path) -> None:

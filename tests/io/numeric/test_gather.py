@@ -7,9 +7,9 @@ import pytest
 
 from tests.layouts import slices
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Chunk, Piece
+from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import FLOAT32
-from zerotools.io.files.open_files import Held
+from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.gather import gather
 from zerotools.io.numeric.numpy_dtypes import numpy_cast
 
@@ -47,8 +47,8 @@ def test_a_tensor_in_another_order_is_read_in_few_reads(
     chunk = Chunk(Box.whole(shape), "file", 0, tuple(strides))
     file = Counted(stored.tobytes())
     raw, buffer = np.empty(box.numel * 4, np.uint8), np.empty(most, np.uint8)
-    piece = Piece(chunk, box)
-    held = cast(Held, file)
+    piece = ChunkBox(chunk, box)
+    held = cast(ThreadFiles, file)
     gather(held, [piece], box, FLOAT32, FLOAT32, raw, buffer, numpy_cast)
     assert np.array_equal(raw.view(np.float32).reshape(box.shape), values[slices(box)])
     assert file.reads <= max(most_reads, 3 * len(file._data) // most)

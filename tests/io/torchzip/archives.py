@@ -13,7 +13,7 @@ from zlib import crc32
 
 from zerotools.io.torchzip.archive_layout import lay_out
 from zerotools.io.torchzip.pickles import dumps
-from zerotools.io.torchzip.window import Window
+from zerotools.io.torchzip.window import FileRange
 
 
 def archive_bytes(tree: Any, storages: Sequence[bytes] = ()) -> bytes:
@@ -39,11 +39,11 @@ def zip_bytes(records: dict[str, bytes], compression: int = zipfile.ZIP_STORED) 
 
 
 @contextmanager
-def opened(path: Path, offset: int = 0, length: int | None = None) -> Iterator[Window]:
+def opened(path: Path, offset: int = 0, length: int | None = None) -> Iterator[FileRange]:
     """A window of a file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        whole = Window.whole(descriptor, path)
-        yield whole if length is None else Window(descriptor, path, offset, length)
+        whole = FileRange.whole(descriptor, path)
+        yield whole if length is None else FileRange(descriptor, path, offset, length)
     finally:
         os.close(descriptor)

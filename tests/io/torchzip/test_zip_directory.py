@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.io.torchzip.archives import archive_bytes, opened, zip_bytes
 from zerotools.core.errors import ZerotoolsError
-from zerotools.io.torchzip.window import Window
-from zerotools.io.torchzip.zip_directory import read_directory, read_record
+from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.zip_directory import read_directory, read_entry
 
 NAMES = st.text("abcdef/é", min_size=1, max_size=8).map(lambda name: f"top/{name}")
 RECORDS = st.dictionaries(NAMES, st.binary(max_size=300), min_size=1, max_size=6)
@@ -29,13 +29,13 @@ def test_records_of_a_zip_anywhere_in_a_file(
         path.write_bytes(before + data + after)
         with opened(path, len(before), len(data)) as window:
             found = read_directory(window)
-            read = {f"top/{name}": read_record(window, record) for name, record in found.items()}
+            read = {f"top/{name}": read_entry(window, record) for name, record in found.items()}
     assert read == records
 
 
-def _read_all(window: Window) -> None:
+def _read_all(window: FileRange) -> None:
     for record in read_directory(window).values():
-        read_record(window, record)
+        read_entry(window, record)
 
 
 ARCHIVE = archive_bytes({"a": [1, 2]}, [b"payload"])

@@ -139,7 +139,7 @@ def test_which_of_the_two_is_to_be_upgraded_is_said_where_one_cannot_read_the_ot
 
 
 def test_a_daemon_that_says_no_api_version_speaks_the_first_one() -> None:
-    assert api_versions.speaks({"version": "0.1.0"}) == (1,)
+    assert api_versions.api_versions({"version": "0.1.0"}) == (1,)
     later = {"version": "0.1.0", "api_versions": [2, 3]}
     assert str(api_versions.which_to_upgrade(later, "0.9")).endswith(
         "upgrade this zerotools to 0.1.0"

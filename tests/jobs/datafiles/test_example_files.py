@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.example_files import Record, read_examples
+from zerotools.jobs.datafiles.example_files import TextExample, read_examples
 from zerotools.jobs.datafiles.json_objects import PIECE, read_objects
 from zerotools.jobs.tables.data import DataSpec
 
@@ -19,7 +19,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 TREES = st.lists(st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS), max_size=3))
 
 
-def read(path: Path, budget: int | None = None, **keys: Any) -> list[Record]:
+def read(path: Path, budget: int | None = None, **keys: Any) -> list[TextExample]:
     return list(read_examples(path, DataSpec(**keys), budget))
 
 
@@ -62,7 +62,7 @@ def test_columns_by_their_names_and_a_history(tmp_path: Path) -> None:
     row = {"q": "c", "a": "d", "h": [["a", "b"]], "more": 1}
     path.write_text(json.dumps(row) + "\n" + json.dumps({"q": None, "a": "", "h": None}))
     first, second = read(path, prompt_column="q", response_column="a", history_column="h")
-    assert first == Record(f"{path}, line 1", "c", "d", (("a", "b"),))
+    assert first == TextExample(f"{path}, line 1", "c", "d", (("a", "b"),))
     assert second.is_empty
     assert not first.is_empty
 

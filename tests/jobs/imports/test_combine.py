@@ -9,7 +9,7 @@ import pytest
 from tests.jobs.imports.jobs import BASE, CONFIGS, JOB, a_job, ds, ds_text, outcomes, said
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.imports.combine import JobFile
-from zerotools.jobs.imports.reading.job_keys import look_up, takes
+from zerotools.jobs.imports.reading.job_keys import accepts, look_up
 from zerotools.jobs.imports.reading.report import render
 from zerotools.jobs.jobfile.parse import parse_job, read_tree
 from zerotools.jobs.text.toml_text import to_toml
@@ -76,7 +76,7 @@ def test_two_cards_get_what_the_engine_can_and_are_refused_the_rest(
     place: str, key: str, value: object
 ) -> None:
     imported = ds("two_cards_stage2.json", a_job())
-    if takes(key, value):
+    if accepts(key, value):
         assert imported.origins[key] == place
         assert look_up(imported.tree, key) == value
     elif key == "fp16.initial_scale_power":

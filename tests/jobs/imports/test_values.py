@@ -17,7 +17,7 @@ from tests.jobs.imports.jobs import (
     said,
 )
 from zerotools.jobs.imports.combine import Imported, import_configs
-from zerotools.jobs.imports.reading.report import Outcome, render
+from zerotools.jobs.imports.reading.report import KeyOutcome, render
 from zerotools.jobs.text.json_text import parse_json
 
 BATCH = JOB + "batch_size = 8\n"
@@ -37,7 +37,7 @@ def trained(config: dict[str, Any], job: str = BATCH) -> dict[str, Any]:
 def defaults(imported: Imported) -> dict[str | None, str]:
     """By job key, why a default was or was not taken."""
     rows = imported.findings.rows
-    return {row.job: row.why for row in rows if row.outcome is Outcome.DEFAULT}
+    return {row.job: row.why for row in rows if row.outcome is KeyOutcome.DEFAULT}
 
 
 @pytest.mark.parametrize("job", [BATCH, ENGINE], ids=["torch", "deepspeed"])
@@ -172,7 +172,7 @@ def test_a_stage_2_file_of_accelerate_may_name_parameter_offload() -> None:
         assert imported.problem is None
         assert "offload_param" not in str(imported.deepspeed)
         row = next(r for r in imported.findings.rows if r.key.endswith("offload_param_device"))
-        assert row.outcome is Outcome.IGNORED
+        assert row.outcome is KeyOutcome.IGNORED
         assert row.why.startswith("is of stage 3, and the stage is 2")
 
 

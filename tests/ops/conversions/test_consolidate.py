@@ -16,8 +16,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.numpy_dtypes import Array, CastLosses
 from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.execute import Report
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.execution.workers import MemoryBudget
 
 
 def export(destination: Path, **options: object) -> dict[str, Array]:
@@ -99,19 +99,19 @@ def test_modes_follow_the_umask(tmp_path: Path) -> None:
 
 
 def test_overflow_names_the_tensor_and_the_largest_value() -> None:
-    report = Report(losses={Key("w", "param"): CastLosses(overflowed=3, largest=1e6)})
+    report = WriteReport(losses={Key("w", "param"): CastLosses(overflowed=3, largest=1e6)})
     with pytest.raises(
         BadRequest, match=r"1 tensors do not fit in their new type .*w: 3 values up to 1e\+06"
     ):
         refuse_overflow(report)
-    refuse_overflow(Report(losses={Key("w", "param"): CastLosses(nans=1)}))
+    refuse_overflow(WriteReport(losses={Key("w", "param"): CastLosses(nans=1)}))
 
 
 def test_an_output_inside_the_checkpoint_is_refused(tmp_path: Path) -> None:
     for destination in (JOB / "out", JOB, JOB.parent):
         conversion = prepare(JOB, destination, Options())
         with pytest.raises(BadRequest, match="write it elsewhere"):
-            perform(conversion, budget=Budget(), overwrite=True)
+            perform(conversion, budget=MemoryBudget(), overwrite=True)
 
 
 def test_overwrite_replaces_only_what_we_could_have_written(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_overwrite_replaces_only_what_we_could_have_written(tmp_path: Path) -> N
     precious.mkdir()
     (precious / "chapter.txt").write_text("years of work")
     with pytest.raises(BadRequest, match=r"has no \.zerotools-output\.json, .* not replace it"):
-        perform(prepare(JOB, precious, Options()), budget=Budget(), overwrite=True)
+        perform(prepare(JOB, precious, Options()), budget=MemoryBudget(), overwrite=True)
     assert (precious / "chapter.txt").read_text() == "years of work"
     export(tmp_path / "out")
-    perform(prepare(JOB, tmp_path / "out", Options()), budget=Budget(), overwrite=True)
+    perform(prepare(JOB, tmp_path / "out", Options()), budget=MemoryBudget(), overwrite=True)

@@ -16,11 +16,11 @@ from tests.ops.exports import model, noise, weights_of
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.training import Group, TrainingState
+from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_space, perform
 from zerotools.ops.conversions.convert import prepare
-from zerotools.ops.conversions.optimizer_options import Given, completed
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.conversions.optimizer_options import RequestedHyperparameters, completed
+from zerotools.ops.execution.workers import MemoryBudget
 
 FULL = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
 
@@ -28,7 +28,7 @@ FULL = DEEPSPEED / "z2-bf16-w2" / "checkpoint"
 def convert(path: Path, out: Path, to: str, **options: Any) -> Conversion:
     conversion = prepare(path, out, to, options)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=Budget(), overwrite=False, verify=True)
+    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     return conversion
 
 
@@ -185,8 +185,8 @@ def test_an_order_is_for_groups_that_have_none(tmp_path: Path) -> None:
     (tmp_path / "order").write_text("b\na\n")
     source = model(tmp_path / "in", {"a": noise(2), "b": noise(2)})
     read = formats.read(source)
-    groups = (Group(("a", "b"), {"lr": 0.1}),)
-    given = Given.of({"order": tmp_path / "order"}, None)
+    groups = (ParamGroup(("a", "b"), {"lr": 0.1}),)
+    given = RequestedHyperparameters.of({"order": tmp_path / "order"}, None)
     unordered = TrainingState(groups=groups, is_ordered=False)
     found, _ = completed(read, unordered, given)
     assert (found.groups[0].params, found.is_ordered) == (("b", "a"), True)
@@ -194,7 +194,7 @@ def test_an_order_is_for_groups_that_have_none(tmp_path: Path) -> None:
         completed(read, TrainingState(groups=groups), given)
     (tmp_path / "short").write_text("b\n")
     with pytest.raises(BadRequest, match="--order lacks a"):
-        completed(read, unordered, Given.of({"order": tmp_path / "short"}, None))
+        completed(read, unordered, RequestedHyperparameters.of({"order": tmp_path / "short"}, None))
 
 
 def test_the_type_that_a_run_computes_in_is_not_made_up_on_the_way(tmp_path: Path) -> None:

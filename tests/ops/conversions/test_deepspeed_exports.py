@@ -19,7 +19,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.execute import Budget
+from zerotools.ops.execution.execute import MemoryBudget
 
 # A pipeline without ZeRO has its weights in layer files, which name a tied layer by its place.
 UNNAMED = "pipeline-z0-bf16-w2"
@@ -46,7 +46,7 @@ FAILURES = {
 def export(case: str, destination: Path, **options: Any) -> dict[str, Array]:
     path = DEEPSPEED / case / "checkpoint" / facts(case)["directory"]
     conversion = prepare(path, destination, Options(**options))
-    perform(conversion, budget=Budget(), overwrite=False)
+    perform(conversion, budget=MemoryBudget(), overwrite=False)
     weights: dict[str, Array] = {}
     for file in destination.glob("*.safetensors"):
         weights |= load_file(file)

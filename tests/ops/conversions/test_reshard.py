@@ -14,14 +14,14 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform
 from zerotools.ops.conversions.reshard import prepare
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.runs.manifest import verify_manifest
 
 
 def reshard(path: Path, destination: Path, world_size: int) -> Checkpoint:
     conversion = prepare(path, destination, world_size=world_size)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=Budget(), overwrite=False)
+    perform(conversion, budget=MemoryBudget(), overwrite=False)
     return formats.read(destination)
 
 
@@ -74,11 +74,11 @@ def test_a_deepspeed_checkpoint_is_resharded_and_verified(tmp_path: Path) -> Non
     conversion = prepare(saved, tmp_path / "out", world_size=3)
     assert isinstance(conversion, Conversion)
     assert "x 2 ranks = 2; choose the first two so that it stays 2 with 3" in conversion.notes[-1]
-    perform(conversion, budget=Budget(), overwrite=False, verify=True)
+    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     found = formats.read(tmp_path / "out")
     assert contents(found) == contents(formats.read(saved))
     assert found.origin.world_size == 3
-    perform(conversion, budget=Budget(), overwrite=True)
+    perform(conversion, budget=MemoryBudget(), overwrite=True)
     assert isinstance(prepare(tmp_path / "out", tmp_path / "again", world_size=3), Unchanged)
 
 
@@ -88,7 +88,7 @@ def test_every_model_parallel_rank_is_resharded(tmp_path: Path, case: str) -> No
     conversion = prepare(source, tmp_path / "out", world_size=8)
     assert isinstance(conversion, Conversion)
     assert conversion.target.dropped == ()
-    perform(conversion, budget=Budget(), overwrite=False, verify=True)
+    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     assert contents(formats.read(tmp_path / "out")) == contents(formats.read(source))
 
 
@@ -123,5 +123,5 @@ def test_carried_weights_that_the_disk_lost_are_found(tmp_path: Path) -> None:
             opened.write(b"\xff\xff")
 
     with pytest.raises(BadFile, match=r"mp_rank_00_model_states\.pt does not hold what"):
-        perform(conversion, budget=Budget(), overwrite=False, verify=True, on_bytes=damage)
+        perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True, on_bytes=damage)
     assert not (tmp_path / "out").exists()

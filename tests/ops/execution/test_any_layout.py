@@ -17,10 +17,10 @@ from zerotools.core.checkpoint import Key
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, Budget
+from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
 
 TYPES = (dtypes.FLOAT32, dtypes.BFLOAT16, dtypes.INT64, dtypes.BOOL, dtypes.UINT8)
-SMALL = Budget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
+SMALL = MemoryBudget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
 
 
 def values_of(shape: tuple[int, ...], dtype: dtypes.DType, seed: int) -> Array:

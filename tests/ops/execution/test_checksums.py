@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotools.core.checkpoint import Carried, Checksum, FilePlan, Literal, Zeros
+from zerotools.core.checkpoint import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
 from zerotools.io.files.crc32 import of_zeros
-from zerotools.ops.execution.checksums import Part, checksums, known_parts
+from zerotools.ops.execution.checksums import ChecksummedRange, checksums, known_parts
 
 KINDS = ("chunk", "literal", "carried", "zeros")
 runs = st.lists(
@@ -31,13 +31,13 @@ def test_a_range_of_any_parts(parts: list[tuple[str, bytes]], start: int) -> Non
     for kind, drawn in parts:
         data = bytes(len(drawn)) if kind == "zeros" else drawn
         if kind == "chunk":
-            chunks.append(Part(at, len(data), zlib.crc32(data)))
+            chunks.append(ChecksummedRange(at, len(data), zlib.crc32(data)))
         elif kind == "literal":
-            literals.append(Literal(at, data))
+            literals.append(LiteralBytes(at, data))
         elif kind == "carried":
-            carried.append(Carried(at, Path("source"), 0, len(data)))
+            carried.append(CarriedBytes(at, Path("source"), 0, len(data)))
         else:
-            zeros.append(Zeros(at, len(data)))
+            zeros.append(ZeroBytes(at, len(data)))
         content += data
         at += len(data)
     wanted = Checksum(start, at - start, (at, at + 8))
@@ -53,16 +53,20 @@ def test_bytes_outside_of_ranges_are_not_read() -> None:
 
     plan = FilePlan(
         30,
-        [Literal(0, b"head")],
-        [Carried(20, Path("source"), 0, 4)],
+        [LiteralBytes(0, b"head")],
+        [CarriedBytes(20, Path("source"), 0, 4)],
         [Checksum(8, 4, (28,))],
-        [Zeros(12, 2)],
+        [ZeroBytes(12, 2)],
     )
     assert list(known_parts(plan, never)) == []
 
 
 def test_what_nothing_wrote_is_our_mistake() -> None:
     with pytest.raises(AssertionError, match="byte 4, which nothing wrote"):
-        list(checksums([Checksum(0, 12, (12,))], [Part(0, 4, 1), Part(8, 4, 1)]))
+        list(
+            checksums(
+                [Checksum(0, 12, (12,))], [ChecksummedRange(0, 4, 1), ChecksummedRange(8, 4, 1)]
+            )
+        )
     with pytest.raises(AssertionError, match="bytes 4 to 12"):
-        list(checksums([Checksum(0, 12, (12,))], [Part(0, 4, 1)]))
+        list(checksums([Checksum(0, 12, (12,))], [ChecksummedRange(0, 4, 1)]))

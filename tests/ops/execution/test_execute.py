@@ -11,13 +11,13 @@ from tests.layouts import Placement, load, store, target
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import (
-    Carried,
+    CarriedBytes,
     Checkpoint,
     Checksum,
     Chunk,
     FilePlan,
     Key,
-    Literal,
+    LiteralBytes,
     Origin,
     Target,
     Tensor,
@@ -27,7 +27,7 @@ from zerotools.io.numeric.cast_torch import torch_cast
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Array, numpy_cast
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.plan import plan
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, Budget
+from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
 
 KEY = Key("w", "param")
 
@@ -51,7 +51,7 @@ def test_a_tensor_larger_than_the_budget(tmp_path: Path) -> None:
     values = noise(700, 1100)
     source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, columns((700, 1100), 4))})
     output = target(tmp_path / "out", {KEY: (values.shape, dtypes.FLOAT32, whole(values.shape))})
-    budget = Budget(max_memory=3 * MIN_TILE_BYTES, workers=1)
+    budget = MemoryBudget(max_memory=3 * MIN_TILE_BYTES, workers=1)
     assert values.nbytes > 20 * budget.tile_bytes
     execute(plan(source, output.checkpoint), source.root, output, budget=budget)
     assert load(output.checkpoint, KEY).tobytes() == values.tobytes()
@@ -88,13 +88,13 @@ def test_checksums_literals_and_carried_bytes(tmp_path: Path) -> None:
         {
             "f": FilePlan(
                 size,
-                literals=[Literal(0, b"headhead")],
-                carried=[Carried(8 + values.nbytes + 4, tmp_path / "notes", 2, 5)],
+                literals=[LiteralBytes(0, b"headhead")],
+                carried=[CarriedBytes(8 + values.nbytes + 4, tmp_path / "notes", 2, 5)],
                 checksums=[Checksum(8, values.nbytes, (8 + values.nbytes,))],
             )
         },
     )
-    budget = Budget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
+    budget = MemoryBudget(max_memory=3 * 2 * MIN_TILE_BYTES, workers=2)
     execute(plan(source, output.checkpoint), source.root, output, budget=budget)
     data = (out / "f").read_bytes()
     assert data[:8] == b"headhead"
@@ -167,5 +167,5 @@ def test_a_check_can_veto_the_output(tmp_path: Path) -> None:
 
 def test_a_budget_too_small_names_the_least_that_works() -> None:
     with pytest.raises(BadRequest, match=r"4 workers need at least 786432"):
-        Budget(max_memory=1000, workers=4)
-    assert Budget(max_memory=786432, workers=4).tile_bytes == MIN_TILE_BYTES
+        MemoryBudget(max_memory=1000, workers=4)
+    assert MemoryBudget(max_memory=786432, workers=4).tile_bytes == MIN_TILE_BYTES

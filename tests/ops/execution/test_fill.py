@@ -15,7 +15,7 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import CastLosses, numpy_dtype
 from zerotools.ops.execution.fill import fill
-from zerotools.ops.execution.tiles import Flat, Tile
+from zerotools.ops.execution.tiles import RangePart, Tile
 
 A, B = Key("a", "param"), Key("b", "param")
 VALUES = np.array([1, 2, np.nan, 4, 7e4, 6, -np.inf, 8], dtype=np.float32)
@@ -31,8 +31,8 @@ def files(tmp_path: Path) -> OpenFiles:
 def tile(dtype: DType) -> Tile:
     """Tensor a of five elements and b of three; both read on in a file where they can."""
     parts = [
-        Flat(A, 5, [Range(0, 2, "s0", 3), Range(2, 5, "s0", 11)]),
-        Flat(B, 3, [Range(0, 3, "s1", 0)]),
+        RangePart(A, 5, [Range(0, 2, "s0", 3), Range(2, 5, "s0", 11)]),
+        RangePart(B, 3, [Range(0, 3, "s1", 0)]),
     ]
     return Tile("out", 40, 8 * dtype.itemsize, FLOAT32, dtype, parts)
 

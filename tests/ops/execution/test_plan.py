@@ -16,7 +16,7 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import Range, Ranges
-from zerotools.ops.execution.plan import Copy, FlatCopy, plan, prove_plan
+from zerotools.ops.execution.plan import Copy, RangeCopy, plan, prove_plan
 
 KEY = Key("layer.weight", "exp_avg")
 
@@ -47,7 +47,7 @@ def test_every_target_chunk_is_filled_from_its_sources(
     source: Checkpoint, wanted: Checkpoint
 ) -> None:
     (copy,) = plan(source, wanted)
-    assert isinstance(copy, FlatCopy)
+    assert isinstance(copy, RangeCopy)
     assert [piece.file for piece in copy.pieces] == [f"0/rank{i}" for i in range(4)]
     assert copy.nbytes == 48
 
@@ -105,7 +105,7 @@ HALVES = (Range(0, 5, "a", 0), Range(5, 12, "b", 0))
 def test_ranges_become_one_chunk_as_a_flat_vector(source: Checkpoint, wanted: Checkpoint) -> None:
     flat = as_ranges(source, Range(0, 6, "a", 0), Range(6, 12, "b", 0))
     (copy,) = plan(flat, wanted)
-    assert isinstance(copy, FlatCopy)
+    assert isinstance(copy, RangeCopy)
     assert copy.target == Range(0, 12, "0/out", 0)
     assert copy.pieces == (Range(0, 6, "a", 0), Range(6, 12, "b", 0))
     assert prove_plan(flat, wanted) == 1
@@ -137,9 +137,9 @@ def lying(tensor: Tensor) -> dict[int, tuple[str, int]]:
     return found
 
 
-def moves(copy: Copy | FlatCopy, tensor: Tensor) -> dict[tuple[str, int], tuple[str, int]]:
+def moves(copy: Copy | RangeCopy, tensor: Tensor) -> dict[tuple[str, int], tuple[str, int]]:
     """Where every byte offset of an output file comes from, element by element."""
-    if isinstance(copy, FlatCopy):
+    if isinstance(copy, RangeCopy):
         target: Tensor = in_ranges(tensor, [copy.target])
         source = in_ranges(tensor, list(copy.pieces))
     else:
@@ -173,7 +173,7 @@ def test_the_walk_along_ranges_finds_what_the_boxes_give(data: st.DataObject) ->
     planned = []
     for tensor in (source, boxes):
         copies = list(plan(Checkpoint(root, {KEY: tensor}, Origin("test", root)), target))
-        assert all(isinstance(copy, FlatCopy) == (tensor is source) for copy in copies)
+        assert all(isinstance(copy, RangeCopy) == (tensor is source) for copy in copies)
         planned.append({place: at for c in copies for place, at in moves(c, source).items()})
     assert planned[0] == planned[1]
     assert len(planned[0]) == numel

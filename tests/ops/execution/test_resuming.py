@@ -23,7 +23,7 @@ from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.execute import Report
+from zerotools.ops.execution.execute import WriteReport
 
 OPTIONS = Options(max_shard_bytes=SHARD_BYTES)
 
@@ -45,7 +45,7 @@ def kill(source: Path, out: Path, complete: int) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-def run(source: Path, out: Path, *, resume: bool, options: Options = OPTIONS) -> Report:
+def run(source: Path, out: Path, *, resume: bool, options: Options = OPTIONS) -> WriteReport:
     conversion = consolidate.prepare(source, out, options)
     return perform(conversion, budget=SMALLEST, overwrite=False, resume=resume, verify=resume)
 

@@ -17,9 +17,9 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, Budget
+from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
 
-BUDGET = Budget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
+BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 
 
 def saved_again(file: Path) -> None:

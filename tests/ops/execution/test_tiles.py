@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Chunk, Key, Piece
+from zerotools.core.checkpoint import Chunk, ChunkBox, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT32, DType
 from zerotools.core.ranges import Range
-from zerotools.ops.execution.plan import Copy, FlatCopy
-from zerotools.ops.execution.tiles import MOST_PIECES, Flat, Tile, tiles_of
+from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.tiles import MAX_PIECES, RangePart, Tile, tiles_of
 
 Lying = dict[tuple[str, int], tuple[Key, str, int]]
 
 
 @st.composite
-def flat_copies(draw: st.DrawFn) -> list[FlatCopy]:
+def flat_copies(draw: st.DrawFn) -> list[RangeCopy]:
     """Copies into two files, some of them neighbours, each of several source ranges."""
     ends, copies = {"a": 0, "b": 5}, []
     for number in range(draw(st.integers(1, 8))):
@@ -33,7 +33,7 @@ def flat_copies(draw: st.DrawFn) -> list[FlatCopy]:
         )
         key = Key(f"w{number}", draw(st.sampled_from(("param", "exp_avg"))))
         whole = Range(first, first + numel, file, offset)
-        copies.append(FlatCopy(key, whole, FLOAT32, target_dtype, pieces))
+        copies.append(RangeCopy(key, whole, FLOAT32, target_dtype, pieces))
     return copies
 
 
@@ -50,7 +50,7 @@ def lying(file: str, offset: int, key: Key, dtype: DType, pieces: tuple[Range, .
 def in_tile(tile: Tile) -> Lying:
     found, at = {}, tile.offset
     for part in tile.parts:
-        assert isinstance(part, Flat)
+        assert isinstance(part, RangePart)
         pieces = tuple(part.pieces)
         assert part.numel == sum(end - begin for begin, end, _, _ in pieces)
         assert tile.key_of(at - tile.offset) == part.key
@@ -62,7 +62,7 @@ def in_tile(tile: Tile) -> Lying:
 
 @given(flat_copies(), st.sampled_from((16, 32, 64, 256)), st.booleans())
 def test_flat_copies_are_cut_and_joined(
-    copies: list[FlatCopy], tile_bytes: int, sizes_known: bool
+    copies: list[RangeCopy], tile_bytes: int, sizes_known: bool
 ) -> None:
     needed: dict[str, int] = {}
     for copy in copies:
@@ -80,9 +80,9 @@ def test_flat_copies_are_cut_and_joined(
     assert found == wanted
 
 
-def neighbours(count: int, file: str = "f", numel: int = 1) -> list[FlatCopy]:
+def neighbours(count: int, file: str = "f", numel: int = 1) -> list[RangeCopy]:
     return [
-        FlatCopy(
+        RangeCopy(
             Key(f"w{i}", "param"),
             Range(0, numel, file, 4 * numel * i),
             FLOAT32,
@@ -104,8 +104,8 @@ def test_neighbours_share_a_tile_and_tiles_end_at_multiples_of_their_size() -> N
 
 
 def test_a_tile_does_not_collect_pieces_without_end() -> None:
-    tiles = list(tiles_of(neighbours(3 * MOST_PIECES), 2**20))
-    assert [len(tile.parts) for tile in tiles] == [MOST_PIECES] * 3
+    tiles = list(tiles_of(neighbours(3 * MAX_PIECES), 2**20))
+    assert [len(tile.parts) for tile in tiles] == [MAX_PIECES] * 3
 
 
 def test_a_file_that_is_complete_waits_for_no_other() -> None:
@@ -119,7 +119,7 @@ def test_a_file_that_is_complete_waits_for_no_other() -> None:
 def test_boxes_are_cut_to_what_fits_in_either_type() -> None:
     chunk = Chunk(Box((0, 0), (4, 8)), "s", 0, (1, 4))
     target = Chunk(chunk.box, "f", 100)
-    copy = Copy(Key("w", "param"), target, FLOAT32, BFLOAT16, (Piece(chunk, chunk.box),))
+    copy = Copy(Key("w", "param"), target, FLOAT32, BFLOAT16, (ChunkBox(chunk, chunk.box),))
     tiles = list(tiles_of([copy], 64))
     assert [(tile.offset, tile.nbytes) for tile in tiles] == [(100, 32), (132, 32)]
     assert tiles[1].key_of(31) == copy.key

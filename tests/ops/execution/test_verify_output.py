@@ -16,9 +16,9 @@ from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, Budget
+from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
 
-BUDGET = Budget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
+BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 
 
 def export(tmp_path: Path, **options: object) -> Conversion:

@@ -17,14 +17,14 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import places
+from zerotools.core.ranges import chunk_locations
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.verify_source import verify_source
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, Budget
+from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
 
-BUDGET = Budget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
+BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 
 
 def flip(file: Path, offset: int) -> None:
@@ -76,7 +76,7 @@ def test_the_copies_of_all_ranks_are_known() -> None:
     copied = [
         key
         for key, tensor in checkpoint.tensors.items()
-        if sum(numel for _, numel in places(tensor)) > tensor.numel
+        if sum(numel for _, numel in chunk_locations(tensor)) > tensor.numel
     ]
     assert copied
     verify(checkpoint)

@@ -8,19 +8,19 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.ranges import Range
 from zerotools.io.numeric.gather import Scratch
-from zerotools.ops.execution.plan import FlatCopy
+from zerotools.ops.execution.plan import RangeCopy
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.execution.workers import MIN_TILE_BYTES, Budget, Workers
+from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget, TileWorkers
 
 WORKERS = 3
-BUDGET = Budget(MIN_TILE_BYTES * 3 * WORKERS, WORKERS)
+BUDGET = MemoryBudget(MIN_TILE_BYTES * 3 * WORKERS, WORKERS)
 COUNT = 50
 
 
-def copies(count: int = COUNT) -> list[FlatCopy]:
+def copies(count: int = COUNT) -> list[RangeCopy]:
     """One flat vector of `count` tiles."""
     whole = Range(0, count * MIN_TILE_BYTES // 4, "f", 0)
-    return [FlatCopy(Key("w", "param"), whole, FLOAT32, FLOAT32, (whole,))]
+    return [RangeCopy(Key("w", "param"), whole, FLOAT32, FLOAT32, (whole,))]
 
 
 def offset(tile: Tile, _: Scratch) -> int:
@@ -28,7 +28,7 @@ def offset(tile: Tile, _: Scratch) -> int:
 
 
 def test_every_tile_is_worked_on_once() -> None:
-    with Workers(BUDGET) as workers:
+    with TileWorkers(BUDGET) as workers:
         found = sorted(workers.each(copies(), offset))
     assert found == [number * MIN_TILE_BYTES for number in range(COUNT)]
 
@@ -40,7 +40,7 @@ def test_each_thread_has_buffers_of_its_own() -> None:
         together.wait(timeout=20)
         return id(scratch)
 
-    with Workers(BUDGET) as workers:
+    with TileWorkers(BUDGET) as workers:
         assert len(set(workers.each(copies(WORKERS), own))) == WORKERS
 
 
@@ -51,7 +51,7 @@ def test_a_failing_tile_stops_the_others() -> None:
         begun.append(tile.offset)
         raise ValueError(f"tile {len(begun)}")
 
-    with Workers(BUDGET) as workers, pytest.raises(ValueError, match="tile"):
+    with TileWorkers(BUDGET) as workers, pytest.raises(ValueError, match="tile"):
         list(workers.each(copies(), fail))
     assert len(begun) <= WORKERS
 
@@ -63,7 +63,7 @@ def test_what_nobody_waits_for_is_not_worked_on() -> None:
         begun.append(tile.offset)
         return tile.offset
 
-    with Workers(BUDGET) as workers:
+    with TileWorkers(BUDGET) as workers:
         results = workers.each(copies(100_000), count)
         next(iter(results))
         del results
@@ -76,13 +76,13 @@ def test_a_fault_of_the_plan_is_raised() -> None:
         yield from copies(2)
         raise ValueError("a hole")
 
-    with Workers(BUDGET) as workers, pytest.raises(ValueError, match="a hole"):
+    with TileWorkers(BUDGET) as workers, pytest.raises(ValueError, match="a hole"):
         list(workers.each(broken(), offset))  # type: ignore[arg-type]
 
 
 def test_work_aside_is_done_in_order() -> None:
     done: list[int] = []
-    with Workers(BUDGET) as workers:
+    with TileWorkers(BUDGET) as workers:
         for number in range(5):
             last = workers.aside(lambda number=number: done.append(number))  # type: ignore[misc]
         last.result(timeout=20)

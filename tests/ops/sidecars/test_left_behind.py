@@ -11,10 +11,10 @@ from tests.golden_files import DEEPSPEED, GOLDEN, JOB
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import Unsupported
-from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.sidecars.left_behind import unlisted
+from zerotools.ops.sidecars.left_behind import undeclared_losses
 
 ZERO = sorted(GOLDEN.glob("deepspeed-*/z[123]-bf16-w2*/checkpoint"))[::5]
 CASES = [(JOB, None), *((case, stage) for case in ZERO for stage in (None, 1, 3))]
@@ -24,7 +24,7 @@ CASES = [(JOB, None), *((case, stage) for case in ZERO for stage in (None, 1, 3)
 def test_a_reshard_holds_or_names_every_tensor(
     tmp_path: Path, case: Path, stage: int | None
 ) -> None:
-    settings = Settings() if stage is None else Settings(stage=stage)
+    settings = ZeroSettings() if stage is None else ZeroSettings(stage=stage)
     done = reshard.prepare(case, tmp_path / "out", world_size=3, settings=settings, force=True)
     assert isinstance(done, Conversion)
     target = done.target
@@ -38,11 +38,11 @@ def test_what_a_writer_leaves_out_is_named_and_a_weight_is_refused(tmp_path: Pat
     source = formats.read(case)
     done = reshard.prepare(case, tmp_path / "out", world_size=3)
     assert isinstance(done, Conversion)
-    assert unlisted(source, (), done.target) == []
+    assert undeclared_losses(source, (), done.target) == []
     tensor = next(iter(source.tensors.values()))
     with_more = replace(source, tensors={**source.tensors, Key("w", "factored_rows"): tensor})
-    (dropped,) = unlisted(with_more, (), done.target)
+    (dropped,) = undeclared_losses(with_more, (), done.target)
     assert (dropped.what, dropped.why) == ("factored_rows", "w and 0 others have no place in it")
     with_weight = replace(source, tensors={**source.tensors, Key("new", "param"): tensor})
     with pytest.raises(Unsupported, match="new has no place in deepspeed, so it is not written"):
-        unlisted(with_weight, (), done.target)
+        undeclared_losses(with_weight, (), done.target)

@@ -14,7 +14,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.ops.conversions import consolidate, convert
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 DCP = TORCH / "fsdp2-dcp-w3" / "checkpoint" / "pytorch_model_fsdp_0"
 
@@ -29,7 +29,7 @@ def base(directory: Path, name: str) -> None:
 
 def written(conversion: Conversion) -> dict[str, str]:
     """Whose config and tokenizer the output has."""
-    perform(conversion, budget=Budget(), overwrite=False)
+    perform(conversion, budget=MemoryBudget(), overwrite=False)
     out = conversion.destination
     found = {name: out / name for name in ("config.json", "tokenizer.json")}
     text = {name: json.loads(path.read_text()) for name, path in found.items() if path.exists()}

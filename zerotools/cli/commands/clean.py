@@ -21,7 +21,7 @@ from zerotools.jobs.states import STATES, TERMINAL
 HEADERS = ("id", "name", "state", "ended", "size", "what goes")
 RIGHT = ("id", "ended", "size")
 LONGEST_NAME = 40
-MOST_KEPT = 10
+MAX_KEPT = 10
 OVER = tuple(state for state in STATES if state in TERMINAL)
 Answer = dict[str, Any]
 
@@ -122,10 +122,10 @@ def _show(found: Answer, logs_only: bool) -> None:
         render.print_lines(render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns))
     else:
         click.echo("there is nothing to remove")
-    for job in found["kept"][:MOST_KEPT]:
+    for job in found["kept"][:MAX_KEPT]:
         click.echo(f"stays: {_named(job)}: {render.clean(job['why'])}")
-    if len(found["kept"]) > MOST_KEPT:
-        click.echo(f"stays: {len(found['kept']) - MOST_KEPT} more; --json lists them all")
+    if len(found["kept"]) > MAX_KEPT:
+        click.echo(f"stays: {len(found['kept']) - MAX_KEPT} more; --json lists them all")
 
 
 def _row(job: Answer, logs_only: bool) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def _remove(
 def _refuse(stayed: Sequence[Answer]) -> None:
     """What was named, or agreed to, and stays all the same."""
     if stayed:
-        said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MOST_KEPT]]
-        if len(stayed) > MOST_KEPT:
-            said.append(f"{len(stayed) - MOST_KEPT} more stay")
+        said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MAX_KEPT]]
+        if len(stayed) > MAX_KEPT:
+            said.append(f"{len(stayed) - MAX_KEPT} more stay")
         raise DaemonRefused("; ".join(said), status=409, code="conflict")

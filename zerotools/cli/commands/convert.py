@@ -21,12 +21,12 @@ from zerotools.cli.options.shared import (
     tag_option,
 )
 from zerotools.cli.options.sizes import ByteSize
-from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.ops.conversions.consolidate import DTYPES, refuse_overflow
 from zerotools.ops.conversions.conversion import Unchanged
 from zerotools.ops.conversions.convert import prepare
 from zerotools.ops.conversions.targets import KEEP, STYLES, TARGETS, ZERO
-from zerotools.ops.execution.execute import Report
+from zerotools.ops.execution.execute import WriteReport
 
 _PATH = click.Path(path_type=Path)
 
@@ -82,7 +82,7 @@ def command(
     layout: Path | None,
     section: str | None,
     config_dir: Path | None,
-    settings: Settings,
+    settings: ZeroSettings,
     force: bool,
     how: Writing,
     **given: Any,
@@ -111,5 +111,5 @@ def command(
     carry_out(prepared, how, verb="convert", check=_refuse_overflow)
 
 
-def _refuse_overflow(report: Report) -> None:
+def _refuse_overflow(report: WriteReport) -> None:
     refuse_overflow(report, "use --dtype bf16 or fp32")

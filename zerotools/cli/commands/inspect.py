@@ -15,7 +15,7 @@ from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.inspection.inspect import Inspection, inspect, to_json
-from zerotools.ops.inspection.run_summary import ParamGroup, Training
+from zerotools.ops.inspection.run_summary import ParamGroupSummary, TrainingSummary
 
 
 @click.command("inspect")
@@ -37,7 +37,7 @@ def command(
 
     No tensor data is read. Exit status 1 means that the checkpoint has problems.
     """
-    inspection = inspect(formats.look(path, tag=tag, layout=layout, section=section))
+    inspection = inspect(formats.read_any(path, tag=tag, layout=layout, section=section))
     if as_json:
         render.print_json(to_json(inspection, chunks=tensors))
     else:
@@ -62,8 +62,8 @@ def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
     return [*lines, *_problems(inspection)]
 
 
-MOST_PROBLEMS = 8
-MOST_AFFECTED = 8
+MAX_PROBLEMS = 8
+MAX_AFFECTED = 8
 
 
 def _head(inspection: Inspection) -> list[str]:
@@ -92,13 +92,13 @@ def _problems(inspection: Inspection) -> list[str]:
         for problem in inspection.problems
         if problem.file or problem.tensor not in consequences
     ]
-    lines = [f"problem: {render.clean(problem.message)}" for problem in problems[:MOST_PROBLEMS]]
-    if len(problems) > MOST_PROBLEMS:
-        lines.append(f"... and {len(problems) - MOST_PROBLEMS} more problems (--json lists all)")
+    lines = [f"problem: {render.clean(problem.message)}" for problem in problems[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"... and {len(problems) - MAX_PROBLEMS} more problems (--json lists all)")
     if consequences:
         names = [str(key) for key in inspection.incomplete]
-        more = len(names) - MOST_AFFECTED
-        shown = ", ".join(names[:MOST_AFFECTED]) + (f" and {more} more" if more > 0 else "")
+        more = len(names) - MAX_AFFECTED
+        shown = ", ".join(names[:MAX_AFFECTED]) + (f" and {more} more" if more > 0 else "")
         lines.append(f"affected: {counted(len(names), 'tensor')}: {render.clean(shown)}")
     return lines
 
@@ -147,13 +147,13 @@ def _parameters(inspection: Inspection) -> str:
     return f"{inspection.parameters:,}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _types(training: Training) -> str:
+def _types(training: TrainingSummary) -> str:
     if training.masters_dtype and training.masters_dtype != training.weights_dtype:
         return f"{training.weights_dtype}, masters {training.masters_dtype}"
     return training.weights_dtype or ""
 
 
-def _optimizer(training: Training) -> str:
+def _optimizer(training: TrainingSummary) -> str:
     optimizer = training.optimizer
     if optimizer is None:
         return ""
@@ -162,7 +162,7 @@ def _optimizer(training: Training) -> str:
     return f"{names}: {states}" if names else states
 
 
-def _scaler(training: Training) -> str:
+def _scaler(training: TrainingSummary) -> str:
     """A scaler that does not scale is not shown."""
     scaler = training.loss_scaler or {}
     scale, dynamic = scaler.get("cur_scale"), scaler.get("dynamic")
@@ -174,7 +174,7 @@ def _scaler(training: Training) -> str:
 SHOWN_HYPERPARAMETERS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 
-def _groups(groups: Sequence[ParamGroup]) -> list[str]:
+def _groups(groups: Sequence[ParamGroupSummary]) -> list[str]:
     rows = []
     for number, group in enumerate(groups):
         values = group.hyperparameters
@@ -200,7 +200,7 @@ def _roles(inspection: Inspection) -> list[str]:
     return render.table(headers, rows, right=("TENSORS", "ELEMENTS", "SIZE"))
 
 
-MOST_FILES = 16
+MAX_FILES = 16
 
 
 def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
@@ -209,10 +209,10 @@ def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
     if numbered:
         rows = [(str(n), name, render.size(count)) for n, (name, count) in enumerate(files)]
         return render.table(("#", "FILE", "SIZE"), rows, right=("#", "SIZE"))
-    short = [(name, render.size(count)) for name, count in files[:MOST_FILES]]
+    short = [(name, render.size(count)) for name, count in files[:MAX_FILES]]
     lines = render.table(("FILE", "SIZE"), short, right=("SIZE",))
-    if len(files) > MOST_FILES:
-        lines.append(f"... and {len(files) - MOST_FILES} more (--json lists all)")
+    if len(files) > MAX_FILES:
+        lines.append(f"... and {len(files) - MAX_FILES} more (--json lists all)")
     return lines
 
 

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 import click
 
 from zerotools.cli.job_views.describe import title
-from zerotools.cli.job_views.machine_screen import View, draw
-from zerotools.cli.job_views.process_owners import look
+from zerotools.cli.job_views.machine_screen import MonitorView, draw
+from zerotools.cli.job_views.process_owners import find_owners
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import EXIT_INTERRUPTED, DaemonError
@@ -62,7 +62,7 @@ def command(once: bool, interval: float, socket: Path | None, as_json: bool) -> 
     return 0
 
 
-def observe(source: SnapshotSource, client: DaemonClient) -> tuple[View, dict[str, Any]]:
+def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
     """The machine, with the daemon's jobs beside it where one answers; as a view and as JSON."""
     snapshot = source.read()
     tree: dict[str, Any] = {"snapshot": snapshot.to_json(), "jobs": None, "leases": None}
@@ -70,7 +70,7 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[View, dict[st
         jobs = {job["id"]: job for state in ACTIVE for job in client.jobs(state=state)}
         leases = client.machine()["leases"]
     except DaemonError as error:
-        return View(snapshot, daemon=_no_daemon(error, client)), {
+        return MonitorView(snapshot, daemon=_no_daemon(error, client)), {
             **tree,
             "daemon_error": str(error),
         }
@@ -79,7 +79,7 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[View, dict[st
         lease["gpu_uuid"]: titles.get(lease["job_id"], f"job {lease['job_id']}") for lease in leases
     }
     listed = [jobs[job_id] for job_id in sorted(jobs)]
-    view = View(snapshot, daemon="none is running", jobs=listed, leases=held)
+    view = MonitorView(snapshot, daemon="none is running", jobs=listed, leases=held)
     return view, {**tree, "jobs": listed, "leases": leases, "daemon_error": None}
 
 
@@ -89,10 +89,10 @@ def _no_daemon(error: DaemonError, client: DaemonClient) -> str:
     return str(error)
 
 
-def lines_of(view: View, columns: int | None) -> list[str]:
+def lines_of(view: MonitorView, columns: int | None) -> list[str]:
     """The screen, with the owners of processes looked up now."""
     run_dirs = {job["attempt"]["run_dir"]: title(job) for job in view.jobs if job["attempt"]}
-    return draw(view, look(run_dirs), columns)
+    return draw(view, find_owners(run_dirs), columns)
 
 
 def _watch(source: SnapshotSource, client: DaemonClient, interval: float, as_json: bool) -> None:

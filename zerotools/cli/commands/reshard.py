@@ -14,7 +14,7 @@ from zerotools.cli.options.conversion_options import (
 )
 from zerotools.cli.options.deepspeed_options import zero_options
 from zerotools.cli.options.shared import tag_option
-from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.ops.conversions.conversion import Unchanged
 from zerotools.ops.conversions.reshard import prepare
 
@@ -32,7 +32,7 @@ def command(
     out: Path,
     tag: str | None,
     world_size: int,
-    settings: Settings,
+    settings: ZeroSettings,
     force: bool,
     how: Writing,
 ) -> None:

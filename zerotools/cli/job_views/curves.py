@@ -12,7 +12,7 @@ from typing import Any
 from zerotools.cli.job_views.describe import Job
 from zerotools.jobs.client.daemon_client import DaemonClient
 
-Points = dict[int, float]
+CurvePoints = dict[int, float]
 """A value for each step."""
 _PAGE = 1000
 
@@ -21,10 +21,10 @@ _PAGE = 1000
 class Curves:
     """The loss, that of evaluations, and bytes of memory: of rank 0 on the host, of its GPU."""
 
-    loss: Points = field(default_factory=dict)
-    eval_loss: Points = field(default_factory=dict)
-    host_bytes: Points = field(default_factory=dict)
-    gpu_bytes: Points = field(default_factory=dict)
+    loss: CurvePoints = field(default_factory=dict)
+    eval_loss: CurvePoints = field(default_factory=dict)
+    host_bytes: CurvePoints = field(default_factory=dict)
+    gpu_bytes: CurvePoints = field(default_factory=dict)
 
     def take(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add what one attempt reported; it takes the place of what was there from its first step
@@ -52,7 +52,7 @@ def _step(record: Mapping[str, Any]) -> int | None:
     return step if type(step) is int and 0 <= step < 2**63 else None
 
 
-def _put(points: Points, record: Mapping[str, Any], name: str) -> None:
+def _put(points: CurvePoints, record: Mapping[str, Any], name: str) -> None:
     """What comes from a job may be of any type."""
     step, value = _step(record), record.get(name)
     if step is None or not isinstance(value, int | float) or isinstance(value, bool):

@@ -19,7 +19,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import TERMINAL
 
 _COMPLETION_SECONDS = 1.0
-_MOST_COMPLETED = 100
+_MAX_COMPLETED = 100
 
 Job = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ def _complete(
     socket: Path | None = context.params.get("socket")
     try:
         client = DaemonClient(socket, timeout_seconds=_COMPLETION_SECONDS)
-        jobs = client.jobs(limit=_MOST_COMPLETED)
+        jobs = client.jobs(limit=_MAX_COMPLETED)
     except ZerotoolsError:
         return []
     described = {str(job["id"]): f"{job['name'] or ''} {job['state']}".strip() for job in jobs}

@@ -15,7 +15,7 @@ RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power")
 
 
 @dataclass(frozen=True)
-class View:
+class MonitorView:
     """What is drawn. `daemon` says who answered; `leases` maps a GPU's UUID to a job's title."""
 
     snapshot: Snapshot
@@ -24,14 +24,14 @@ class View:
     leases: dict[str, str] = field(default_factory=dict)
 
 
-def draw(view: View, owners: Owners, columns: int | None) -> list[str]:
+def draw(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     """Lines of the screen; `owners` says whose the processes are."""
     lines = _gpus(view, owners, columns)
     lines += ["", *_host(view.snapshot.host), "", *_jobs(view, owners)]
     return lines if columns is None else [render.shorten(line, columns) for line in lines]
 
 
-def _gpus(view: View, owners: Owners, columns: int | None) -> list[str]:
+def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     snapshot = view.snapshot
     if not snapshot.gpus:
         return [f"GPUs  {snapshot.gpus_error or 'NVML answers, and there are none'}"]
@@ -119,7 +119,7 @@ def _stall(stall: Stall) -> str:
     return f"{stall.some_avg10_percent:.1f} %"
 
 
-def _jobs(view: View, owners: Owners) -> list[str]:
+def _jobs(view: MonitorView, owners: Owners) -> list[str]:
     if not view.jobs:
         return [f"jobs  {render.clean(view.daemon)}"]
     rows = [

@@ -14,7 +14,7 @@ RUN_DIR_VARIABLE = "ZEROTOOLS_RUN_DIR"
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankProcess:
     """A process of a job: the run directory of its attempt, and its resident memory."""
 
     run_dir: str
@@ -24,7 +24,9 @@ class Rank:
 class Owners:
     """The processes at one moment. `jobs_by_run_dir` gives the titles of the known jobs."""
 
-    def __init__(self, jobs_by_run_dir: Mapping[str, str], ranks: Mapping[int, Rank]) -> None:
+    def __init__(
+        self, jobs_by_run_dir: Mapping[str, str], ranks: Mapping[int, RankProcess]
+    ) -> None:
         self._titles = jobs_by_run_dir
         self._ranks = ranks
 
@@ -49,19 +51,19 @@ class Owners:
             return "not readable"
 
 
-def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, Rank]:
+def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
     """Those of `processes` that belong to a job of any daemon, by pid."""
     found = {}
     for process in processes:
         try:
             run_dir = process.environ().get(RUN_DIR_VARIABLE)
             if run_dir:
-                found[process.pid] = Rank(run_dir, process.memory_info().rss)
+                found[process.pid] = RankProcess(run_dir, process.memory_info().rss)
         except (psutil.Error, OSError):
             continue  # it has ended, or is another user's
     return found
 
 
-def look(jobs_by_run_dir: Mapping[str, str]) -> Owners:
+def find_owners(jobs_by_run_dir: Mapping[str, str]) -> Owners:
     """The processes now."""
     return Owners(jobs_by_run_dir, find_ranks(psutil.process_iter()))

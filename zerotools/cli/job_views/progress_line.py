@@ -14,7 +14,7 @@ from zerotools.cli.output import render
 
 EVERY_SECONDS = 30.0
 """Between two lines of steps where the stream is not a terminal."""
-Record = Mapping[str, Any]
+ProgressRecord = Mapping[str, Any]
 
 
 class ProgressLine:
@@ -35,9 +35,9 @@ class ProgressLine:
         self._next = 0.0
         self._next_wait = clock() + every_seconds
         self._held: str | None = None
-        self._last: Record | None = None
+        self._last: ProgressRecord | None = None
 
-    def show(self, record: Record) -> None:
+    def show(self, record: ProgressRecord) -> None:
         """Take one record."""
         if record.get("event") == "step":
             self._step(record)
@@ -77,7 +77,7 @@ class ProgressLine:
         self._held = self._last = None
         self._stream.flush()
 
-    def _step(self, record: Record) -> None:
+    def _step(self, record: ProgressRecord) -> None:
         columns = (render.terminal_columns(self._stream) or 80) - 1 if self._tty else None
         text = step_text(record, self.host_peak_bytes, columns)
         self._last = record
@@ -100,7 +100,7 @@ class ProgressLine:
 
 
 def step_text(
-    record: Record, host_peak_bytes: int | None = None, columns: int | None = None
+    record: ProgressRecord, host_peak_bytes: int | None = None, columns: int | None = None
 ) -> str:
     """`step 12/40   30%  loss 2.5031  grad 0.81  lr 3.0e-04  15,300 tokens/s  14 s left`.
 
@@ -119,7 +119,7 @@ def _joined(parts: list[tuple[int, str]]) -> str:
     return "  ".join(text for _, text in parts)
 
 
-def _parts(record: Record, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
+def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
     """What there is to show from left to right, each with the order in which it is given up: the
     highest first. A text may be empty."""
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
@@ -145,21 +145,21 @@ def _parts(record: Record, host_peak_bytes: int | None) -> Iterator[tuple[int, s
     yield 2, f"{left} left" if left else ""
 
 
-def _loss(record: Record) -> str:
+def _loss(record: ProgressRecord) -> str:
     value = _number(record, "loss")
     if value is not None:
         return f"loss {render.loss(value)}"
     return "loss nan" if "loss" in record else ""  # JSON has no NaN: the API says null
 
 
-def _host_memory(record: Record, peak_bytes: int | None) -> str:
+def _host_memory(record: ProgressRecord, peak_bytes: int | None) -> str:
     if peak_bytes is not None:
         return f"host peak {render.size(peak_bytes)}"
     memory = _number(record, "rss_bytes")
     return "" if memory is None else f"host {render.size(memory)} (rank 0)"
 
 
-def figures(record: Record) -> str:
+def figures(record: ProgressRecord) -> str:
     """`gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`; what of it is known."""
     forms = (
         ("grad_norm", "gradient norm {:.3g}"),
@@ -171,7 +171,7 @@ def figures(record: Record) -> str:
     return ", ".join(form.format(value) for form, value in known if value is not None)
 
 
-def speed(record: Record) -> str:
+def speed(record: ProgressRecord) -> str:
     """`15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`; what of it is known."""
     forms = (
         ("tokens_per_second", "{:,.0f} tokens/s"),
@@ -182,7 +182,7 @@ def speed(record: Record) -> str:
     return ", ".join(form.format(value) for form, value in known if value is not None)
 
 
-def time_left(record: Record) -> str:
+def time_left(record: ProgressRecord) -> str:
     """`14 s` until the last step, by the pace of the newest; empty where that is not known."""
     step, total = _number(record, "step") or 0, _number(record, "steps") or 0
     left, seconds = _number(record, "seconds_left"), _number(record, "step_seconds")
@@ -191,7 +191,7 @@ def time_left(record: Record) -> str:
     return render.duration(left) if left is not None and total > step else ""
 
 
-def _number(record: Record, name: str) -> float | None:
+def _number(record: ProgressRecord, name: str) -> float | None:
     """A number of a record. What comes from a job may be of any type."""
     value = record.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -199,7 +199,7 @@ def _number(record: Record, name: str) -> float | None:
     return value if abs(value) <= sys.float_info.max else None  # not of NaN either
 
 
-def event_text(record: Record) -> str:
+def event_text(record: ProgressRecord) -> str:
     """A record that is not a step, in a sentence; empty for one that users need not see."""
     step, path = int(_number(record, "step") or 0), render.clean(str(record.get("path", "")))
     match record.get("event"):
@@ -220,25 +220,25 @@ def event_text(record: Record) -> str:
     return ""
 
 
-def _cost(record: Record) -> str:
+def _cost(record: ProgressRecord) -> str:
     """Bytes and seconds of a checkpoint, which those of users' programs do not tell."""
     size, seconds = _number(record, "bytes"), _number(record, "seconds")
     return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"
 
 
-def _evaluated(step: int, record: Record) -> str:
+def _evaluated(step: int, record: ProgressRecord) -> str:
     loss, perplexity = _number(record, "loss"), _number(record, "perplexity")
     shown = "nan" if loss is None else render.loss(loss)
     also = "" if perplexity is None else f"  perplexity {render.loss(perplexity)}"
     return f"evaluated step {step}: loss {shown}{also}{_scores(record)}"
 
 
-def _scores(record: Record) -> str:
+def _scores(record: ProgressRecord) -> str:
     """What generating came to, where the job asks for it."""
     named = (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeL", "ROUGE-L"), ("bleu", "BLEU"))
     known = ((name, _number(record, key)) for key, name in named)
     return "".join(f"  {name} {value:.2f}" for name, value in known if value is not None)
 
 
-def _why(record: Record) -> str:
+def _why(record: ProgressRecord) -> str:
     return str(record.get("why", "no reason given"))

@@ -11,7 +11,7 @@ import click
 from zerotools.cli.output.messages import say, say_error
 from zerotools.core.errors import AnswerLost, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.submissions import Submission, clashes, naming
+from zerotools.jobs.client.submissions import Submission, conflicts, with_source
 
 Job = dict[str, Any]
 
@@ -22,7 +22,7 @@ def check_all(
     """Raise what any of the jobs would be refused for, naming its file; all but the last refusal go
     to stderr. With `models`, also what ranks would refuse of the models. Raises DaemonUnreachable.
     """
-    refusals: list[ZerotoolsError] = list(clashes(submissions))
+    refusals: list[ZerotoolsError] = list(conflicts(submissions))
     for each in submissions:
         try:
             for note in client.check(each.spec, model=models):
@@ -32,7 +32,7 @@ def check_all(
                 raise
             break
         except ZerotoolsError as error:
-            refusals.append(naming(each.source, error))
+            refusals.append(with_source(each.source, error))
     for refusal in refusals[:-1]:
         say_error(str(refusal))
     if refusals:
@@ -58,7 +58,7 @@ def queue_all(
             raise
         except ZerotoolsError as error:
             _tell_rest(submissions, jobs, number, lost=isinstance(error, AnswerLost))
-            raise naming(each.source, error) from error
+            raise with_source(each.source, error) from error
         queued(jobs[-1])
     return jobs
 

@@ -17,7 +17,7 @@ from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_con
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.reading.report import render
 from zerotools.jobs.jobfile.parse import read_tree
-from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed
+from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
 from zerotools.jobs.text.document import Document, read_text
 from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.yaml_text import parse_yaml
@@ -110,7 +110,7 @@ class Configs(NamedTuple):
 def _release(job: JobFile | None) -> Release:
     """The DeepSpeed of the job's Python; the newest that is known where it has none."""
     python = None if job is None else look_up(job.tree, "python")
-    found = installed(python if isinstance(python, str) else None)
+    found = installed_release(python if isinstance(python, str) else None)
     return NEWEST if found is None else found
 
 

@@ -18,8 +18,8 @@ from zerotools.cli.output.render import duration, print_json, size
 from zerotools.core.counts import counted
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_output, perform, prove
-from zerotools.ops.execution.execute import Report
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.execute import WriteReport
+from zerotools.ops.execution.workers import MemoryBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Writing:
     as_json: bool
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> MemoryBudget:
         if self.workers is None:
-            return Budget(self.max_memory)
-        return Budget(self.max_memory, self.workers)
+            return MemoryBudget(self.max_memory)
+        return MemoryBudget(self.max_memory, self.workers)
 
 
 def conversion_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -79,7 +79,7 @@ def carry_out(
     how: Writing,
     *,
     verb: str,
-    check: Callable[[Report], None] = lambda _: None,
+    check: Callable[[WriteReport], None] = lambda _: None,
 ) -> None:
     """Show the plan or follow it, with a progress bar on a terminal, and say what was done."""
     if how.dry_run:
@@ -141,7 +141,7 @@ def say_unchanged(unchanged: Unchanged, *, as_json: bool) -> None:
     )
 
 
-def _show_plan(conversion: Conversion, limits: Budget, *, as_json: bool) -> None:
+def _show_plan(conversion: Conversion, limits: MemoryBudget, *, as_json: bool) -> None:
     copies = prove(conversion)
     if as_json:
         print_json({**_plan_json(conversion), "dry_run": True, "copies": copies})
@@ -188,7 +188,7 @@ def _print_notes(conversion: Conversion) -> None:
         say("warning", conversion.lacking)
 
 
-def _losses_json(report: Report) -> dict[str, Any]:
+def _losses_json(report: WriteReport) -> dict[str, Any]:
     return {
         "overflowed": [
             {"name": k.name, "role": k.role, "values": lost.overflowed, "largest": lost.largest}
@@ -203,10 +203,10 @@ def _losses_json(report: Report) -> dict[str, Any]:
     }
 
 
-MOST_LOSSES = 20
+MAX_LOSSES = 20
 
 
-def _print_losses(report: Report) -> None:
+def _print_losses(report: WriteReport) -> None:
     lines = []
     for key, lost in report.losses.items():
         if lost.overflowed:
@@ -215,10 +215,10 @@ def _print_losses(report: Report) -> None:
             )
         if lost.nans or lost.infinities:
             lines.append(f"{key} holds {lost.nans} NaN and {lost.infinities} infinite values")
-    for line in lines[:MOST_LOSSES]:
+    for line in lines[:MAX_LOSSES]:
         say("note", line)
-    if len(lines) > MOST_LOSSES:
-        say("note", f"and {len(lines) - MOST_LOSSES} more (--json lists all)")
+    if len(lines) > MAX_LOSSES:
+        say("note", f"and {len(lines) - MAX_LOSSES} more (--json lists all)")
 
 
 @contextmanager

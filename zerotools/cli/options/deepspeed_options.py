@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from zerotools.formats.deepspeed.schema.ds_config import Settings, read_config
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, read_config
 
 
 def zero_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -24,7 +24,7 @@ def zero_options(command: Callable[..., None]) -> Callable[..., None]:
         ds_config: Path | None,
         **given: Any,
     ) -> None:
-        settings = Settings(
+        settings = ZeroSettings(
             stage=None if stage is None else int(stage),
             sub_group_size=sub_group_size,
             round_robin=None if round_robin is None else round_robin == "on",

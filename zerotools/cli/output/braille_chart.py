@@ -14,8 +14,8 @@ _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bit of each dot, by row and column within a character."""
 
-Form = Callable[[float], str]
-Points = Mapping[int, float]
+NumberFormat = Callable[[float], str]
+SeriesPoints = Mapping[int, float]
 Paint = Callable[[str], str]
 
 
@@ -28,7 +28,7 @@ class Series:
     """A curve of a chart: values by step; `mark` draws it where there are no colours, and `paint`
     colours it."""
 
-    points: Points
+    points: SeriesPoints
     mark: str = "*"
     paint: Paint = _plain
 
@@ -36,7 +36,7 @@ class Series:
 def chart(
     title: str,
     series: Sequence[Series],
-    form: Form,
+    form: NumberFormat,
     *,
     columns: int,
     braille: bool,
@@ -89,7 +89,9 @@ class _Canvas:
         self._height = height
         self._dots: set[tuple[int, int]] = set()
 
-    def draw(self, points: Points, steps: tuple[int, int], values: tuple[float, float]) -> None:
+    def draw(
+        self, points: SeriesPoints, steps: tuple[int, int], values: tuple[float, float]
+    ) -> None:
         """The curve, where the edges are the first and last of `steps` and of `values`."""
         (first, last), (low, high) = steps, values
         before: tuple[int, int] | None = None

@@ -17,7 +17,7 @@ EVERY_SECONDS = 30.0
 """Between two lines where the stream is not a terminal."""
 
 
-class Bar:
+class ProgressBar:
     """tqdm's bar, made when the first bytes come."""
 
     def __init__(self, total: int, verb: str, stream: TextIO) -> None:
@@ -48,7 +48,7 @@ class Bar:
             self._bar.close()
 
 
-class Lines:
+class ProgressLines:
     """`consolidating: 41 %, 3.2 GiB of 7.8 GiB, 40 s left`, every half a minute."""
 
     def __init__(
@@ -92,7 +92,9 @@ def progress(
 ) -> Iterator[Callable[[int], None]]:
     """What is to be told how many bytes were done, of `total`; shown on `stream`, or stderr."""
     stream = stream or sys.stderr
-    bar = Bar(total, verb, stream) if stream.isatty() else Lines(total, verb, stream)
+    bar = (
+        ProgressBar(total, verb, stream) if stream.isatty() else ProgressLines(total, verb, stream)
+    )
     try:
         yield bar.advance
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotools.cli.job_views.curves import Curves, Points
+from zerotools.cli.job_views.curves import CurvePoints, Curves
 from zerotools.core.errors import BadRequest
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -64,7 +64,7 @@ def _text(title: str) -> str:
     return title.replace("$", r"\$")  # a dollar sign would begin a formula
 
 
-def _curve(axes: Any, points: Points, label: str, unit: float, **style: str) -> None:
+def _curve(axes: Any, points: CurvePoints, label: str, unit: float, **style: str) -> None:
     if points:
         steps = sorted(points)
         axes.plot(steps, [points[step] / unit for step in steps], label=label, **style)

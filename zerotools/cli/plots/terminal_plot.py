@@ -13,7 +13,7 @@ import click
 
 from zerotools.cli.job_views.curves import Curves
 from zerotools.cli.output import render
-from zerotools.cli.output.braille_chart import FEWEST_ROWS, FRAME, ROWS, Points, Series, chart
+from zerotools.cli.output.braille_chart import FEWEST_ROWS, FRAME, ROWS, Series, SeriesPoints, chart
 from zerotools.cli.output.style import paint, wants_colour
 from zerotools.cli.plots import picture
 
@@ -21,11 +21,11 @@ PIPED_COLUMNS = 80
 MARKS = "*o+x#@%&"
 _COLOURS = ("good", "busy", "warning", "bad", "strong", "quiet")
 
-Named = Sequence[tuple[str, Curves]]
+NamedCurves = Sequence[tuple[str, Curves]]
 """The title of each job, and its curves."""
 
 
-def plot(named: Named, output: Path | None) -> None:
+def plot(named: NamedCurves, output: Path | None) -> None:
     """Draw into `output`, or on stdout, as large as the terminal is."""
     if output is not None:
         picture.save(named, output)
@@ -42,10 +42,14 @@ def _has_braille(stream: TextIO) -> bool:
     return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 
-def charts(named: Named, columns: int, *, braille: bool, height: int | None = None) -> list[str]:
+def charts(
+    named: NamedCurves, columns: int, *, braille: bool, height: int | None = None
+) -> list[str]:
     """Lines that show the curves that there are, and the loss in any case: the titles of the jobs,
     then a chart for each kind of curve, in `height` lines where that is given and enough."""
-    kinds: list[tuple[str, Callable[[Curves], Points], Callable[[float], str], float | None]] = [
+    kinds: list[
+        tuple[str, Callable[[Curves], SeriesPoints], Callable[[float], str], float | None]
+    ] = [
         ("loss", lambda curves: curves.loss, render.loss, None),
         ("loss of evaluations", lambda curves: curves.eval_loss, render.loss, None),
         ("host memory of rank 0", lambda curves: curves.host_bytes, render.size, 0.0),
@@ -75,7 +79,7 @@ def _paint(number: int, count: int) -> Callable[[str], str]:
     return partial(paint, meaning=_COLOURS[number % len(_COLOURS)], stream=sys.stdout)
 
 
-def _legend(named: Named, *, braille: bool) -> list[str]:
+def _legend(named: NamedCurves, *, braille: bool) -> list[str]:
     if len(named) == 1:
         return [named[0][0]]
     mark = "━" if braille else ""

@@ -22,7 +22,7 @@ _PARALLEL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MegatronFacts:
     """`sizes` are the degrees of parallelism by short name, as far as they are recorded."""
 
     iteration: int | None
@@ -35,13 +35,15 @@ class Facts:
         return known[0] * known[1] if known[0] and known[1] else None
 
 
-def facts_of(tree: Any) -> Facts:
+def facts_of(tree: Any) -> MegatronFacts:
     """Of the dict in common.pt or in a rank's file."""
     table = tree if isinstance(tree, Mapping) else {}
     args = table.get("args")
     values = args.state if isinstance(args, Opaque) and isinstance(args.state, Mapping) else {}
     sizes = {short: _count(values.get(name)) for name, short in _PARALLEL.items()}
-    return Facts(_count(table.get("iteration")), {s: n for s, n in sizes.items() if n is not None})
+    return MegatronFacts(
+        _count(table.get("iteration")), {s: n for s, n in sizes.items() if n is not None}
+    )
 
 
 def _count(value: Any) -> int | None:
@@ -49,7 +51,7 @@ def _count(value: Any) -> int | None:
 
 
 def origin_of(
-    path: Path, title: str, facts: Facts, *, ranks: int | None, notes: tuple[str, ...] = ()
+    path: Path, title: str, facts: MegatronFacts, *, ranks: int | None, notes: tuple[str, ...] = ()
 ) -> Origin:
     """The origin, with the sentence why nothing is made of it."""
     named = _ITERATION.fullmatch(path.name)
@@ -71,7 +73,7 @@ def origin_of(
     )
 
 
-def disagreement(path: Path, facts: Facts, name: str) -> list[Problem]:
+def disagreement(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
     """A directory that is named after another iteration than its file says."""
     named = _ITERATION.fullmatch(path.name)
     if named is None or facts.iteration is None or int(named[1]) == facts.iteration:

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.megatron.origin import Facts, disagreement, facts_of, origin_of
+from zerotools.formats.megatron.origin import MegatronFacts, disagreement, facts_of, origin_of
 from zerotools.formats.signatures import MEGATRON_FILES, MEGATRON_RANK, names_in
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -62,7 +62,7 @@ def _files(path: Path, ranks: list[str]) -> Iterator[str]:
                 yield f"{rank}/{name}" if rank else name
 
 
-def _lost(path: Path, ranks: list[str], facts: Facts) -> list[Problem]:
+def _lost(path: Path, ranks: list[str], facts: MegatronFacts) -> list[Problem]:
     wanted = facts.model_parallel
     if wanted is None or not 0 < len(ranks) < wanted:
         return []

@@ -10,7 +10,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import dcp
-from zerotools.formats.megatron.origin import Facts, disagreement, facts_of, origin_of
+from zerotools.formats.megatron.origin import MegatronFacts, disagreement, facts_of, origin_of
 from zerotools.io.files.regular import read_regular
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -66,7 +66,7 @@ def _backend(path: Path) -> str:
     return backend if isinstance(backend, str) and len(backend) < 40 else "torch_dist"
 
 
-def _common(path: Path) -> tuple[Facts, list[Problem]]:
+def _common(path: Path) -> tuple[MegatronFacts, list[Problem]]:
     if not (path / COMMON).exists():
         lost = (path / CONFIG).exists()
         missing = f"{path / COMMON} is missing; the iteration is in it"

@@ -23,7 +23,7 @@ _PREFERRED = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FileChoice:
     """The files to read; the index's map of tensors to files, where there is one; what to tell the
     user; and what is wrong."""
 
@@ -33,7 +33,7 @@ class Choice:
     problems: tuple[Problem, ...] = ()
 
 
-def choose(path: Path) -> Choice:
+def choose_files(path: Path) -> FileChoice:
     """The files of the model at `path`.
 
     Raises:
@@ -44,10 +44,12 @@ def choose(path: Path) -> Choice:
         raise BadRequest(f"{path} does not exist")
     if not path.is_dir():
         of_a_rank = SHARD.fullmatch(path.name)
-        return Choice([path.name], problems=() if of_a_rank else part_of_a_set(path))
+        return FileChoice([path.name], problems=() if of_a_rank else part_of_a_set(path))
     names = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIX))
     if _PREFERRED in names:
-        return Choice([_PREFERRED], notes=_beside(names, [_PREFERRED], f"{_PREFERRED} was taken"))
+        return FileChoice(
+            [_PREFERRED], notes=_beside(names, [_PREFERRED], f"{_PREFERRED} was taken")
+        )
     indexes = sorted(e.name for e in path.iterdir() if e.name.endswith(INDEX_SUFFIX))
     if len(indexes) > 1:
         raise BadRequest(f"{path} has several indexes: name one of {', '.join(indexes)}")
@@ -58,16 +60,16 @@ def choose(path: Path) -> Choice:
     if not names:
         raise BadFile(f"{path} has no *{SUFFIX} file")
     if shards(names):
-        return Choice([name for name in names if SHARD.fullmatch(name)])
+        return FileChoice([name for name in names if SHARD.fullmatch(name)])
     refuse_missing(path, names)
-    return Choice(names)
+    return FileChoice(names)
 
 
-def _indexed(path: Path, index: str, weight_map: Mapping[str, str], names: list[str]) -> Choice:
+def _indexed(path: Path, index: str, weight_map: Mapping[str, str], names: list[str]) -> FileChoice:
     listed = sorted(set(weight_map.values()))
     refuse_missing(path, listed)
     refuse_unlisted(path, index, listed, names)
-    return Choice(listed, weight_map, _beside(names, listed, f"{index} does not list them"))
+    return FileChoice(listed, weight_map, _beside(names, listed, f"{index} does not list them"))
 
 
 def _beside(names: list[str], taken: list[str], why: str) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ SHARDING_INFO = "DCP_SHARDING_INFO"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HeaderEntry:
     """One tensor: its bytes are [begin, end) of the file."""
 
     dtype: DType
@@ -44,7 +44,7 @@ class Header:
     """A whole, checked header, in the file's order. `starts` says where each tensor begins in a
     larger one, None where every tensor is whole."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, HeaderEntry]
     metadata: Mapping[str, str]
     file_size: int
     starts: Mapping[str, tuple[int, ...]] | None = None
@@ -105,7 +105,7 @@ def _metadata(path: Path, value: Any) -> dict[str, str]:
     return value
 
 
-def _entry(path: Path, name: str, value: Any, data_begin: int) -> Entry:
+def _entry(path: Path, name: str, value: Any, data_begin: int) -> HeaderEntry:
     if not isinstance(value, dict):
         raise BadFile(f"{path}: the header's {name!r} is not an object")
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
@@ -124,11 +124,11 @@ def _entry(path: Path, name: str, value: Any, data_begin: int) -> Entry:
             f"{path}: {name!r}, {kind} of shape {tuple(shape)}, needs {needed} bytes and its "
             f"data_offsets span {end - begin}"
         )
-    return Entry(kind, tuple(shape), data_begin + begin, data_begin + end)
+    return HeaderEntry(kind, tuple(shape), data_begin + begin, data_begin + end)
 
 
 def _starts(
-    path: Path, metadata: Mapping[str, str], entries: Mapping[str, Entry]
+    path: Path, metadata: Mapping[str, str], entries: Mapping[str, HeaderEntry]
 ) -> dict[str, tuple[int, ...]] | None:
     """Where torch's HuggingFaceStorageWriter says that one rank's blocks begin."""
     if SHARDING_INFO not in metadata:
@@ -154,7 +154,7 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**63 for v in values)
 
 
-def _check_cover(path: Path, entries: Mapping[str, Entry], begin: int, size: int) -> None:
+def _check_cover(path: Path, entries: Mapping[str, HeaderEntry], begin: int, size: int) -> None:
     """Every byte of the data in exactly one tensor: no hole, no overlap, nothing behind."""
     ordered = sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end))
     edges = [("the header", begin), *((name, entry.end) for name, entry in ordered)]

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zerotools.core import dtypes
-from zerotools.core.checkpoint import Checkpoint, FilePlan, Literal, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, FilePlan, LiteralBytes, Target, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.safetensors.header import LARGEST_HEADER, METADATA
-from zerotools.io.huggingface.model_directory import Style, lay_out_model
+from zerotools.io.huggingface.model_directory import ModelFileStyle, lay_out_model
 
 INDEX = "model.safetensors.index.json"
 
@@ -56,9 +56,9 @@ def lay_out(
     def encode(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
         header, offsets = _header(shard, metadata or {"format": "pt"})
         size = len(header) + sum(tensor.nbytes for tensor in shard.values())
-        return FilePlan(size, [Literal(0, header)]), offsets
+        return FilePlan(size, [LiteralBytes(0, header)]), offsets
 
-    style = Style("safetensors", "model", ".safetensors", INDEX, encode)
+    style = ModelFileStyle("safetensors", "model", ".safetensors", INDEX, encode)
     return lay_out_model(
         source, destination, style, max_shard_bytes=max_shard_bytes, forbidden=(METADATA,)
     )

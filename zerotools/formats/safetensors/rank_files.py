@@ -31,7 +31,7 @@ NOTE = (
 )
 _MAPPING = "fqn_to_file_index_mapping.json"
 _LARGEST_JSON = 2**28
-_MOST_MISSING = 1000
+_MAX_MISSING = 1000
 _EMBEDDING = re.compile(r"(.*\.)?(embed_tokens|wte|word_embeddings|tok_embeddings)\.weight")
 
 
@@ -79,11 +79,11 @@ def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
     if known is None:
         return
     gaps = (number for number in range(1, max(numbers)) if number not in numbers)
-    for number, _ in zip(gaps, range(_MOST_MISSING), strict=False):
+    for number, _ in zip(gaps, range(_MAX_MISSING), strict=False):
         name = f"shard-{number:05d}-model-{known[2]}-of-{known[3]}.safetensors"
         yield Problem(f"{root / name} is missing; there are shards up to {max(numbers)}", name)
     parts = {int(match[2]) for match in matches}
-    for number in range(1, min(int(known[3]), _MOST_MISSING) + 1):
+    for number in range(1, min(int(known[3]), _MAX_MISSING) + 1):
         if number not in parts:
             name = f"shard-00001-model-{number:05d}-of-{known[3]}.safetensors"
             message = f"{root} has no shard of model file {number} of {int(known[3])}"

@@ -10,7 +10,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.safetensors.choose import choose
+from zerotools.formats.safetensors.choose import choose_files
 from zerotools.formats.safetensors.header import Header, read_header
 from zerotools.formats.safetensors.rank_files import (
     HF_METADATA,
@@ -20,13 +20,14 @@ from zerotools.formats.safetensors.rank_files import (
     sharded_tensors,
     shards,
 )
-from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 
 def read(path: Path) -> Checkpoint:
     """The weights in `path`: one file, or a directory with an index or with all of its files.
 
-    Which files count says `choose`. Where each file is one rank's, a tensor is the blocks of all.
+    `choose_files` says which files count. Where each file is one rank's, a tensor is the blocks of
+    all.
 
     Raises:
         BadRequest: there is nothing at `path`, or it is one rank's file.
@@ -34,7 +35,7 @@ def read(path: Path) -> Checkpoint:
         Unsupported: an element type that zerotools cannot move.
     """
     root = path if path.is_dir() else path.parent
-    chosen = choose(path)
+    chosen = choose_files(path)
     weight_map = chosen.weight_map
     headers = {name: _header(root / name) for name in chosen.names}
     if any(header.starts is not None for header in headers.values()):
@@ -55,7 +56,7 @@ def read(path: Path) -> Checkpoint:
         tensors=_in_order(tensors, weight_map),
         origin=replace(_origin(path, headers), notes=chosen.notes),
         files={name: header.file_size for name, header in headers.items()},
-        companions=companions(root) if path.is_dir() else {},
+        companions=model_sidecars(root) if path.is_dir() else {},
         problems=chosen.problems,
     )
 
@@ -77,7 +78,7 @@ def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Check
         tensors=tensors,
         origin=replace(origin, world_size=max(numbers, default=len(headers)), notes=notes),
         files={name: header.file_size for name, header in headers.items()},
-        companions=(companions(beside) if beside.is_dir() else {}) | companions(root),
+        companions=(model_sidecars(beside) if beside.is_dir() else {}) | model_sidecars(root),
         problems=[*missing_shards(root, headers), *known_better(root, max(headers), tensors)],
     )
 

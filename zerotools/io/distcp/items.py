@@ -22,8 +22,8 @@ from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe
 from zerotools.io.torchzip.unpickle import loads
 from zerotools.io.torchzip.unread import unread
-from zerotools.io.torchzip.window import Window
-from zerotools.io.torchzip.zip_directory import read_record
+from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.zip_directory import read_entry
 
 _LARGEST_TENSOR_PICKLE = 2**16
 
@@ -96,7 +96,7 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
     if record.length > _LARGEST_TENSOR_PICKLE:
         raise BadFile(f"{window}: the pickle of {key} has {record.length} bytes")
     try:
-        tensor = _tree(read_record(window, record))
+        tensor = _tree(read_entry(window, record))
     except (BadFile, Unsupported) as error:
         raise type(error)(f"{window}: {error}") from None
     if not isinstance(tensor, StoredTensor):
@@ -119,18 +119,20 @@ class _opened:
         self._path = root / item.file
         self._item = item
 
-    def __enter__(self) -> Window:
+    def __enter__(self) -> FileRange:
         try:
             self._descriptor = open_regular(self._path)
         except OSError as error:
             raise BadFile(f"{self._path} cannot be opened: {error.strerror}") from None
-        return Window(self._descriptor, self._path, self._item.offset, self._item.length)
+        return FileRange(self._descriptor, self._path, self._item.offset, self._item.length)
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
 
-def _check_agrees(window: Window, key: str, dtype: DType, box: Box, tensor: StoredTensor) -> None:
+def _check_agrees(
+    window: FileRange, key: str, dtype: DType, box: Box, tensor: StoredTensor
+) -> None:
     if tensor.dtype != dtype or tensor.shape != box.shape:
         raise BadFile(
             f"{window} holds {tensor.dtype} of shape {tensor.shape} and the metadata says "

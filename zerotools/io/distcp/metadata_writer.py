@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenItem:
     """One item of the new checkpoint: a chunk of a tensor, or (all three None) another value."""
 
     key: str
@@ -39,11 +39,11 @@ class Written:
 
 
 def metadata_bytes(
-    written: Sequence[Written], paths: Mapping[str, tuple[str | int, ...]] | None
+    written: Sequence[WrittenItem], paths: Mapping[str, tuple[str | int, ...]] | None
 ) -> bytes:
     """The pickle of `.metadata`. `written` is in the order in which torch would have planned it:
     rank by rank; chunks keep that order."""
-    by_key: dict[str, list[Written]] = {}
+    by_key: dict[str, list[WrittenItem]] = {}
     for one in written:
         by_key.setdefault(one.key, []).append(one)
     return _Metadata().whole(written, by_key, paths)
@@ -117,8 +117,8 @@ class _Opcodes:
 class _Metadata(_Opcodes):
     def whole(
         self,
-        written: Iterable[Written],
-        by_key: Mapping[str, Sequence[Written]],
+        written: Iterable[WrittenItem],
+        by_key: Mapping[str, Sequence[WrittenItem]],
         paths: Mapping[str, tuple[str | int, ...]] | None,
     ) -> bytes:
         self.new("Metadata")
@@ -153,7 +153,7 @@ class _Metadata(_Opcodes):
         self.text(key)
         self.parts(path)
 
-    def _entry(self, key: str, chunks: Sequence[Written]) -> None:
+    def _entry(self, key: str, chunks: Sequence[WrittenItem]) -> None:
         self.text(key)
         first = chunks[0]
         if first.dtype is None or first.shape is None:
@@ -197,7 +197,7 @@ class _Metadata(_Opcodes):
         self.add(b"R\x89tb")
         self.remember(dtype)
 
-    def _stored(self, one: Written, counts: dict[str, int]) -> None:
+    def _stored(self, one: WrittenItem, counts: dict[str, int]) -> None:
         """A MetadataIndex and its _StorageInfo."""
         self.new("MetadataIndex")
         self.add(b"}(")

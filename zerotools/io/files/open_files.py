@@ -23,7 +23,7 @@ _SPARE = 48
 _THREADS = 16
 
 
-def most_open_files() -> int:
+def max_open_files() -> int:
     """How many files one `OpenFiles` of two may have open, under the limit of the process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = sum(1 for _ in Path("/proc/self/fd").iterdir()) + _SPARE
@@ -51,7 +51,7 @@ class OpenFiles:
         self._sources = sources
         self._seen: set[Path] = set()
         self._flags = flags
-        self._most = most_open_files() if most is None else most
+        self._most = max_open_files() if most is None else most
         self._open: OrderedDict[str, int] = OrderedDict()
         self._users: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -96,11 +96,11 @@ class OpenFiles:
             self._close_idle()
 
     @contextmanager
-    def holding(self) -> Iterator[Held]:
+    def holding(self) -> Iterator[ThreadFiles]:
         """For many small reads: the last few files stay open until the context ends."""
         descriptors: OrderedDict[str, int] = OrderedDict()
         try:
-            yield Held(self, descriptors, max(1, self._most // _THREADS))
+            yield ThreadFiles(self, descriptors, max(1, self._most // _THREADS))
         finally:
             self._give_back(descriptors)
 
@@ -186,7 +186,7 @@ class OpenFiles:
             os.fsync(descriptor)
 
 
-class Held:
+class ThreadFiles:
     """Files of one `OpenFiles`, held open by one thread: at most `most` of them, because a tile may
     be made of the files of thousands of ranks."""
 

@@ -76,7 +76,7 @@ def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
             return stream.read(most)
 
 
-def read_given(path: Path) -> bytes:
+def read_user_file(path: Path) -> bytes:
     """All bytes of a small file that the user named, such as one of rules; raises as
     `read_regular`."""
     return read_regular(path, LARGEST_GIVEN, is_source=False)

@@ -84,7 +84,7 @@ def file_name(stem: str, suffix: str, number: int, count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class ModelFileStyle:
     """How a format writes a model directory.
 
     Files are called `stem`, number and `suffix`; `index` is the index's name. `encode` makes one
@@ -101,7 +101,7 @@ class Style:
 def lay_out_model(
     source: Checkpoint,
     destination: Path,
-    style: Style,
+    style: ModelFileStyle,
     *,
     max_shard_bytes: int,
     forbidden: Collection[str] = (),
@@ -125,7 +125,7 @@ def lay_out_model(
             tensors[keys[name]] = Tensor(tensor.dtype, tensor.shape, (chunk,))
     if len(shards) > 1:
         plans[style.index] = index_of(tensors)
-    plans |= companion_plans(source, tensors.values())
+    plans |= sidecar_plans(source, tensors.values())
     origin = replace(source.origin, format=style.format, path=destination, notes=(), details={})
     sizes = {name: plan.size for name, plan in plans.items()}
     return Target(Checkpoint(destination, tensors, origin, files=sizes), plans)
@@ -139,7 +139,7 @@ def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
     return literal((json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def companion_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
+def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
     """The source's companions as they are, but for the type of the weights in config.json."""
     plans: dict[str, FilePlan] = {}
     for name, path in source.companions.items():

@@ -20,10 +20,10 @@ _PART = re.compile(
 )
 # verl; NeMo, torch's HuggingFaceStorageWriter.
 _INSIDE = ("huggingface", ".hf_metadata")
-_MOST_LEVELS = 4
+_MAX_LEVELS = 4
 
 
-def companions(directory: Path) -> dict[str, Path]:
+def model_sidecars(directory: Path) -> dict[str, Path]:
     """The config and tokenizer files in `directory`, by name."""
     return {
         path.name: path
@@ -32,16 +32,16 @@ def companions(directory: Path) -> dict[str, Path]:
     }
 
 
-def companions_around(root: Path) -> dict[str, Path]:
+def find_model_sidecars(root: Path) -> dict[str, Path]:
     """The config and tokenizer files of a model whose checkpoint lies at `root`: those in it, else
     in a directory of it that is there for them, else in the run's directory that it lies in. Of
     each kind the nearest are taken."""
     found: dict[str, Path] = {}
     place = root.absolute()
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_LEVELS):
         for directory in (place, *(place / name for name in _INSIDE)):
             if directory.is_dir():
-                found |= of_other_kinds(companions(directory), found)
+                found |= of_other_kinds(model_sidecars(directory), found)
         if not _PART.fullmatch(place.name):
             break
         place = place.parent
@@ -50,11 +50,11 @@ def companions_around(root: Path) -> dict[str, Path]:
 
 def of_other_kinds(more: Mapping[str, Path], known: Iterable[str]) -> dict[str, Path]:
     """Those of `more` whose kind none of `known` is of."""
-    kinds = {kind_of(name) for name in known}
-    return {name: path for name, path in more.items() if kind_of(name) not in kinds}
+    kinds = {sidecar_kind(name) for name in known}
+    return {name: path for name, path in more.items() if sidecar_kind(name) not in kinds}
 
 
-def kind_of(name: str) -> str:
+def sidecar_kind(name: str) -> str:
     """What a companion belongs to, so that files of two models are never mixed within one kind:
     `config`, `generation`, `processor`, or `tokenizer` for all the others."""
     if name == CONFIG:

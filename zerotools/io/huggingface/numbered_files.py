@@ -13,7 +13,7 @@ from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 
 _NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{1,9})-of-(?P<count>\d{1,9})(?P<end>\.\w+)")
-_MOST_FILES = 100_000
+_MAX_FILES = 100_000
 
 
 def set_of(name: str) -> tuple[str, str, str] | None:
@@ -38,7 +38,7 @@ def missing_files(names: Iterable[str]) -> list[str]:
 def _missing(whole: tuple[str, str, str], numbers: dict[int, str]) -> Iterable[str]:
     stem, count, end = whole
     first, width = min(1, *numbers), len(next(iter(numbers.values())))
-    for number in range(first, first + min(int(count), _MOST_FILES)):
+    for number in range(first, first + min(int(count), _MAX_FILES)):
         if number not in numbers:
             yield f"{stem}{number:0{width}d}-of-{count}{end}"
 

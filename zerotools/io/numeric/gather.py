@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from zerotools.core.boxes import Box, row_major_strides
-from zerotools.core.checkpoint import Chunk, Piece
+from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import DType
 from zerotools.core.ranges import Range
-from zerotools.io.files.open_files import Held
+from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.numpy_dtypes import (
     NO_LOSSES,
     Array,
@@ -54,8 +54,8 @@ class Scratch:
 
 
 def gather(
-    files: Held,
-    pieces: Iterable[Piece],
+    files: ThreadFiles,
+    pieces: Iterable[ChunkBox],
     box: Box,
     source_dtype: DType,
     target_dtype: DType,
@@ -78,7 +78,9 @@ def gather(
     return losses
 
 
-def gather_flat(files: Held, pieces: Iterable[Range], itemsize: int, raw: memoryview) -> None:
+def gather_flat(
+    files: ThreadFiles, pieces: Iterable[Range], itemsize: int, raw: memoryview
+) -> None:
     """Put ranges one behind another into the bytes `raw`, which they fill, in their own type."""
     at = 0
     for file, offset, length in _stretches(pieces, itemsize):
@@ -87,7 +89,7 @@ def gather_flat(files: Held, pieces: Iterable[Range], itemsize: int, raw: memory
 
 
 def cast_flat(
-    files: Held,
+    files: ThreadFiles,
     pieces: Iterable[Range],
     source_dtype: DType,
     target_dtype: DType,
@@ -134,13 +136,13 @@ def _strides(chunk: Chunk) -> tuple[int, ...]:
     return chunk.strides if chunk.strides is not None else row_major_strides(chunk.box.shape)
 
 
-def _first_byte(piece: Piece, dtype: DType) -> int:
+def _first_byte(piece: ChunkBox, dtype: DType) -> int:
     inside = piece.box.relative_to(piece.chunk.box)
     index = sum(a * s for a, s in zip(inside.start, _strides(piece.chunk), strict=True))
     return piece.chunk.offset + index * dtype.itemsize
 
 
-def _is_dense(piece: Piece, tile: Box) -> bool:
+def _is_dense(piece: ChunkBox, tile: Box) -> bool:
     """Whether the piece's elements lie in the source one after another, in the tile's order."""
     dense = row_major_strides(tile.shape)
     return all(
@@ -149,12 +151,12 @@ def _is_dense(piece: Piece, tile: Box) -> bool:
 
 
 def _read_blocks(
-    files: Held, piece: Piece, dtype: DType, buffer: Array
+    files: ThreadFiles, piece: ChunkBox, dtype: DType, buffer: Array
 ) -> Iterator[tuple[Box, Array]]:
     """Yield blocks of the piece with their values, as views of `buffer`."""
     strides, itemsize = _strides(piece.chunk), dtype.itemsize
     for block, axis in _readable_blocks(piece.box, strides, itemsize, buffer.nbytes):
-        begin = _first_byte(Piece(piece.chunk, block), dtype)
+        begin = _first_byte(ChunkBox(piece.chunk, block), dtype)
         reads, length, step, packed = 1, _span(block.shape, strides), 0, strides
         if axis is not None:  # runs that are far from one another lie side by side in the buffer
             reads, step = block.shape[axis], strides[axis]

@@ -14,7 +14,7 @@ from zerotools.io.output.plain_files import carried_file
 RANDOM_STATE = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
 
 
-def files_around(
+def run_sidecars_in(
     directory: Path, is_own: Callable[[Path], bool], *, same_ranks: bool
 ) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
     """The files in `directory` that are not the checkpoint's own, and what to say of them.

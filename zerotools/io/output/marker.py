@@ -26,7 +26,7 @@ SCHEMA = "zerotools.output/1"
 _LARGEST = 2**28
 # Some file systems keep times in steps of up to two seconds, and round them after a while.
 _COARSEST_TIME = 2 * 10**9
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 def write_marker(directory: Path, command: str) -> None:
@@ -75,10 +75,10 @@ def check_replaceable(destination: Path, command: str) -> None:
         )
     foreign = [_named(destination, *found) for found in _foreign(destination, tree["files"])]
     if foreign:
-        more = f" and {len(foreign) - _MOST_NAMED} more" if foreign[_MOST_NAMED:] else ""
+        more = f" and {len(foreign) - _MAX_NAMED} more" if foreign[_MAX_NAMED:] else ""
         raise BadRequest(
             f"{destination} holds what zerotools {command} did not write, so --overwrite does not "
-            f"replace it: {', '.join(foreign[:_MOST_NAMED])}{more}; move that elsewhere, or choose "
+            f"replace it: {', '.join(foreign[:_MAX_NAMED])}{more}; move that elsewhere, or choose "
             "another output"
         )
 

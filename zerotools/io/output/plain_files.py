@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zerotools.core.checkpoint import Carried, Checkpoint, FilePlan, Literal
+from zerotools.core.checkpoint import CarriedBytes, Checkpoint, FilePlan, LiteralBytes
 from zerotools.io.files.regular import regular_file
 
 
 def literal(data: bytes) -> FilePlan:
     """A file whose every byte is known."""
-    return FilePlan(len(data), [Literal(0, data)])
+    return FilePlan(len(data), [LiteralBytes(0, data)])
 
 
 def carried_file(path: Path) -> FilePlan:
@@ -22,9 +22,9 @@ def carried_file(path: Path) -> FilePlan:
     """
     with regular_file(path) as descriptor:
         size = os.fstat(descriptor).st_size
-    return FilePlan(size, carried=[Carried(0, path, 0, size)])
+    return FilePlan(size, carried=[CarriedBytes(0, path, 0, size)])
 
 
-def companion_files(source: Checkpoint) -> dict[str, FilePlan]:
+def sidecar_files(source: Checkpoint) -> dict[str, FilePlan]:
     """config.json, the tokenizer and the like, as they are."""
     return {name: carried_file(path) for name, path in source.companions.items()}

@@ -49,14 +49,14 @@ class EventFile:
         self._write(event, time.time())
 
     def _write(self, event: bytes, now: float) -> None:
-        write_whole(self._file, record(_field(_WALL_TIME, _FIXED64, now) + event))
+        write_whole(self._file, tfrecord(_field(_WALL_TIME, _FIXED64, now) + event))
 
     def close(self) -> None:
         """Write no more."""
         os.close(self._file)
 
 
-def record(data: bytes) -> bytes:
+def tfrecord(data: bytes) -> bytes:
     """One TFRecord."""
     length = struct.pack("<Q", len(data))
     return length + _masked_crc(length) + data + _masked_crc(data)

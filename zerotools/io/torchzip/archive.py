@@ -8,19 +8,19 @@ from typing import Any
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.torchzip.pickle_values import Storage
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads
-from zerotools.io.torchzip.window import Window
-from zerotools.io.torchzip.zip_directory import Record, payload_of, read_directory, read_record
+from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.zip_directory import ZipEntry, payload_of, read_directory, read_entry
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
     """An archive in `window`; `records` are its zip's, by name without the top directory."""
 
-    window: Window
-    records: dict[str, Record]
+    window: FileRange
+    records: dict[str, ZipEntry]
 
     @classmethod
-    def open(cls, window: Window) -> Archive:
+    def open(cls, window: FileRange) -> Archive:
         """Read the zip directory, and refuse what cannot be addressed.
 
         Raises:
@@ -31,7 +31,7 @@ class Archive:
         if "data.pkl" not in archive.records:
             raise BadFile(f"{window} is a zip without data.pkl: torch.save did not write it")
         order = archive.records.get("byteorder")
-        if order is not None and (order.length > 6 or read_record(window, order) != b"little"):
+        if order is not None and (order.length > 6 or read_entry(window, order) != b"little"):
             raise Unsupported(f"{window} was written on a big-endian machine; save it on another")
         return archive
 
@@ -40,7 +40,7 @@ class Archive:
         record = self.records["data.pkl"]
         if record.length > LARGEST_PICKLE:
             raise Unsupported(f"{self.window}: its pickle has {record.length} bytes")
-        return loads(read_record(self.window, record), source=self.window)
+        return loads(read_entry(self.window, record), source=self.window)
 
     def payload(self, storage: Storage) -> int:
         """Offset, in the file, of the first byte of a storage.

@@ -35,7 +35,7 @@ class Payload:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArchiveLayout:
     """An archive of `length` bytes: `literals` are (offset, bytes), everything but the payloads.
     Offsets count from the archive's start."""
 
@@ -50,7 +50,7 @@ def lay_out(
     crcs: Mapping[int, int] = MappingProxyType({}),
     *,
     folder: str = FOLDER,
-) -> Layout:
+) -> ArchiveLayout:
     """The archive of one pickle and its storages, number i of `storages[i]` bytes.
 
     `crcs` has the CRC-32 of those whose bytes are known not to change; the others' are to come.
@@ -99,7 +99,7 @@ class _Writer:
             self._holes.append((entry, at, length, self._at + 4))
         self._descriptor(length, crc)
 
-    def finish(self) -> Layout:
+    def finish(self) -> ArchiveLayout:
         begin, crc_at = self._at, []
         for name, header, length, crc in self._entries:
             crc_at.append(self._at + 16)
@@ -110,7 +110,7 @@ class _Writer:
             Payload(at, length, (descriptor, crc_at[entry]))
             for entry, at, length, descriptor in self._holes
         )
-        return Layout(self._at, tuple(self._literals), payloads)
+        return ArchiveLayout(self._at, tuple(self._literals), payloads)
 
     def _header(self, name: str, length: int, crc: int) -> None:
         full = f"{self._folder}/{name}".encode()

@@ -12,7 +12,7 @@ from typing import Any
 from zerotools.core.errors import BadFile
 
 _PLAIN = (str, float, bool, bytes, type(None))
-_MOST_PARTS = 256
+_MAX_PARTS = 256
 _LARGEST_INTEGER = 2**60
 
 
@@ -33,8 +33,8 @@ def _check_parts(key: tuple[Any, ...] | frozenset[Any]) -> None:
     while waiting:
         part = waiting.pop()
         seen += len(part)
-        if seen > _MOST_PARTS:
-            raise BadFile(f"a key has more than {_MOST_PARTS} parts")
+        if seen > _MAX_PARTS:
+            raise BadFile(f"a key has more than {_MAX_PARTS} parts")
         for value in part:
             if isinstance(value, tuple | frozenset):
                 waiting.append(value)

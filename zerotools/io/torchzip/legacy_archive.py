@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.torchzip.pickle_machine import CutShort
+from zerotools.io.torchzip.pickle_machine import TruncatedPickle
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads_from
 from zerotools.io.torchzip.walk import walk
-from zerotools.io.torchzip.window import Window
+from zerotools.io.torchzip.window import FileRange
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -35,7 +35,7 @@ class LegacyFile:
     offsets: Mapping[str, int]
 
 
-def is_legacy(window: Window) -> bool:
+def is_legacy(window: FileRange) -> bool:
     """Whether a file begins with the old format's magic number, pickled with protocol 2."""
     begin = window.read(0, min(window.length, 14))
     return (
@@ -45,7 +45,7 @@ def is_legacy(window: Window) -> bool:
     )
 
 
-def read_legacy(window: Window) -> LegacyFile:
+def read_legacy(window: FileRange) -> LegacyFile:
     """Read the pickles, and find the storages behind them.
 
     Raises:
@@ -57,7 +57,7 @@ def read_legacy(window: Window) -> LegacyFile:
         try:
             tree, keys, end = _pickles(window, window.read(0, size))
             break
-        except CutShort:
+        except TruncatedPickle:
             if size == window.length or size >= LARGEST_PICKLE:
                 raise
             size = min(window.length, 4 * size, LARGEST_PICKLE)
@@ -75,7 +75,7 @@ def _storages(tree: Any) -> dict[str, Storage]:
     return found
 
 
-def _pickles(window: Window, data: bytes) -> tuple[Any, list[str], int]:
+def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
     _, at = loads_from(data, 0, source=window)
     protocol, at = loads_from(data, at, source=window)
     machine, at = loads_from(data, at, source=window)
@@ -91,7 +91,7 @@ def _pickles(window: Window, data: bytes) -> tuple[Any, list[str], int]:
 
 
 def _offsets(
-    window: Window, storages: Mapping[str, Storage], keys: list[str], at: int
+    window: FileRange, storages: Mapping[str, Storage], keys: list[str], at: int
 ) -> dict[str, int]:
     offsets = {}
     for key in keys:

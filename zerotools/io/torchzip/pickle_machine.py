@@ -21,11 +21,11 @@ LIST, _DICT, _SET, _TUPLE, _NUMBER, _TEXT = 64, 72, 224, 48, 40, 60
 ENTRY, OBJECT = 70, 200
 
 
-class CutShort(BadFile):
+class TruncatedPickle(BadFile):
     """The pickle goes on behind the end of the data."""
 
 
-class Machine:
+class PickleMachine:
     """The pickle machine's state. `stack` is the part above the last mark; `cost` estimates the
     bytes of all that was made so far."""
 
@@ -46,29 +46,29 @@ class Machine:
 
     def take(self, at: int, size: int) -> bytes:
         if size < 0 or size > len(self.data) - at:
-            raise CutShort(f"{size} bytes are announced and {len(self.data) - at} are left")
+            raise TruncatedPickle(f"{size} bytes are announced and {len(self.data) - at} are left")
         return self.data[at : at + size]
 
 
-Handler = Callable[[Machine, int], int]
+OpcodeHandler = Callable[[PickleMachine, int], int]
 
 
 # Text opcodes of protocol 0, INST, OBJ, LIST, DICT, extension codes and out-of-band buffers.
 _REFUSED = frozenset(b"FILSVPdgilop\x82\x83\x84\x97\x98")
 
 
-def _refuse(machine: Machine, at: int) -> int:
+def _refuse(machine: PickleMachine, at: int) -> int:
     opcode = machine.data[at - 1]
     if opcode in _REFUSED:
         raise Unsupported(f"opcode 0x{opcode:02x} is not one that checkpoints use")
     raise BadFile(f"byte 0x{opcode:02x} is not an opcode: the pickle is damaged")
 
 
-HANDLERS: list[Handler] = [_refuse] * 256
+HANDLERS: list[OpcodeHandler] = [_refuse] * 256
 
 
-def on(*opcodes: bytes) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
+def on(*opcodes: bytes) -> Callable[[OpcodeHandler], OpcodeHandler]:
+    def register(handler: OpcodeHandler) -> OpcodeHandler:
         for opcode in opcodes:
             HANDLERS[opcode[0]] = handler
         return handler
@@ -77,19 +77,19 @@ def on(*opcodes: bytes) -> Callable[[Handler], Handler]:
 
 
 @on(b"\x80")  # PROTO
-def _proto(machine: Machine, at: int) -> int:
+def _proto(machine: PickleMachine, at: int) -> int:
     if machine.data[at] > 5:
         raise Unsupported(f"pickle protocol {machine.data[at]} is newer than 5")
     return at + 1
 
 
 @on(b"\x95")  # FRAME
-def _frame(machine: Machine, at: int) -> int:
+def _frame(machine: PickleMachine, at: int) -> int:
     return at + 8
 
 
 @on(b".")
-def _stop(machine: Machine, at: int) -> int:
+def _stop(machine: PickleMachine, at: int) -> int:
     if machine.under or len(machine.stack) != 1:
         raise BadFile("it stops with values left over")
     machine.done = True
@@ -97,7 +97,7 @@ def _stop(machine: Machine, at: int) -> int:
 
 
 @on(b"(")
-def _mark(machine: Machine, at: int) -> int:
+def _mark(machine: PickleMachine, at: int) -> int:
     machine.under.append(machine.stack)
     machine.stack = []
     machine.cost += LIST
@@ -105,25 +105,25 @@ def _mark(machine: Machine, at: int) -> int:
 
 
 @on(b"0")  # POP
-def _pop(machine: Machine, at: int) -> int:
+def _pop(machine: PickleMachine, at: int) -> int:
     machine.stack.pop()
     return at
 
 
 @on(b"1")  # POP_MARK
-def _pop_mark(machine: Machine, at: int) -> int:
+def _pop_mark(machine: PickleMachine, at: int) -> int:
     machine.above_mark()
     return at
 
 
 @on(b"2")  # DUP
-def _dup(machine: Machine, at: int) -> int:
+def _dup(machine: PickleMachine, at: int) -> int:
     machine.stack.append(machine.stack[-1])
     return at
 
 
 def _constant(opcode: bytes, value: Any) -> None:
-    def push(machine: Machine, at: int) -> int:
+    def push(machine: PickleMachine, at: int) -> int:
         machine.stack.append(value)
         return at
 
@@ -131,7 +131,7 @@ def _constant(opcode: bytes, value: Any) -> None:
 
 
 def _fresh(opcode: bytes, make_one: Callable[[], Any], cost: int) -> None:
-    def push(machine: Machine, at: int) -> int:
+    def push(machine: PickleMachine, at: int) -> int:
         machine.stack.append(make_one())
         machine.cost += cost
         return at
@@ -142,7 +142,7 @@ def _fresh(opcode: bytes, make_one: Callable[[], Any], cost: int) -> None:
 def _number(opcode: bytes, layout: str) -> None:
     unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
 
-    def push(machine: Machine, at: int) -> int:
+    def push(machine: PickleMachine, at: int) -> int:
         machine.stack.append(unpack(machine.data, at)[0])
         machine.cost += _NUMBER
         return at + size
@@ -153,7 +153,7 @@ def _number(opcode: bytes, layout: str) -> None:
 def _sized(opcode: bytes, layout: str, decode: Callable[[bytes], Any]) -> None:
     unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
 
-    def push(machine: Machine, at: int) -> int:
+    def push(machine: PickleMachine, at: int) -> int:
         (length,) = unpack(machine.data, at)
         at += size
         machine.stack.append(decode(machine.take(at, length)))
@@ -196,7 +196,7 @@ _sized(b"\x96", "<Q", bytearray)  # BYTEARRAY8
 
 
 @on(b"t")
-def _tuple(machine: Machine, at: int) -> int:
+def _tuple(machine: PickleMachine, at: int) -> int:
     values = machine.above_mark()
     machine.stack.append(tuple(values))
     machine.cost += _TUPLE + 8 * len(values)
@@ -204,7 +204,7 @@ def _tuple(machine: Machine, at: int) -> int:
 
 
 @on(b"\x85", b"\x86", b"\x87")  # TUPLE1, TUPLE2, TUPLE3
-def _short_tuple(machine: Machine, at: int) -> int:
+def _short_tuple(machine: PickleMachine, at: int) -> int:
     count = machine.data[at - 1] - 0x84
     if len(machine.stack) < count:
         raise IndexError
@@ -214,33 +214,33 @@ def _short_tuple(machine: Machine, at: int) -> int:
 
 
 @on(b"\x94")  # MEMOIZE
-def _memoize(machine: Machine, at: int) -> int:
+def _memoize(machine: PickleMachine, at: int) -> int:
     machine.memo[len(machine.memo)] = machine.stack[-1]
     machine.cost += ENTRY
     return at
 
 
 @on(b"q")  # BINPUT
-def _put(machine: Machine, at: int) -> int:
+def _put(machine: PickleMachine, at: int) -> int:
     machine.memo[machine.data[at]] = machine.stack[-1]
     machine.cost += ENTRY
     return at + 1
 
 
 @on(b"r")  # LONG_BINPUT
-def _long_put(machine: Machine, at: int) -> int:
+def _long_put(machine: PickleMachine, at: int) -> int:
     machine.memo[int.from_bytes(machine.take(at, 4), "little")] = machine.stack[-1]
     machine.cost += ENTRY
     return at + 4
 
 
 @on(b"h")  # BINGET
-def _get(machine: Machine, at: int) -> int:
+def _get(machine: PickleMachine, at: int) -> int:
     machine.stack.append(machine.memo[machine.data[at]])
     return at + 1
 
 
 @on(b"j")  # LONG_BINGET
-def _long_get(machine: Machine, at: int) -> int:
+def _long_get(machine: PickleMachine, at: int) -> int:
     machine.stack.append(machine.memo[int.from_bytes(machine.take(at, 4), "little")])
     return at + 4

@@ -14,8 +14,8 @@ from zerotools.io.files.regular import open_regular, regular_file
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.legacy_archive import is_legacy, read_legacy
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
-from zerotools.io.torchzip.window import Window
-from zerotools.io.torchzip.zip_directory import Record
+from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.zip_directory import ZipEntry
 
 
 @dataclass
@@ -26,7 +26,7 @@ class TorchFile:
     name: str
     size: int
     tree: Any
-    records: dict[str, Record]
+    records: dict[str, ZipEntry]
     _offsets: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -43,7 +43,7 @@ class TorchFile:
         except OSError as error:
             raise BadFile(f"{path} cannot be opened: {error.strerror}") from error
         try:
-            window = Window.whole(descriptor, path)
+            window = FileRange.whole(descriptor, path)
             if is_legacy(window):
                 legacy = read_legacy(window)
                 return cls(root, name, window.length, legacy.tree, {}, dict(legacy.offsets))
@@ -62,7 +62,7 @@ class TorchFile:
         """
         try:
             with regular_file(path, is_source=False) as descriptor:
-                window = Window.whole(descriptor, path)
+                window = FileRange.whole(descriptor, path)
                 if not is_legacy(window):
                     Archive.open(window)
         except OSError as error:
@@ -82,7 +82,7 @@ class TorchFile:
         if storage.key not in self._offsets:
             descriptor = open_regular(self.path)
             try:
-                archive = Archive(Window.whole(descriptor, self.path), self.records)
+                archive = Archive(FileRange.whole(descriptor, self.path), self.records)
                 self._offsets[storage.key] = archive.payload(storage)
             finally:
                 os.close(descriptor)

@@ -24,8 +24,8 @@ from zerotools.io.torchzip.pickle_machine import (
     ENTRY,
     HANDLERS,
     OBJECT,
-    CutShort,
-    Machine,
+    PickleMachine,
+    TruncatedPickle,
     on,
     text,
 )
@@ -51,7 +51,7 @@ def loads_from(data: bytes, at: int, *, source: object) -> tuple[Any, int]:
     """As `loads`, of the pickle that begins at byte `at`, and where it ends."""
     if len(data) > LARGEST_PICKLE:
         raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")
-    machine, begin = Machine(data), at
+    machine, begin = PickleMachine(data), at
     try:
         while not machine.done:
             at = HANDLERS[data[at]](machine, at + 1)
@@ -64,27 +64,29 @@ def loads_from(data: bytes, at: int, *, source: object) -> tuple[Any, int]:
     except ZerotoolsError as error:
         raise type(error)(f"{source}: its pickle, near byte {at}: {error}") from None
     except (IndexError, struct.error):
-        raise CutShort(f"{source}: its pickle is cut short or damaged near byte {at}") from None
+        raise TruncatedPickle(
+            f"{source}: its pickle is cut short or damaged near byte {at}"
+        ) from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadFile(f"{source}: its pickle is damaged near byte {at}: {error}") from None
 
 
 @on(b"a")
-def _append(machine: Machine, at: int) -> int:
+def _append(machine: PickleMachine, at: int) -> int:
     value = machine.stack.pop()
     _extend(machine.stack[-1], [value])
     return at
 
 
 @on(b"e")
-def _appends(machine: Machine, at: int) -> int:
+def _appends(machine: PickleMachine, at: int) -> int:
     values = machine.above_mark()
     _extend(machine.stack[-1], values)
     return at
 
 
 @on(b"s")
-def _set_item(machine: Machine, at: int) -> int:
+def _set_item(machine: PickleMachine, at: int) -> int:
     value = machine.stack.pop()
     key = machine.stack.pop()
     _update(machine.stack[-1], [key, value])
@@ -93,7 +95,7 @@ def _set_item(machine: Machine, at: int) -> int:
 
 
 @on(b"u")
-def _set_items(machine: Machine, at: int) -> int:
+def _set_items(machine: PickleMachine, at: int) -> int:
     values = machine.above_mark()
     _update(machine.stack[-1], values)
     machine.cost += ENTRY * len(values) // 2
@@ -101,7 +103,7 @@ def _set_items(machine: Machine, at: int) -> int:
 
 
 @on(b"\x90")  # ADDITEMS
-def _add_items(machine: Machine, at: int) -> int:
+def _add_items(machine: PickleMachine, at: int) -> int:
     values = machine.above_mark()
     target = machine.stack[-1]
     if type(target) is not set:
@@ -114,7 +116,7 @@ def _add_items(machine: Machine, at: int) -> int:
 
 
 @on(b"\x91")  # FROZENSET
-def _frozenset(machine: Machine, at: int) -> int:
+def _frozenset(machine: PickleMachine, at: int) -> int:
     values = machine.above_mark()
     for value in values:
         check_key(value)
@@ -124,7 +126,7 @@ def _frozenset(machine: Machine, at: int) -> int:
 
 
 @on(b"c")
-def _global(machine: Machine, at: int) -> int:
+def _global(machine: PickleMachine, at: int) -> int:
     middle = machine.data.index(b"\n", at)
     end = machine.data.index(b"\n", middle + 1)
     module, name = text(machine.data[at:middle]), text(machine.data[middle + 1 : end])
@@ -134,7 +136,7 @@ def _global(machine: Machine, at: int) -> int:
 
 
 @on(b"\x93")  # STACK_GLOBAL
-def _stack_global(machine: Machine, at: int) -> int:
+def _stack_global(machine: PickleMachine, at: int) -> int:
     name, module = machine.stack.pop(), machine.stack.pop()
     if type(name) is not str or type(module) is not str:
         raise BadFile("it names a class by something that is not text")
@@ -144,7 +146,7 @@ def _stack_global(machine: Machine, at: int) -> int:
 
 
 @on(b"R")
-def _reduce(machine: Machine, at: int) -> int:
+def _reduce(machine: PickleMachine, at: int) -> int:
     args = machine.stack.pop()
     machine.stack[-1] = call(_a_global(machine.stack[-1]), _a_tuple(args))
     machine.cost += OBJECT
@@ -152,7 +154,7 @@ def _reduce(machine: Machine, at: int) -> int:
 
 
 @on(b"\x81")  # NEWOBJ
-def _new(machine: Machine, at: int) -> int:
+def _new(machine: PickleMachine, at: int) -> int:
     args = machine.stack.pop()
     machine.stack[-1] = make(_a_global(machine.stack[-1]), _a_tuple(args), {})
     machine.cost += OBJECT
@@ -160,7 +162,7 @@ def _new(machine: Machine, at: int) -> int:
 
 
 @on(b"\x92")  # NEWOBJ_EX
-def _new_with_keywords(machine: Machine, at: int) -> int:
+def _new_with_keywords(machine: PickleMachine, at: int) -> int:
     kwargs, args = machine.stack.pop(), machine.stack.pop()
     if type(kwargs) is not dict:
         raise BadFile("it passes keyword arguments that are not a dict")
@@ -170,7 +172,7 @@ def _new_with_keywords(machine: Machine, at: int) -> int:
 
 
 @on(b"b")
-def _build(machine: Machine, at: int) -> int:
+def _build(machine: PickleMachine, at: int) -> int:
     state = machine.stack.pop()
     target = machine.stack[-1]
     if isinstance(target, Opaque) and target.state is None:
@@ -184,7 +186,7 @@ def _build(machine: Machine, at: int) -> int:
 
 
 @on(b"Q")  # BINPERSID
-def _persistent(machine: Machine, at: int) -> int:
+def _persistent(machine: PickleMachine, at: int) -> int:
     machine.stack[-1] = storage(machine.stack[-1])
     machine.cost += OBJECT
     return at

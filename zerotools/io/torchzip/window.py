@@ -10,7 +10,7 @@ from zerotools.core.errors import BadFile
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class FileRange:
     """`length` bytes at `offset` of the open file `descriptor`, whose path is for messages."""
 
     descriptor: int
@@ -19,7 +19,7 @@ class Window:
     length: int
 
     @classmethod
-    def whole(cls, descriptor: int, path: Path) -> Window:
+    def whole(cls, descriptor: int, path: Path) -> FileRange:
         """The whole file, as large as it is now."""
         return cls(descriptor, path, 0, os.fstat(descriptor).st_size)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.torchzip.window import Window
+from zerotools.io.torchzip.window import FileRange
 
 _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
@@ -33,7 +33,7 @@ _HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ZipEntry:
     """One entry: `length` bytes, whose CRC-32 should be `crc`; `header` is its local header's
     offset in the window. `has_crc` is False where the archive was written without any, as after
     `torch.serialization.set_crc32_options(False)`: all of them are 0 then."""
@@ -45,7 +45,7 @@ class Record:
     has_crc: bool = True
 
 
-def read_directory(window: Window) -> dict[str, Record]:
+def read_directory(window: FileRange) -> dict[str, ZipEntry]:
     """The records of the zip that fills `window`, without the top directory's name.
 
     Raises:
@@ -65,7 +65,7 @@ def read_directory(window: Window) -> dict[str, Record]:
             "where the end record is: something was cut out or put in"
         )
     data = tail[begin - tail_at :][:size] if begin >= tail_at else window.read(begin, size)
-    records: dict[str, Record] = {}
+    records: dict[str, ZipEntry] = {}
     for record in _entries(window, data, begin):
         _, _, name = record.name.partition("/")
         if name in records:
@@ -79,7 +79,7 @@ def read_directory(window: Window) -> dict[str, Record]:
     return {name: replace(record, has_crc=False) for name, record in records.items()}
 
 
-def payload_of(window: Window, record: Record) -> int:
+def payload_of(window: FileRange, record: ZipEntry) -> int:
     """Offset of the record's first byte in the window, read from its local header.
 
     Raises:
@@ -113,7 +113,7 @@ def payload_of(window: Window, record: Record) -> int:
     return at
 
 
-def read_record(window: Window, record: Record) -> bytes:
+def read_entry(window: FileRange, record: ZipEntry) -> bytes:
     """The record's bytes. The caller has bounded `record.length`.
 
     Raises:
@@ -124,15 +124,15 @@ def read_record(window: Window, record: Record) -> bytes:
     return data
 
 
-def check_record(window: Window, record: Record, advice: str = _ANOTHER) -> None:
-    """Read the record's bytes a piece at a time; raises as `read_record`, with `advice`."""
+def check_entry(window: FileRange, record: ZipEntry, advice: str = _ANOTHER) -> None:
+    """Read the record's bytes a piece at a time; raises as `read_entry`, with `advice`."""
     crc, begin = 0, payload_of(window, record)
     for at in range(0, record.length, _READ_BYTES):
         crc = zlib.crc32(window.read(begin + at, min(_READ_BYTES, record.length - at)), crc)
     _check_crc(window, record, crc, advice)
 
 
-def _check_crc(window: Window, record: Record, found: int, advice: str) -> None:
+def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> None:
     """Refuse a record whose bytes have the CRC-32 `found` and should have another."""
     if record.has_crc and found != record.crc:
         raise BadFile(
@@ -141,7 +141,7 @@ def _check_crc(window: Window, record: Record, found: int, advice: str) -> None:
         )
 
 
-def _refuse_overlap(window: Window, records: Iterable[Record]) -> None:
+def _refuse_overlap(window: FileRange, records: Iterable[ZipEntry]) -> None:
     for one, other in pairwise(sorted(records, key=lambda record: record.header)):
         end = one.header + _LOCAL.size + len(one.name.encode()) + one.length
         if end > other.header:
@@ -151,7 +151,7 @@ def _refuse_overlap(window: Window, records: Iterable[Record]) -> None:
             )
 
 
-def _find_directory(window: Window, tail: bytes) -> tuple[int, int, int, int]:
+def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]:
     """(offset, size, number of entries) of the central directory, and where it must end."""
     _, disk, first_disk, here, count, size, begin, comment = _END.unpack(tail[-_END.size :])
     if comment or disk != first_disk or here != count:
@@ -175,7 +175,7 @@ def _find_directory(window: Window, tail: bytes) -> tuple[int, int, int, int]:
     return begin, size, count, end64
 
 
-def _entries(window: Window, data: bytes, limit: int) -> Iterator[Record]:
+def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[ZipEntry]:
     """The central directory's entries; `limit` is where it begins, so records end before it."""
     at = 0
     while at < len(data):
@@ -206,12 +206,12 @@ def _entries(window: Window, data: bytes, limit: int) -> Iterator[Record]:
                 f"{window}: record {name!r} of {length} bytes at {header} reaches beyond "
                 f"byte {limit}, where the directory begins"
             )
-        yield Record(name, header, length, crc)
+        yield ZipEntry(name, header, length, crc)
     if at != len(data):
         raise BadFile(f"{window}: its zip directory ends inside an entry")
 
 
-def _name(window: Window, data: bytes) -> str:
+def _name(window: FileRange, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -219,7 +219,7 @@ def _name(window: Window, data: bytes) -> str:
 
 
 def _zip64(
-    window: Window, name: str, extra: bytes, length: int, packed: int, header: int
+    window: FileRange, name: str, extra: bytes, length: int, packed: int, header: int
 ) -> tuple[int, int, int]:
     """Replace each field that is full by its 8 bytes of the zip64 extra field, in that order."""
     fields = [length, packed, header]

@@ -18,7 +18,7 @@ from zerotools.jobs.binding.key_synonyms import key_meant, value_meant
 
 MAX_INT = 2**63 - 1
 MAX_DEPTH = 32
-MOST_UNKNOWN = 20
+MAX_UNKNOWN = 20
 """Unknown keys of one table that are listed; a guess at each takes time."""
 _HINTS: dict[type[Any], dict[str, Any]] = {}
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
@@ -45,9 +45,9 @@ def build(
     known = {item.name: item for item in keys_of(kind)}
     before = len(problems)
     strange = [name for name in tree if name not in known]
-    problems += [_unknown(name, where, known, root) for name in strange[:MOST_UNKNOWN]]
-    if len(strange) > MOST_UNKNOWN:
-        problems.append(f"{where or 'job'}: {len(strange) - MOST_UNKNOWN} more unknown keys")
+    problems += [_unknown(name, where, known, root) for name in strange[:MAX_UNKNOWN]]
+    if len(strange) > MAX_UNKNOWN:
+        problems.append(f"{where or 'job'}: {len(strange) - MAX_UNKNOWN} more unknown keys")
     values: dict[str, Any] = {}
     for name, item in known.items():
         if name in tree:

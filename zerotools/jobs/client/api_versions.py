@@ -23,7 +23,7 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
     """One sentence for whoever was refused by a daemon with this `health`; None if both are of one
     version."""
     its = str(health.get("version"))
-    spoken = speaks(health)
+    spoken = api_versions(health)
     older = _order(its) < _order(mine)
     if "api_versions" not in health:  # whatever version it says, it is from before this client
         return (
@@ -40,7 +40,7 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
     return f"{who}: upgrade this zerotools to {its}"
 
 
-def speaks(health: Mapping[str, Any]) -> tuple[int, ...]:
+def api_versions(health: Mapping[str, Any]) -> tuple[int, ...]:
     """The versions of the API that the daemon speaks."""
     said = health.get("api_versions")
     if not isinstance(said, list):

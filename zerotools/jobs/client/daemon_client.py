@@ -43,7 +43,7 @@ _STRANGE_JOB = ("job: ", "unknown key ")
 
 
 @dataclass(frozen=True, slots=True)
-class LogPart:
+class LogBytes:
     """Bytes of a rank's log. `over`: the attempt has ended and there is nothing behind them.
 
     `attempt` is the attempt's number, 0 while the job has none.
@@ -140,11 +140,11 @@ class DaemonClient:
         rank: int = 0,
         offset: int = 0,
         limit: int = 1 << 16,
-    ) -> LogPart:
+    ) -> LogBytes:
         """A part of a rank's log; a negative `offset` counts from the end."""
         query = {"attempt": attempt, "rank": rank, "offset": offset, "limit": limit}
         response, data = self._request("GET", f"/v1/jobs/{job_id}/logs", query)
-        return LogPart(
+        return LogBytes(
             data=data,
             next_offset=int(response.headers["Zerotools-Next-Offset"]),
             attempt=int(response.headers["Zerotools-Attempt"]),

@@ -20,7 +20,7 @@ class Submission:
     spec: JobSpec
 
 
-def naming(source: str, error: ZerotoolsError) -> ZerotoolsError:
+def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:
     """`error` with the file whose job it is about."""
     text = str(error)
     if text.startswith(f"{source}: "):
@@ -33,7 +33,7 @@ def naming(source: str, error: ZerotoolsError) -> ZerotoolsError:
     return error
 
 
-def clashes(submissions: Sequence[Submission]) -> Iterator[BadRequest]:
+def conflicts(submissions: Sequence[Submission]) -> Iterator[BadRequest]:
     """Why jobs cannot be queued together, one sentence for each that disturbs one before it."""
     writers: dict[str, Submission] = {}
     for each in submissions:

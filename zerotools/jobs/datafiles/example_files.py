@@ -11,7 +11,7 @@ from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.json_objects import FORM, read_objects
 from zerotools.jobs.tables.data import DataSpec
 
-_MOST_COLUMNS = 20
+_MAX_COLUMNS = 20
 _KINDS = {
     bool: "true or false",
     int: "a number",
@@ -22,7 +22,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Record:
+class TextExample:
     """One example of a file, as text. `place` is its file and line."""
 
     place: str
@@ -36,7 +36,7 @@ class Record:
         return not self.prompt or not self.response
 
 
-def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iterator[Record]:
+def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iterator[TextExample]:
     """The examples in `path`, by the columns that `data` names; `budget` is in bytes.
 
     Raises:
@@ -47,10 +47,10 @@ def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iter
         yield _record(f"{path}, line {line}", value, data)
 
 
-def _record(place: str, value: Any, data: DataSpec) -> Record:
+def _record(place: str, value: Any, data: DataSpec) -> TextExample:
     if not isinstance(value, Mapping):
         raise BadFile(f"{place}: is {_kind(value)} and no object; {FORM}")
-    return Record(
+    return TextExample(
         place,
         _text(place, value, data.prompt_column, "data.prompt_column"),
         _text(place, value, data.response_column, "data.response_column"),
@@ -61,7 +61,7 @@ def _record(place: str, value: Any, data: DataSpec) -> Record:
 def _column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
     if name not in tree:
         names = [str(other) for other in tree]
-        shown = ", ".join(names[:_MOST_COLUMNS]) + (", ..." if len(names) > _MOST_COLUMNS else "")
+        shown = ", ".join(names[:_MAX_COLUMNS]) + (", ..." if len(names) > _MAX_COLUMNS else "")
         there = f"it has {shown}" if names else "it has none"
         raise BadFile(f'{place}: there is no column "{name}" ({key}); {there}')
     return tree[name]

@@ -21,16 +21,16 @@ from zerotools.jobs.imports.deepspeed.hidden_size import hidden_size
 from zerotools.jobs.imports.deepspeed.optimizer_section import read_missing
 from zerotools.jobs.imports.reading.claims import Claim, Claims
 from zerotools.jobs.imports.reading.job_keys import (
-    Tree,
+    JobTree,
+    accepts,
     in_order,
     job_keys,
     known_only,
     look_up,
     put,
-    takes,
 )
-from zerotools.jobs.imports.reading.reader import Reading, claims_of_job
-from zerotools.jobs.imports.reading.report import Findings, Outcome, Row
+from zerotools.jobs.imports.reading.reader import ConfigReading, claims_of_job
+from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 from zerotools.jobs.tables.deepspeed import DeepSpeedSpec
@@ -63,12 +63,12 @@ class Imported:
     `deepspeed` is what DeepSpeed would be given, and `changes` the diff to it from the file.
     """
 
-    tree: Tree
+    tree: JobTree
     origins: Mapping[str, str]
     spec: JobSpec | None
     missing: tuple[str, ...]
     findings: Findings
-    deepspeed: Tree | None
+    deepspeed: JobTree | None
     problem: ZerotoolsError | None
     changes: tuple[str, ...] = ()
 
@@ -100,7 +100,7 @@ def import_configs(
         launched = read_accelerate(accelerate, claims, findings, release)
         deepspeed = _chosen(deepspeed, launched, load, findings)
         if deepspeed is None:
-            read_missing(Reading(accelerate.source, {}, claims, findings), {})
+            read_missing(ConfigReading(accelerate.source, {}, claims, findings), {})
     for_deepspeed = None
     if deepspeed is not None:
         hidden = hidden_size(tree, base_dir)
@@ -137,7 +137,7 @@ def import_configs(
 
 
 def _configured(
-    tree: Tree, source: str, given: Document | None, findings: Findings
+    tree: JobTree, source: str, given: Document | None, findings: Findings
 ) -> Document | None:
     """DeepSpeed's configuration that was given, or is a table of the job file."""
     config = look_up(tree, CONFIG)
@@ -167,7 +167,7 @@ def _chosen(
     return given
 
 
-def _write(tree: Tree, claims: Claims, findings: Findings) -> dict[str, str]:
+def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
     """Put into `tree` what is not in it; what the job file cannot say goes to `findings`."""
     origins = {}
     engine = look_up(tree, "engine") or "torch"
@@ -177,7 +177,7 @@ def _write(tree: Tree, claims: Claims, findings: Findings) -> dict[str, str]:
             continue
         if engine == "deepspeed" and key.startswith("offload."):
             continue  # its own configuration says it
-        if takes(key, claim.value):
+        if accepts(key, claim.value):
             put(tree, key, claim.value)
             origins[key] = claim.place
         elif claim.value not in OFF and engine == "torch":
@@ -185,11 +185,11 @@ def _write(tree: Tree, claims: Claims, findings: Findings) -> dict[str, str]:
     return origins
 
 
-def _as_written(row: Row, tree: Tree) -> Row:
+def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
     """A row of what the job file cannot say, but DeepSpeed is given, says so."""
-    passed = row.outcome is Outcome.MAPPED and look_up(tree, "engine") == "deepspeed"
+    passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
-        return replace(row, outcome=Outcome.PASSED, job=None)
+        return replace(row, outcome=KeyOutcome.PASSED, job=None)
     return row
 
 
@@ -224,7 +224,7 @@ def _judge(
         return None, type(error)(text)
 
 
-def _missing(tree: Tree) -> Iterator[str]:
+def _missing(tree: JobTree) -> Iterator[str]:
     for key in _PLACEHOLDERS:
         if look_up(tree, key) is None:
             yield key
@@ -239,7 +239,7 @@ _PLACEHOLDERS: dict[str, Any] = {
 """The keys that a job needs and no config has, with values that pass any check."""
 
 
-def _completed(tree: Tree, missing: tuple[str, ...]) -> Tree:
+def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
     """`tree` with something in place of what is missing, so that the rest can be judged."""
     whole = copy.deepcopy(tree)
     for key in missing:

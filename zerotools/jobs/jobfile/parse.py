@@ -16,7 +16,7 @@ from zerotools.jobs.binding.bind import MAX_DEPTH, build, is_required, plain, sh
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.jobfile.positions import excerpt, problem_line, toml_problem
 from zerotools.jobs.tables.job_rules import check, with_paths
-from zerotools.jobs.tables.script_rules import check_tables, has_no_place
+from zerotools.jobs.tables.script_rules import check_tables, misplaced_keys
 from zerotools.jobs.tables.spec import JobSpec
 
 
@@ -56,7 +56,7 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
     """`spec` as JSON values, unset keys left out; `job_from_dict` gives the same spec back."""
     tree = _tree_of(spec)
-    for name in list(has_no_place(tree)):
+    for name in list(misplaced_keys(tree)):
         del tree[name]
     return tree
 
@@ -77,7 +77,7 @@ def given_of(spec: JobSpec) -> dict[str, Any]:
     A key counts as set if it was in the job file, or if its value is not the default.
     """
     tree = _given(spec, JobSpec(), spec.given or {})
-    for name in list(has_no_place({"engine": spec.engine, **tree})):
+    for name in list(misplaced_keys({"engine": spec.engine, **tree})):
         del tree[name]
     return tree
 

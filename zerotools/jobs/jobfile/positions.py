@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-MOST_LINES = 2000
+MAX_LINES = 2000
 """Files with more lines are not searched: each beginning is read on its own."""
 _TOML_PLACE = re.compile(
     r"^(?P<why>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$"
@@ -29,7 +29,7 @@ def line_of(text: str, key: str) -> int | None:
     does not, or the file is too long to be searched."""
     lines = text.splitlines()
     trail = key.split(".")
-    if len(lines) > MOST_LINES or not _has(_tree("\n".join(lines)), trail):
+    if len(lines) > MAX_LINES or not _has(_tree("\n".join(lines)), trail):
         return None
     valid = 0
     for count in range(1, len(lines) + 1):

@@ -24,7 +24,7 @@ from zerotools.jobs.tables.script_rules import NEEDED, SCRIPT
 from zerotools.jobs.tables.spec import JobSpec
 
 
-class Reading(NamedTuple):
+class StoredJob(NamedTuple):
     """What could be read of a job; `problems` names what could not, key by key.
 
     With problems, `spec` has the defaults in their place and is good for counting alone. It is None
@@ -35,19 +35,19 @@ class Reading(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def read_stored(tree: object, given: object = None) -> Reading:
+def read_stored(tree: object, given: object = None) -> StoredJob:
     """The job in `tree`, all keys with their values as they were resolved when it was accepted.
 
     `given` has the keys that were set, or is None where that is not known. A key that this version
     does not know is a problem if it was set; left to its default by a newer version, it is not.
     """
     if not isinstance(tree, Mapping):
-        return Reading(None, (f"the job must be a table, not {show(tree)}",))
+        return StoredJob(None, (f"the job must be a table, not {show(tree)}",))
     needed = (SCRIPT,) if tree.get("engine") == SCRIPT else NEEDED
     problems = [f"the table [{name}] is missing" for name in needed if name not in tree]
     given = given if isinstance(given, Mapping) else None
     spec = _table(JobSpec, tree, given, "", problems)
-    return Reading(replace(spec, given=given), tuple(problems))
+    return StoredJob(replace(spec, given=given), tuple(problems))
 
 
 def _table(

@@ -5,16 +5,16 @@ Names, kinds and defaults: deepspeed/runtime/{config,precision_config}.py.
 
 from __future__ import annotations
 
-from zerotools.jobs.launcher_keys.key_kinds import Fate, Key, Kind
+from zerotools.jobs.launcher_keys.key_kinds import ConfigKey, KeyAction, ValueKind
 from zerotools.jobs.launcher_keys.zero_keys import ZERO_KEYS
 
 
-def _read(kind: Kind, *names: str) -> dict[str, Key]:
-    return {name: Key(kind, Fate.READ) for name in names}
+def _read(kind: ValueKind, *names: str) -> dict[str, ConfigKey]:
+    return {name: ConfigKey(kind, KeyAction.READ) for name in names}
 
 
-def _all(kind: Kind, fate: Fate, why: str, *names: str) -> dict[str, Key]:
-    return {name: Key(kind, fate, why) for name in names}
+def _all(kind: ValueKind, fate: KeyAction, why: str, *names: str) -> dict[str, ConfigKey]:
+    return {name: ConfigKey(kind, fate, why) for name in names}
 
 
 _COMMUNICATION = "how DeepSpeed communicates, not what it computes"
@@ -27,8 +27,10 @@ _COMPILES = "how DeepSpeed compiles"
 MICS = "zero_optimization.mics_shard_size"
 CLIPS_ELSEWHERE = "optimizer.params.max_grad_norm"
 
-NEVER_TAKEN: dict[str, Key] = {
-    f"{section}.{name}": Key(Kind.ANY, Fate.IGNORED, "bf16 has no loss scale; left out")
+NEVER_TAKEN: dict[str, ConfigKey] = {
+    f"{section}.{name}": ConfigKey(
+        ValueKind.ANY, KeyAction.IGNORED, "bf16 has no loss scale; left out"
+    )
     for section in ("bf16", "bfloat16")
     for name in (
         "loss_scale",
@@ -63,9 +65,9 @@ _OF_COMPILING = (
     "passes",
 )
 
-KEYS: dict[str, Key] = {
+KEYS: dict[str, ConfigKey] = {
     **_read(
-        Kind.COUNT,
+        ValueKind.COUNT,
         "train_batch_size",
         "train_micro_batch_size_per_gpu",
         "gradient_accumulation_steps",
@@ -74,9 +76,9 @@ KEYS: dict[str, Key] = {
         "fp16.hysteresis",
         "zero_optimization.stage",
     ),
-    **_read(Kind.NUMBER, "gradient_clipping", "fp16.loss_scale", "fp16.min_loss_scale"),
+    **_read(ValueKind.NUMBER, "gradient_clipping", "fp16.loss_scale", "fp16.min_loss_scale"),
     **_read(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "fp16.enabled",
         "fp16.consecutive_hysteresis",
         "bf16.enabled",
@@ -86,14 +88,14 @@ KEYS: dict[str, Key] = {
         "zero_optimization.cpu_offload_params",
     ),
     **_read(
-        Kind.TEXT,
+        ValueKind.TEXT,
         "optimizer.type",
         "scheduler.type",
         "zero_optimization.offload_optimizer.device",
         "zero_optimization.offload_param.device",
     ),
     **_read(
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         "optimizer.params.lr",
         "optimizer.params.eps",
         "optimizer.params.weight_decay",
@@ -103,19 +105,19 @@ KEYS: dict[str, Key] = {
         "scheduler.params.warmup_min_ratio",
         "scheduler.params.cos_min_ratio",
     ),
-    **_read(Kind.NUMBER, MICS),  # -1 where it is off
-    **_read(Kind.NUMBERS, "optimizer.params.betas"),
-    **_read(Kind.BOOL, "optimizer.params.adam_w_mode"),
+    **_read(ValueKind.NUMBER, MICS),  # -1 where it is off
+    **_read(ValueKind.NUMBERS, "optimizer.params.betas"),
+    **_read(ValueKind.BOOL, "optimizer.params.adam_w_mode"),
     **_read(
-        Kind.COUNT,
+        ValueKind.COUNT,
         "scheduler.params.total_num_steps",
         "scheduler.params.warmup_num_steps",
     ),
-    **_read(Kind.TEXT, "scheduler.params.warmup_type"),
+    **_read(ValueKind.TEXT, "scheduler.params.warmup_type"),
     **ZERO_KEYS,
     **_all(
-        Kind.BOOL,
-        Fate.TUNING,
+        ValueKind.BOOL,
+        KeyAction.TUNING,
         _COMMUNICATION,
         "prescale_gradients",
         "disable_allgather",
@@ -124,8 +126,8 @@ KEYS: dict[str, Key] = {
         "use_data_before_expert_parallelism",
     ),
     **_all(
-        Kind.ANY,
-        Fate.TUNING,
+        ValueKind.ANY,
+        KeyAction.TUNING,
         "gradients are reduced in fp32 by the engine torch",
         "communication_data_type",
         "data_types",
@@ -133,52 +135,52 @@ KEYS: dict[str, Key] = {
         "seq_parallel_communication_data_type",
     ),
     **_all(
-        Kind.BOOL,
-        Fate.TUNING,
+        ValueKind.BOOL,
+        KeyAction.TUNING,
         "lets DeepSpeed take any optimizer; the engine torch has its own",
         "zero_allow_untested_optimizer",
         "zero_force_ds_cpu_optimizer",
         "optimizer.legacy_fusion",
     ),
     # some write the name of an implementation, which DeepSpeed takes for true
-    "optimizer.params.torch_adam": Key(
-        Kind.ANY,
-        Fate.TUNING,
+    "optimizer.params.torch_adam": ConfigKey(
+        ValueKind.ANY,
+        KeyAction.TUNING,
         "the engine torch has its own AdamW; the default decay is torch's",
     ),
     **_all(
-        Kind.BOOL,
-        Fate.TUNING,
+        ValueKind.BOOL,
+        KeyAction.TUNING,
         "the types of inputs are the engine torch's own affair",
         "fp16.auto_cast",
         "bf16.immediate_grad_update",
         "bf16.check_grad_overflow",
     ),
     **_all(
-        Kind.ANY,
-        Fate.TUNING,
+        ValueKind.ANY,
+        KeyAction.TUNING,
         "settings for models that call DeepSpeed's checkpointing; it switches nothing on",
         "activation_checkpointing",
     ),
-    **_all(Kind.ANY, Fate.TUNING, "for offload to disk; DeepSpeed's own", "aio"),
+    **_all(ValueKind.ANY, KeyAction.TUNING, "for offload to disk; DeepSpeed's own", "aio"),
     **_read(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "compile.enabled",
         "compile.disable",
         "compile.deepcompile",
     ),
-    **_read(Kind.TEXT, "compile.backend"),
+    **_read(ValueKind.TEXT, "compile.backend"),
     **_all(
-        Kind.ANY,
-        Fate.TUNING,
+        ValueKind.ANY,
+        KeyAction.TUNING,
         _COMPILES,
         *(f"compile.{name}" for name in _OF_COMPILING),
     ),
-    **_all(Kind.ANY, Fate.FEATURE, "changes what is trained", CLIPS_ELSEWHERE),
+    **_all(ValueKind.ANY, KeyAction.FEATURE, "changes what is trained", CLIPS_ELSEWHERE),
     **NEVER_TAKEN,
     **_all(
-        Kind.ANY,
-        Fate.IGNORED,
+        ValueKind.ANY,
+        KeyAction.IGNORED,
         _REPORTS,
         "steps_per_print",
         "wall_clock_breakdown",
@@ -195,10 +197,12 @@ KEYS: dict[str, Key] = {
         "monitor_config",
         "vocabulary_size",
     ),
-    **_all(Kind.ANY, Fate.IGNORED, _CHECKPOINTS, "checkpoint", "nebula", "datastates_ckpt"),
     **_all(
-        Kind.ANY,
-        Fate.FEATURE,
+        ValueKind.ANY, KeyAction.IGNORED, _CHECKPOINTS, "checkpoint", "nebula", "datastates_ckpt"
+    ),
+    **_all(
+        ValueKind.ANY,
+        KeyAction.FEATURE,
         "changes what is trained",
         "amp",
         "torch_autocast",
@@ -232,10 +236,12 @@ KEYS: dict[str, Key] = {
         "zero_optimization.mics_hierarchical_params_gather",
         "zero_optimization.zeropp_loco_param",
     ),
-    "gradient_allreduce_op": Key(Kind.TEXT, Fate.FEATURE, "changes what is trained", "mean"),
-    "managed_gradient_accumulation": Key(Kind.BOOL, Fate.TUNING, _MEMORY, True),
-    "optimizer.params.bias_correction": Key(
-        Kind.BOOL, Fate.FEATURE, "changes what is trained", True
+    "gradient_allreduce_op": ConfigKey(
+        ValueKind.TEXT, KeyAction.FEATURE, "changes what is trained", "mean"
+    ),
+    "managed_gradient_accumulation": ConfigKey(ValueKind.BOOL, KeyAction.TUNING, _MEMORY, True),
+    "optimizer.params.bias_correction": ConfigKey(
+        ValueKind.BOOL, KeyAction.FEATURE, "changes what is trained", True
     ),
 }
 

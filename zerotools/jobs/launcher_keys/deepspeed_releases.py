@@ -95,12 +95,12 @@ def removed_optimizer(kind: str, release: Release) -> Removal | None:
     return found if found is not None and release >= found.since else None
 
 
-def said(release: Release) -> str:
+def release_text(release: Release) -> str:
     """`0.19.8`."""
     return ".".join(map(str, release))
 
 
-def parse(text: str) -> Release | None:
+def parse_release(text: str) -> Release | None:
     """The release in a version such as `0.19.8+cu12`; None where there is none."""
     numbers: list[int] = []
     for part in text.split("+")[0].split(".")[:3]:
@@ -111,7 +111,7 @@ def parse(text: str) -> Release | None:
     return tuple(numbers) or None
 
 
-def installed(python: str | None) -> Release | None:
+def installed_release(python: str | None) -> Release | None:
     """The DeepSpeed that the interpreter `python` has, without importing it; None for `python`:
     this one. None where it has none, or does not say within some seconds: it is asked again when
     the job is queued."""
@@ -124,12 +124,12 @@ def installed(python: str | None) -> Release | None:
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return parse(done.stdout[:100].decode("ascii", "replace").strip())
+    return parse_release(done.stdout[:100].decode("ascii", "replace").strip())
 
 
 def _own() -> Release | None:
     try:
-        return parse(metadata.version("deepspeed"))
+        return parse_release(metadata.version("deepspeed"))
     except metadata.PackageNotFoundError:
         return None
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What a value must be; the text ends a sentence. Numbers and booleans may be quoted."""
 
     BOOL = "true or false"
@@ -18,7 +18,7 @@ class Kind(Enum):
     ANY = "any value"
 
 
-class Fate(Enum):
+class KeyAction(Enum):
     """What is done with a key."""
 
     READ = "read"  # a reader knows what it means
@@ -28,11 +28,11 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True)
-class Key:
+class ConfigKey:
     """One key; `why` is the reason that a report gives, `default` DeepSpeed's own value."""
 
-    kind: Kind
-    fate: Fate
+    kind: ValueKind
+    fate: KeyAction
     why: str = ""
     default: Any = None
     stage3: bool = False

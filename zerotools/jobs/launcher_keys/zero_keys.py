@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerotools.jobs.launcher_keys.key_kinds import Fate, Key, Kind
+from zerotools.jobs.launcher_keys.key_kinds import ConfigKey, KeyAction, ValueKind
 
 _COMMUNICATION = "how DeepSpeed communicates, not what it computes"
 _GATHERING = "how DeepSpeed gathers weights, not what it computes"
@@ -16,20 +16,22 @@ _LOSSY = "compresses what DeepSpeed communicates; the engine torch communicates 
 _STAGING = "how DeepSpeed moves what it offloads"
 
 
-def _zero(why: str, kind: Kind, *, stage3: bool = False, **defaults: Any) -> dict[str, Key]:
+def _zero(
+    why: str, kind: ValueKind, *, stage3: bool = False, **defaults: Any
+) -> dict[str, ConfigKey]:
     """Keys of one kind; DeepSpeed takes those of stage 3 with and without the prefix too."""
     return {
-        f"zero_optimization.{spelling}": Key(kind, Fate.TUNING, why, default, stage3)
+        f"zero_optimization.{spelling}": ConfigKey(kind, KeyAction.TUNING, why, default, stage3)
         for name, default in defaults.items()
         for spelling in dict.fromkeys([name, name.removeprefix("stage3_")])
         if spelling != "gather_fp16_weights_on_model_save"
     }
 
 
-ZERO_KEYS: dict[str, Key] = {
+ZERO_KEYS: dict[str, ConfigKey] = {
     **_zero(
         _COMMUNICATION,
-        Kind.BOOL,
+        ValueKind.BOOL,
         allgather_partitions=True,
         reduce_scatter=True,
         overlap_comm=True,
@@ -37,14 +39,14 @@ ZERO_KEYS: dict[str, Key] = {
     ),
     **_zero(
         _COMMUNICATION,
-        Kind.COUNT,
+        ValueKind.COUNT,
         allgather_bucket_size=500_000_000,
         reduce_bucket_size=500_000_000,
         zero_hpz_partition_size=1,
     ),
     **_zero(
         _GATHERING,
-        Kind.COUNT,
+        ValueKind.COUNT,
         stage3=True,
         stage3_prefetch_bucket_size=50_000_000,
         stage3_param_persistence_threshold=100_000,
@@ -54,24 +56,24 @@ ZERO_KEYS: dict[str, Key] = {
         stage3_module_granularity_threshold=0,
     ),
     # templates of stage 2 have it, too, where DeepSpeed passes it over
-    **_zero(_GATHERING, Kind.COUNT, sub_group_size=1_000_000_000),
+    **_zero(_GATHERING, ValueKind.COUNT, sub_group_size=1_000_000_000),
     **_zero(
         _GATHERING,
-        Kind.BOOL,
+        ValueKind.BOOL,
         stage3=True,
         stage3_use_all_reduce_for_fetch_params=False,
         stage3_allgather_sequential=False,
     ),
     **_zero(
         "checkpoints are sharded; zerotools consolidate makes 16-bit weights of one",
-        Kind.BOOL,
+        ValueKind.BOOL,
         stage3=True,
         stage3_gather_16bit_weights_on_model_save=False,
         stage3_gather_fp16_weights_on_model_save=False,
     ),
     **_zero(
         _MEMORY,
-        Kind.BOOL,
+        ValueKind.BOOL,
         contiguous_gradients=True,
         round_robin_gradients=False,
         parameter_alignment=False,
@@ -90,28 +92,30 @@ ZERO_KEYS: dict[str, Key] = {
     ),
     **_zero(
         _LOSSY,
-        Kind.BOOL,
+        ValueKind.BOOL,
         zero_quantized_weights=False,
         zero_quantized_nontrainable_weights=False,
         zero_quantized_gradients=False,
     ),
-    **_zero(_GATHERING, Kind.ANY, leaf_module=None),
+    **_zero(_GATHERING, ValueKind.ANY, leaf_module=None),
     **{
-        f"zero_optimization.offload_{part}.{name}": Key(kind, Fate.TUNING, _STAGING, default)
+        f"zero_optimization.offload_{part}.{name}": ConfigKey(
+            kind, KeyAction.TUNING, _STAGING, default
+        )
         for part, count in (("optimizer", 4), ("param", 5))
         for name, kind, default in (
-            ("pin_memory", Kind.BOOL, True),
-            ("nvme_path", Kind.TEXT, None),
-            ("buffer_count", Kind.COUNT, count),
-            ("buffer_size", Kind.COUNT, 100_000_000),
-            ("max_in_cpu", Kind.COUNT, 1_000_000_000),
-            ("pipeline", Kind.BOOL, False),
-            ("pipeline_read", Kind.BOOL, False),
-            ("pipeline_write", Kind.BOOL, False),
-            ("fast_init", Kind.BOOL, False),
-            ("ratio", Kind.NUMBER, 1.0),
-            ("super_offload", Kind.BOOL, False),
-            ("cpuadam_cores_perc", Kind.NUMBER, 0.8),
+            ("pin_memory", ValueKind.BOOL, True),
+            ("nvme_path", ValueKind.TEXT, None),
+            ("buffer_count", ValueKind.COUNT, count),
+            ("buffer_size", ValueKind.COUNT, 100_000_000),
+            ("max_in_cpu", ValueKind.COUNT, 1_000_000_000),
+            ("pipeline", ValueKind.BOOL, False),
+            ("pipeline_read", ValueKind.BOOL, False),
+            ("pipeline_write", ValueKind.BOOL, False),
+            ("fast_init", ValueKind.BOOL, False),
+            ("ratio", ValueKind.NUMBER, 1.0),
+            ("super_offload", ValueKind.BOOL, False),
+            ("cpuadam_cores_perc", ValueKind.NUMBER, 0.8),
         )
     },
 }

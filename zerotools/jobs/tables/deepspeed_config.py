@@ -13,7 +13,7 @@ from typing import Any
 from zerotools.jobs.binding.bind import plain
 from zerotools.jobs.tables.spec import JobSpec
 
-Tree = dict[str, Any]
+ConfigTree = dict[str, Any]
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 ADAMS = ("adam", "adamw")
 _PLACES = {"nvme": "disk"}
@@ -72,7 +72,7 @@ def optimizer_of(config: Mapping[str, Any]) -> str:
     return "adamw" if name in ADAMS else name
 
 
-def completed(spec: JobSpec) -> Tree:
+def completed(spec: JobSpec) -> ConfigTree:
     """`deepspeed.config` of `spec` with what it lacks of the job."""
     config = copy.deepcopy({n: v for n, v in spec.deepspeed.tree.items() if v is not None})
     train = spec.train
@@ -93,7 +93,7 @@ def completed(spec: JobSpec) -> Tree:
     return config
 
 
-def _complete_scale(section: Tree, spec: JobSpec) -> None:
+def _complete_scale(section: ConfigTree, spec: JobSpec) -> None:
     defaults = {"loss_scale": 0.0, "initial_scale_power": 16, "loss_scale_window": 1000}
     defaults |= {"hysteresis": 2, "consecutive_hysteresis": False, "min_loss_scale": 1.0}
     for name, default in defaults.items():
@@ -102,10 +102,10 @@ def _complete_scale(section: Tree, spec: JobSpec) -> None:
             section.setdefault(name, value)
 
 
-def _complete_optimizer(config: Tree, spec: JobSpec) -> None:
+def _complete_optimizer(config: ConfigTree, spec: JobSpec) -> None:
     train = spec.train
-    values: Tree = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
-    defaults: Tree = {"lr": 1e-3, "weight_decay": 0.0}
+    values: ConfigTree = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
+    defaults: ConfigTree = {"lr": 1e-3, "weight_decay": 0.0}
     if at(config, "optimizer.params.torch_adam") is True:
         # torch's own decays by 0.01, every tensor: written out, the groups of the engine hold.
         defaults["weight_decay"] = None
@@ -128,7 +128,7 @@ def _complete_optimizer(config: Tree, spec: JobSpec) -> None:
             section.setdefault("params", {})[key] = value
 
 
-def _complete_scheduler(config: Tree, spec: JobSpec) -> None:
+def _complete_scheduler(config: ConfigTree, spec: JobSpec) -> None:
     kind = at(config, "scheduler.type")
     if kind not in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
         return

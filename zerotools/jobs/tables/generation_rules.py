@@ -41,6 +41,6 @@ def check_generation(spec: JobSpec) -> Iterator[str]:
         )
 
 
-def most_new_tokens(spec: JobSpec) -> int:
+def max_new_tokens_of(spec: JobSpec) -> int:
     """Tokens that are generated at most for a prompt."""
     return spec.eval.max_new_tokens or spec.data.max_target_length

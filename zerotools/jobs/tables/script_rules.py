@@ -16,7 +16,7 @@ SHARED = ("metrics",)
 """The tables that every engine has."""
 
 
-def has_no_place(tree: Mapping[str, Any]) -> Iterator[str]:
+def misplaced_keys(tree: Mapping[str, Any]) -> Iterator[str]:
     """The keys of a job's `tree` that its engine does not know."""
     own = tree.get("engine") == SCRIPT
     for name in tree:
@@ -36,7 +36,7 @@ def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
     for name in (SCRIPT,) if engine == SCRIPT else NEEDED:
         if name not in tree:
             yield f"{name}: the table [{name}] is missing"
-    for name in has_no_place(tree):
+    for name in misplaced_keys(tree):
         why = f'has no place in an engine = "{engine}" job; leave it out'
         if engine == SCRIPT:
             why += ", or say it in script.command"

@@ -62,7 +62,7 @@ def placeholder(offset: int) -> Broken:
     return Broken(offset, what, "write them, or remove the dots if there is nothing to add")
 
 
-def called(character: str) -> str:
+def character_name(character: str) -> str:
     """A name that people can search for."""
     if character in BLANKS + INVISIBLE:
         name = unicodedata.name(character, f"U+{ord(character):04X}").lower()

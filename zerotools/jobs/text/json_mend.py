@@ -22,7 +22,7 @@ from zerotools.jobs.text.characters import (
     placeholder,
     without_numbers,
 )
-from zerotools.jobs.text.mends import Broken, Lines, bad_word
+from zerotools.jobs.text.mends import Broken, LineIndex, bad_word
 
 _COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NO_WORD = re.escape(DOUBLE + SINGLE + INVISIBLE + "".join(WIDE))
@@ -61,7 +61,7 @@ class _Pen:
     def __init__(self, text: str, mends: Mends) -> None:
         self.text = text
         self.mends = mends
-        self.places = Lines(text)
+        self.places = LineIndex(text)
         self.at = 0
         self.out: list[str] = []
         self._last = "open"

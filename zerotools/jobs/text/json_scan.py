@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.jobs.text.characters import ODD, called, is_placeholder, placeholder
+from zerotools.jobs.text.characters import ODD, character_name, is_placeholder, placeholder
 from zerotools.jobs.text.mends import Broken, bad_string, bad_word
 
-MOST_DIGITS = 400
+MAX_DIGITS = 400
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -58,7 +58,7 @@ class Scanner:
                 raise bad_string(text, at)
             return self._take("string", json.loads(found[0]), found.end())
         if text[at] in ODD:
-            raise Broken(at, f"{called(text[at])} stands here", "write a plain space")
+            raise Broken(at, f"{character_name(text[at])} stands here", "write a plain space")
         word = _WORD.match(text, at)
         if word is None:  # a lone slash
             raise Broken(at, f"{text[at]!r} has no meaning here", "remove it")
@@ -85,7 +85,7 @@ class Scanner:
         number = _NUMBER.fullmatch(word)
         if number is None:
             raise bad_word(self._at, word)
-        if len(word) > MOST_DIGITS:
+        if len(word) > MAX_DIGITS:
             raise Broken(self._at, f"this number has {len(word)} characters", "shorten it")
         if number[1] is None and number[2] is None:
             return int(word)

@@ -11,7 +11,7 @@ from zerotools.jobs.text.characters import is_placeholder, placeholder
 from zerotools.jobs.text.document import DEEPEST, Document, Trail
 from zerotools.jobs.text.json_mend import mend_json
 from zerotools.jobs.text.json_scan import Scanner, Token
-from zerotools.jobs.text.mends import Broken, Lines, message
+from zerotools.jobs.text.mends import Broken, LineIndex, message
 
 _CLOSES = {"{": "}", "[": "]"}
 
@@ -38,7 +38,7 @@ def _mended(text: str, source: str) -> Document:
     try:
         mends = mend_json(text)
     except Broken as broken:
-        raise BadRequest(message(source, Lines(text), broken)) from None
+        raise BadRequest(message(source, LineIndex(text), broken)) from None
     parser = _Parser(mends.text)
     try:
         tree = parser.whole()
@@ -61,7 +61,7 @@ def mended_too(mended: Callable[[], Document]) -> str:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self.places = Lines(text)
+        self.places = LineIndex(text)
         self.scanner = Scanner(text)
         self.lines: dict[Trail, int] = {}
         self._open: list[Token] = []

@@ -71,7 +71,7 @@ def bad_string(text: str, offset: int) -> Broken:
     return Broken(at, f"the character {text[at]!r} cannot stand in a string", "remove it")
 
 
-class Lines:
+class LineIndex:
     """Where the lines of a text begin."""
 
     def __init__(self, text: str) -> None:
@@ -100,7 +100,7 @@ class Lines:
 
 
 def message(
-    source: str, lines: Lines, broken: Broken, language: str = "JSON", further: str = ""
+    source: str, lines: LineIndex, broken: Broken, language: str = "JSON", further: str = ""
 ) -> str:
     """`ds.json:7:23: what; mend`, then the line and a mark below its column."""
     line, column = lines.number(broken.offset), lines.column(broken.offset)

@@ -15,11 +15,11 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.text.characters import ODD, Mends, called
+from zerotools.jobs.text.characters import ODD, Mends, character_name
 from zerotools.jobs.text.document import DEEPEST, Document, Trail
-from zerotools.jobs.text.json_scan import MOST_DIGITS
+from zerotools.jobs.text.json_scan import MAX_DIGITS
 from zerotools.jobs.text.json_text import mended_too
-from zerotools.jobs.text.mends import Broken, Lines, message
+from zerotools.jobs.text.mends import Broken, LineIndex, message
 from zerotools.jobs.text.yaml_mend import mend_yaml
 
 _OUTSIDE = re.compile(
@@ -44,7 +44,7 @@ def parse_yaml(text: str, *, source: str, lenient: bool = False) -> Document:
         return _read(yaml, text, source)
     except Broken as broken:
         further = mended_too(lambda: _mended(yaml, text, source))
-        raise BadRequest(message(source, Lines(text), broken, "YAML", further)) from None
+        raise BadRequest(message(source, LineIndex(text), broken, "YAML", further)) from None
 
 
 def _mended(yaml: ModuleType, text: str, source: str) -> Document:
@@ -54,7 +54,7 @@ def _mended(yaml: ModuleType, text: str, source: str) -> Document:
         mends = mend_yaml(text)
         document = _read(yaml, mends.text, source)
     except Broken as broken:
-        raise BadRequest(message(source, Lines(mends.text), broken, "YAML")) from None
+        raise BadRequest(message(source, LineIndex(mends.text), broken, "YAML")) from None
     if mends.text == text:
         return document
     notes = tuple(f"{source}:{line}: {what}" for line, what in mends.notes)
@@ -83,7 +83,9 @@ def _refuse_odd_spaces(text: str) -> None:
         at = next((i for i, c in enumerate(found[0]) if c in ODD), None)
         if at is not None:
             offset = found.start() + at
-            raise Broken(offset, f"{called(text[offset])} stands here", "write a plain space")
+            raise Broken(
+                offset, f"{character_name(text[offset])} stands here", "write a plain space"
+            )
 
 
 def _library(source: str) -> ModuleType:
@@ -186,7 +188,7 @@ class _Builder:
         tag = self._loader.resolve(self._yaml.ScalarNode, event.value, event.implicit)
         if tag not in _CONVERTED:
             return event.value
-        if len(event.value) > MOST_DIGITS:
+        if len(event.value) > MAX_DIGITS:
             at = event.start_mark.index
             raise Broken(at, f"this number has {len(event.value)} characters", "shorten it")
         value = self._loader.construct_object(self._yaml.ScalarNode(tag, event.value))

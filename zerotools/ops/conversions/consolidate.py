@@ -12,10 +12,10 @@ from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.regular import read_given
+from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.execution.execute import Report
+from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
 from zerotools.ops.weights.duplicates import check_masters
 from zerotools.ops.weights.lora_merge import merge_adapters
@@ -29,7 +29,7 @@ from zerotools.ops.weights.selection import (
     matcher,
     weights_from,
 )
-from zerotools.ops.weights.tied_weights import settle_aliases
+from zerotools.ops.weights.tied_weights import resolve_aliases
 
 DTYPES = {"fp16": dtypes.FLOAT16, "bf16": dtypes.BFLOAT16, "fp32": dtypes.FLOAT32}
 DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
@@ -82,7 +82,7 @@ def prepare(
             tag,
             section,
             config_dir,
-            read_given(layout) if layout is not None else None,
+            read_user_file(layout) if layout is not None else None,
         )
         conversion = _prepare(checkpoint, destination, options, config_dir, repr(asked))
     return replace(conversion, stamps=sources.stamps, command="consolidate")
@@ -143,7 +143,7 @@ def _choose_weights(
         raise BadRequest(
             f"{checkpoint.origin.path} has no weights that match{held}; nothing to export"
         )
-    weights, said = settle_aliases(weights, keep=options.keep_aliases, like=like)
+    weights, said = resolve_aliases(weights, keep=options.keep_aliases, like=like)
     useless = _useless_prefixes(checkpoint, options.strip_prefix)
     return weights, [*checkpoint.origin.notes, *useless, *said]
 
@@ -199,7 +199,7 @@ def cast_dtype(tensor: Tensor, dtype: DType) -> DType:
 OVERFLOW_ADVICE = "use --dtype bf16 or fp32, or --allow-overflow to write infinities"
 
 
-def refuse_overflow(report: Report, advice: str = OVERFLOW_ADVICE) -> None:
+def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
     """Veto an export in which finite weights became infinite.
 
     Raises:

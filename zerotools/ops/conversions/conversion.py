@@ -20,11 +20,11 @@ from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.output.marker import check_replaceable, is_empty
 from zerotools.io.output.staging import partial_of
-from zerotools.ops.execution.execute import Report, execute
+from zerotools.ops.execution.execute import WriteReport, execute
 from zerotools.ops.execution.identity import identity_of
 from zerotools.ops.execution.plan import plan, prove_plan
 from zerotools.ops.execution.verify_source import verify_source
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.weights.duplicates import check_copies
 
 _FROM_IT = "the output would be made from it: take another checkpoint"
@@ -84,7 +84,7 @@ class Unchanged:
     world_size: int
 
 
-def drawn(source: Checkpoint, target: Target) -> Checkpoint:
+def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
     """The source with the tensors that the target has under names of its own."""
     return replace(source, tensors={**source.tensors, **target.sources})
 
@@ -114,13 +114,13 @@ def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> 
 def perform(
     conversion: Conversion,
     *,
-    budget: Budget,
+    budget: MemoryBudget,
     overwrite: bool,
     verify: bool = False,
     resume: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
-    check: Callable[[Report], None] = lambda _: None,
-) -> Report:
+    check: Callable[[WriteReport], None] = lambda _: None,
+) -> WriteReport:
     """Write the target. The output is there whole afterwards, or not at all.
 
     With `verify` the source is checked first, as `verify_source` says, and the output is read back

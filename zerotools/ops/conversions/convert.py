@@ -12,18 +12,23 @@ from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.dropping import LOOSE, WEIGHTS, lost_attributes
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
-from zerotools.io.files.regular import read_given
+from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.io.output.plain_files import carried_file
-from zerotools.ops.conversions.conversion import Conversion, Unchanged, drawn
-from zerotools.ops.conversions.optimizer_options import NAMES, Given, completed, flag
+from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
+from zerotools.ops.conversions.optimizer_options import (
+    NAMES,
+    RequestedHyperparameters,
+    completed,
+    flag,
+)
 from zerotools.ops.conversions.reshard import resharded
-from zerotools.ops.conversions.targets import TARGETS, Format, Wanted, settings_of
+from zerotools.ops.conversions.targets import TARGETS, ConversionRequest, OutputFormat, settings_of
 from zerotools.ops.conversions.world_size import check_world_size
-from zerotools.ops.sidecars.left_behind import left_behind, unlisted
+from zerotools.ops.sidecars.left_behind import left_behind, undeclared_losses
 from zerotools.ops.sidecars.model_sidecar_choice import (
-    given_companions,
     lacking_config,
+    requested_sidecars,
     with_sidecars,
 )
 from zerotools.ops.weights.duplicates import check_masters
@@ -59,10 +64,17 @@ def prepare(
     form = TARGETS[to]
     _check_options(form, options)
     with recording() as sources:
-        source = formats.look(path, tag=tag, layout=layout, section=section)
+        source = formats.read_any(path, tag=tag, layout=layout, section=section)
         formats.require_readable(source)
         request = repr(
-            (to, sorted(options.items()), tag, layout and read_given(layout), section, config_dir)
+            (
+                to,
+                sorted(options.items()),
+                tag,
+                layout and read_user_file(layout),
+                section,
+                config_dir,
+            )
         )
         whole = section is None and "style" not in options
         done = _prepare(
@@ -74,7 +86,7 @@ def prepare(
 def _prepare(
     source: Checkpoint,
     destination: Path,
-    form: Format,
+    form: OutputFormat,
     options: Mapping[str, Any],
     config_dir: Path | None,
     request: str,
@@ -82,12 +94,12 @@ def _prepare(
     force: bool,
     keeps_all: bool,
 ) -> Conversion | Unchanged:
-    given = {} if config_dir is None else given_companions(config_dir)
+    given = {} if config_dir is None else requested_sidecars(config_dir)
     source = replace(source, companions={**source.companions, **given})
     found: list[str] = []
     if not form.holds_state:
         source, found = with_sidecars(source, config_dir, {})
-    wanted = Wanted(source, TrainingState(), destination, options)
+    wanted = ConversionRequest(source, TrainingState(), destination, options)
     if form.reshards and source.origin.format == form.origin and keeps_all:
         done = _resharded(form, wanted, request, force=force)
         if isinstance(done, Unchanged):
@@ -100,16 +112,18 @@ def _prepare(
     beside, left = left_behind(source, target)
     known = {dropped.what for dropped in target.dropped}
     more = [
-        *unlisted(source, training.scalars, target),
+        *undeclared_losses(source, training.scalars, target),
         *(d for d in beside if d.what not in known),
     ]
     target = replace(target, dropped=(*target.dropped, *more, *lost_attributes(source)))
     notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source), *left]
     lacking = None if form.holds_state else lacking_config(source, target)
-    return Conversion(drawn(source, target), target, (*notes, *found), request, lacking=lacking)
+    return Conversion(
+        with_target_sources(source, target), target, (*notes, *found), request, lacking=lacking
+    )
 
 
-def _check_options(form: Format, options: Mapping[str, Any]) -> None:
+def _check_options(form: OutputFormat, options: Mapping[str, Any]) -> None:
     useless = [_FLAGS.get(name, flag(name)) for name in options if name not in form.options]
     if useless:
         raise BadRequest(
@@ -131,7 +145,7 @@ def _with_companions(target: Target, given: Mapping[str, Path]) -> Target:
 
 
 def _resharded(
-    form: Format, wanted: Wanted, request: str, *, force: bool
+    form: OutputFormat, wanted: ConversionRequest, request: str, *, force: bool
 ) -> Conversion | Unchanged:
     """The same format: everything of the checkpoint is kept."""
     given = [flag(name) for name in (*NAMES, "order") if name in wanted.options]
@@ -157,11 +171,11 @@ def _resharded(
 def _training(source: Checkpoint, options: Mapping[str, Any]) -> tuple[TrainingState, list[str]]:
     """What is known of the run, completed with the user's hyperparameters."""
     training = formats.training_of(source)
-    given = Given.of(options, options.get("ds_config", training.ds_config))
+    given = RequestedHyperparameters.of(options, options.get("ds_config", training.ds_config))
     return completed(source, training, given)
 
 
-def _weights_only(form: Format, source: Checkpoint) -> list[str]:
+def _weights_only(form: OutputFormat, source: Checkpoint) -> list[str]:
     weights = (*WEIGHTS, "param16", LOOSE)
     said = form.says_weights or not form.holds_state
     if said or any(key.role not in weights for key in source.tensors):

@@ -16,8 +16,8 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import Group, TrainingState
-from zerotools.io.files.regular import read_given
+from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.io.files.regular import read_user_file
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
 # Of torch's optimizers, as a DeepSpeed configuration may have them.
@@ -25,7 +25,7 @@ _CONFIGURED = (*NAMES, "dampening", "nesterov", "alpha", "centered", "amsgrad", 
 
 
 @dataclass(frozen=True)
-class Given:
+class RequestedHyperparameters:
     """What the user and a DeepSpeed configuration say: `options` of param groups by name, of which
     the user's own are in `flags`, and the trained parameters in the optimizer's order."""
 
@@ -34,7 +34,7 @@ class Given:
     order: Sequence[str] | None = None
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any], config: Any) -> Given:
+    def of(cls, asked: Mapping[str, Any], config: Any) -> RequestedHyperparameters:
         """From the options of the command, and the configuration of this run or the next.
 
         Raises:
@@ -77,7 +77,7 @@ def read_order(path: Path) -> list[str]:
         BadFile: it is not a regular file, or too large.
     """
     try:
-        lines = read_given(path).decode().splitlines()
+        lines = read_user_file(path).decode().splitlines()
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -90,7 +90,7 @@ def read_order(path: Path) -> list[str]:
 
 
 def completed(
-    source: Checkpoint, training: TrainingState, given: Given
+    source: Checkpoint, training: TrainingState, given: RequestedHyperparameters
 ) -> tuple[TrainingState, list[str]]:
     """`training` with every group's lacking options, and what to say about it.
 
@@ -141,7 +141,7 @@ def _configured(config: Any) -> dict[str, Any]:
 
 
 def _one_group(
-    source: Checkpoint, training: TrainingState, given: Given
+    source: Checkpoint, training: TrainingState, given: RequestedHyperparameters
 ) -> tuple[TrainingState, list[str]]:
     """All trained parameters, where their learning rate is known."""
     if "lr" not in given.options:
@@ -149,7 +149,7 @@ def _one_group(
     names, is_ordered = _in_model_order(source, trained(source, training))
     if given.order is not None:
         names, is_ordered = _checked(source, given.order), True
-    group = Group(tuple(names), dict(given.options))
+    group = ParamGroup(tuple(names), dict(given.options))
     said = f"all {len(names)} trained parameters are one param group, as nothing says more"
     return replace(training, groups=(group,), is_ordered=is_ordered), [said]
 

@@ -8,13 +8,18 @@ from pathlib import Path
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats.deepspeed.schema.ds_config import AS_IS, Settings
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.io.files.sources import recording
-from zerotools.ops.conversions.conversion import Conversion, Unchanged, drawn, refuse_blocked
+from zerotools.ops.conversions.conversion import (
+    Conversion,
+    Unchanged,
+    refuse_blocked,
+    with_target_sources,
+)
 from zerotools.ops.conversions.world_size import check_world_size
 from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.sidecars.job_files import as_job
-from zerotools.ops.sidecars.left_behind import unlisted
+from zerotools.ops.sidecars.left_behind import undeclared_losses
 
 
 def prepare(
@@ -22,7 +27,7 @@ def prepare(
     destination: Path,
     *,
     world_size: int,
-    settings: Settings = AS_IS,
+    settings: ZeroSettings = AS_IS,
     force: bool = False,
     tag: str | None = None,
 ) -> Conversion | Unchanged:
@@ -37,7 +42,7 @@ def prepare(
     check_world_size(world_size)
     with recording() as sources:
         # Everything is kept, so it need not be known which of several models is meant.
-        checkpoint = formats.look(path, tag=tag)
+        checkpoint = formats.read_any(path, tag=tag)
         formats.require_readable(checkpoint)
         done = resharded(
             checkpoint,
@@ -56,7 +61,7 @@ def resharded(
     destination: Path,
     *,
     world_size: int,
-    settings: Settings = AS_IS,
+    settings: ZeroSettings = AS_IS,
     force: bool = False,
 ) -> Conversion | Unchanged:
     """As `prepare`, of a checkpoint that was read."""
@@ -66,22 +71,22 @@ def resharded(
             prove_source(key, tensor, checkpoint)
         return Unchanged(checkpoint, world_size)
     target = _lay_out(checkpoint, destination, world_size, settings)
-    target = replace(target, dropped=(*target.dropped, *unlisted(checkpoint, (), target)))
+    target = replace(target, dropped=(*target.dropped, *undeclared_losses(checkpoint, (), target)))
     notes = (*checkpoint.origin.notes, *target.notes)
     request = repr((world_size, settings))
-    return Conversion(drawn(checkpoint, target), target, notes, request)
+    return Conversion(with_target_sources(checkpoint, target), target, notes, request)
 
 
-def _is_as_asked(checkpoint: Checkpoint, world_size: int, settings: Settings) -> bool:
+def _is_as_asked(checkpoint: Checkpoint, world_size: int, settings: ZeroSettings) -> bool:
     if checkpoint.origin.format != "deepspeed":
         return checkpoint.origin.world_size == world_size and settings == AS_IS
-    from zerotools.formats.deepspeed.writing.lay_out import is_as_asked
+    from zerotools.formats.deepspeed.writing.lay_out import is_already_laid_out
 
-    return is_as_asked(checkpoint, world_size, settings)
+    return is_already_laid_out(checkpoint, world_size, settings)
 
 
 def _lay_out(
-    checkpoint: Checkpoint, destination: Path, world_size: int, settings: Settings
+    checkpoint: Checkpoint, destination: Path, world_size: int, settings: ZeroSettings
 ) -> Target:
     if checkpoint.origin.format != "deepspeed" and settings != AS_IS:
         raise BadRequest(

@@ -13,7 +13,7 @@ from zerotools.core.dropping import extra_roles, state_words
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.ops.conversions.consolidate import DEFAULT_MAX_SHARD_BYTES, DTYPES, cast_dtype
 from zerotools.ops.conversions.optimizer_options import NAMES
 from zerotools.ops.weights.rewrite import describe
@@ -24,7 +24,7 @@ from zerotools.ops.weights.selection import (
     matcher,
     weights_from,
 )
-from zerotools.ops.weights.tied_weights import settle_aliases
+from zerotools.ops.weights.tied_weights import resolve_aliases
 
 KEEP = "keep"
 STYLES = ("torch", "accelerate", "torchtitan")
@@ -32,7 +32,7 @@ ZERO = ("stage", "sub_group_size", "round_robin", "ds_config")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ConversionRequest:
     """One conversion: the source, what is known of its run, where to, and the options that were
     given, by name."""
 
@@ -56,7 +56,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Format:
+class OutputFormat:
     """`word` is what the user calls it, `origin` what a reader does. `options` are the names of
     those that apply, besides what every target takes. `holds_state` is False where the format has
     no place for an optimizer, `says_weights` True where its writer says itself if there is none.
@@ -64,22 +64,22 @@ class Format:
 
     word: str
     origin: str
-    lay_out: Callable[[Wanted], Target]
+    lay_out: Callable[[ConversionRequest], Target]
     options: frozenset[str] = field(default_factory=frozenset)
     holds_state: bool = True
     says_weights: bool = False
     reshards: bool = False
 
 
-def settings_of(options: Mapping[str, Any]) -> Settings:
+def settings_of(options: Mapping[str, Any]) -> ZeroSettings:
     """The ZeRO settings among the options."""
-    return Settings(**{name: options[name] for name in ZERO if name in options})
+    return ZeroSettings(**{name: options[name] for name in ZERO if name in options})
 
 
-def _deepspeed(wanted: Wanted) -> Target:
-    from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_fresh
+def _deepspeed(wanted: ConversionRequest) -> Target:
+    from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
 
-    return lay_out_fresh(
+    return lay_out_foreign(
         wanted.source,
         wanted.training,
         wanted.destination,
@@ -88,7 +88,7 @@ def _deepspeed(wanted: Wanted) -> Target:
     )
 
 
-def _universal(wanted: Wanted) -> Target:
+def _universal(wanted: ConversionRequest) -> Target:
     from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 
     return lay_out_universal(
@@ -99,7 +99,7 @@ def _universal(wanted: Wanted) -> Target:
     )
 
 
-def _dcp(wanted: Wanted) -> Target:
+def _dcp(wanted: ConversionRequest) -> Target:
     from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
 
     return lay_out_training(
@@ -111,19 +111,19 @@ def _dcp(wanted: Wanted) -> Target:
     )
 
 
-def _torch(wanted: Wanted) -> Target:
+def _torch(wanted: ConversionRequest) -> Target:
     from zerotools.formats.torchfile.writing.lay_out_other_format import lay_out_training
 
     return lay_out_training(wanted.source, wanted.training, wanted.destination)
 
 
-def _safetensors(wanted: Wanted) -> Target:
+def _safetensors(wanted: ConversionRequest) -> Target:
     """The weights alone: masters, as they are unless another type was asked for."""
     from zerotools.formats import safetensors
 
     source, asked = wanted.source, wanted.options.get("dtype", KEEP)
     chosen = choose_names(weights_from(source, MASTERS), matcher((), ()))
-    weights, notes = settle_aliases(chosen)
+    weights, notes = resolve_aliases(chosen)
     if asked != KEEP:
         described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[asked]))
     else:
@@ -137,7 +137,7 @@ def _safetensors(wanted: Wanted) -> Target:
     return replace(target, notes=(*target.notes, *notes), sources=own, dropped=dropped)
 
 
-def _masters_note(wanted: Wanted, written: Checkpoint) -> list[str]:
+def _masters_note(wanted: ConversionRequest, written: Checkpoint) -> list[str]:
     precision = wanted.training.precision
     wide = any(tensor.dtype == FLOAT32 for tensor in written.tensors.values())
     word = next((word for word, dtype in DTYPES.items() if dtype == precision), None)
@@ -148,7 +148,7 @@ def _masters_note(wanted: Wanted, written: Checkpoint) -> list[str]:
     ]
 
 
-def _beside_weights(wanted: Wanted) -> list[Dropped]:
+def _beside_weights(wanted: ConversionRequest) -> list[Dropped]:
     found = []
     for what in (
         *extra_roles(wanted.source, wanted.training),
@@ -174,15 +174,15 @@ def _told_no_more(weights: Checkpoint, source: Checkpoint) -> list[Dropped]:
 
 
 _TARGETS = (
-    Format(
+    OutputFormat(
         "deepspeed",
         "deepspeed",
         _deepspeed,
         frozenset({"world_size", "order", *ZERO, *NAMES}),
         reshards=True,
     ),
-    Format("universal", "universal", _universal, frozenset({"stage", *NAMES})),
-    Format(
+    OutputFormat("universal", "universal", _universal, frozenset({"stage", *NAMES})),
+    OutputFormat(
         "dcp",
         "dcp",
         _dcp,
@@ -190,13 +190,13 @@ _TARGETS = (
         says_weights=True,
         reshards=True,
     ),
-    Format(
+    OutputFormat(
         "safetensors",
         "safetensors",
         _safetensors,
         frozenset({"dtype", "max_shard_bytes"}),
         holds_state=False,
     ),
-    Format("torch", "torchfile", _torch, frozenset(NAMES)),
+    OutputFormat("torch", "torchfile", _torch, frozenset(NAMES)),
 )
-TARGETS: Mapping[str, Format] = {target.word: target for target in _TARGETS}
+TARGETS: Mapping[str, OutputFormat] = {target.word: target for target in _TARGETS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerotools.core.errors import BadRequest
 
-MOST_RANKS = 100_000
+MAX_RANKS = 100_000
 """Every rank is a file or more; far above any run, and far below what fills memory or a disk."""
 
 
@@ -16,7 +16,7 @@ def check_world_size(world_size: int) -> None:
     """
     if world_size < 1:
         raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")
-    if world_size > MOST_RANKS:
+    if world_size > MAX_RANKS:
         raise BadRequest(
-            f"--world-size is {world_size}; zerotools lays out for at most {MOST_RANKS} ranks"
+            f"--world-size is {world_size}; zerotools lays out for at most {MAX_RANKS} ranks"
         )

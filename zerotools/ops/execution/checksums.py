@@ -12,7 +12,7 @@ from zerotools.io.files.crc32 import combine, of_zeros
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChecksummedRange:
     """`length` bytes of a file from `offset` on, and their CRC-32."""
 
     offset: int
@@ -20,7 +20,7 @@ class Part:
     crc: int
 
 
-def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[Part]:
+def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[ChecksummedRange]:
     """What the plan itself puts inside ranges that have checksums.
 
     `crc_of(offset, length)` reads bytes that were carried over back.
@@ -34,17 +34,19 @@ def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[P
 
     for zeros in plan.zeros:
         if is_covered(zeros.offset):
-            yield Part(zeros.offset, zeros.length, of_zeros(zeros.length))
+            yield ChecksummedRange(zeros.offset, zeros.length, of_zeros(zeros.length))
     for literal in plan.literals:
         if is_covered(literal.offset):
-            yield Part(literal.offset, len(literal.data), zlib.crc32(literal.data))
+            yield ChecksummedRange(literal.offset, len(literal.data), zlib.crc32(literal.data))
     for carried in plan.carried:
         if is_covered(carried.offset):
             crc = crc_of(carried.offset, carried.length)
-            yield Part(carried.offset, carried.length, crc)
+            yield ChecksummedRange(carried.offset, carried.length, crc)
 
 
-def checksums(wanted: Sequence[Checksum], parts: Iterable[Part]) -> Iterator[tuple[int, bytes]]:
+def checksums(
+    wanted: Sequence[Checksum], parts: Iterable[ChecksummedRange]
+) -> Iterator[tuple[int, bytes]]:
     """(offset, 4 bytes) of each checksum to write.
 
     Raises:

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Carried, FilePlan, Key, Target
+from zerotools.core.checkpoint import CarriedBytes, FilePlan, Key, Target
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.ranges import places
+from zerotools.core.ranges import chunk_locations
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.files.regular import regular_file
@@ -22,14 +22,14 @@ from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.staging import Staging
-from zerotools.ops.execution.plan import Copy, FlatCopy
+from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.verify_output import compare_bytes, compare_layout
-from zerotools.ops.execution.workers import Budget, Workers
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer
 
 
 @dataclass
-class Report:
+class WriteReport:
     """What was written.
 
     `losses` has an entry per tensor that overflowed in its cast, and per parameter with values that
@@ -48,21 +48,21 @@ class Report:
 
 
 def execute(
-    copies: Iterable[Copy | FlatCopy],
+    copies: Iterable[Copy | RangeCopy],
     source_root: Path,
     target: Target,
     *,
-    budget: Budget | None = None,
+    budget: MemoryBudget | None = None,
     command: str = "convert",
     overwrite: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
-    check: Callable[[Report], None] = lambda _: None,
-    again: Iterable[Copy | FlatCopy] | None = None,
+    check: Callable[[WriteReport], None] = lambda _: None,
+    again: Iterable[Copy | RangeCopy] | None = None,
     identity: Mapping[str, str] | None = None,
     resume: bool = False,
     cast: Cast = numpy_cast,
     sources: Sources | None = None,
-) -> Report:
+) -> WriteReport:
     """Write `target` from `copies`, whose source files lie below `source_root`.
 
     `on_bytes` is told the size of each tile as it is written or verified. `check` may raise before
@@ -79,7 +79,7 @@ def execute(
         BadFile: a source file is missing, truncated, unreadable, or another than it was; or what
             was written is not what was read back.
     """
-    budget, sources = budget or Budget(), sources or Sources()
+    budget, sources = budget or MemoryBudget(), sources or Sources()
     astray = [name for name in target.files if not stays_below_root(name)]
     if astray:
         raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
@@ -120,16 +120,16 @@ def _check_left(directory: Path) -> None:
 
 
 def _write(
-    copies: Iterable[Copy | FlatCopy],
+    copies: Iterable[Copy | RangeCopy],
     source_root: Path,
     target: Target,
     directory: Path,
     journal: Journal,
-    budget: Budget,
+    budget: MemoryBudget,
     on_bytes: Callable[[int], None],
     cast: Cast,
     sources: Sources,
-) -> Report:
+) -> WriteReport:
     """Complete every file that is not complete yet."""
     complete = _complete(directory, target, journal)
     _clear(directory, {*complete, JOURNAL})
@@ -139,7 +139,7 @@ def _write(
     for folder, _, _ in os.walk(directory):
         sync_directory(Path(folder))
     needed = {**dict.fromkeys(target.files, 0), **_tensor_bytes(target)}
-    report = Report(files=len(target.files), resumed=tuple(complete))
+    report = WriteReport(files=len(target.files), resumed=tuple(complete))
     for file, noted in complete.items():
         for name, role, *counts in noted:
             report.add_losses(Key(name, role), CastLosses(*counts))
@@ -147,7 +147,7 @@ def _write(
     with (
         OpenFiles(source_root, sources=sources) as reads,
         OpenFiles(directory, os.O_RDWR) as writes,
-        Workers(budget) as workers,
+        TileWorkers(budget) as workers,
     ):
         writer = Writer(target, reads, writes, workers, journal, needed, cast)
         for written, lost in writer.run(copies):
@@ -184,7 +184,7 @@ def _tensor_bytes(target: Target) -> dict[str, int]:
     """Bytes of tensors in each file."""
     sizes: dict[str, int] = {}
     for tensor in target.checkpoint.tensors.values():
-        for file, numel in places(tensor):
+        for file, numel in chunk_locations(tensor):
             sizes[file] = sizes.get(file, 0) + numel * tensor.dtype.itemsize
     return sizes
 
@@ -211,7 +211,7 @@ def _create(path: Path, file_plan: FilePlan, sources: Sources) -> None:
             _carry(carried, output.fileno(), sources)
 
 
-def _carry(carried: Carried, output: int, sources: Sources) -> None:
+def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
     """Take bytes of the source over.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
-from zerotools.io.files.open_files import Held, OpenFiles
+from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.numeric.gather import Scratch, cast_flat, gather, gather_flat
 from zerotools.io.numeric.numpy_dtypes import (
     NO_LOSSES,
@@ -17,7 +17,7 @@ from zerotools.io.numeric.numpy_dtypes import (
     numpy_cast,
     numpy_dtype,
 )
-from zerotools.ops.execution.tiles import Boxed, Flat, Tile
+from zerotools.ops.execution.tiles import BoxPart, RangePart, Tile
 
 Losses = list[tuple[Key, CastLosses]]
 
@@ -38,13 +38,13 @@ def fill(
     raw = scratch.hold(tile.nbytes)
     is_cast = tile.source_dtype != tile.target_dtype
     with files.holding() as held:
-        if is_cast or isinstance(tile.parts[0], Boxed):
+        if is_cast or isinstance(tile.parts[0], BoxPart):
             found = [
                 (part.key, _fill(held, part, tile, own, scratch.read, cast))
                 for part, own in _shares(tile, raw)
             ]
         else:
-            flat = (part for part in tile.parts if isinstance(part, Flat))
+            flat = (part for part in tile.parts if isinstance(part, RangePart))
             pieces = (piece for part in flat for piece in part.pieces)
             gather_flat(held, pieces, tile.source_dtype.itemsize, raw.data)
             found = []
@@ -53,21 +53,21 @@ def fill(
     return raw.data, [(key, losses) for key, losses in found if losses != NO_LOSSES]
 
 
-def _shares(tile: Tile, raw: Array) -> Iterator[tuple[Boxed | Flat, Array]]:
+def _shares(tile: Tile, raw: Array) -> Iterator[tuple[BoxPart | RangePart, Array]]:
     """Each part with its bytes of the tile."""
     at = 0
     for part in tile.parts:
-        numel = part.numel if isinstance(part, Flat) else part.box.numel
+        numel = part.numel if isinstance(part, RangePart) else part.box.numel
         end = at + numel * tile.target_dtype.itemsize
         yield part, raw[at:end]
         at = end
 
 
 def _fill(
-    held: Held, part: Boxed | Flat, tile: Tile, raw: Array, buffer: Array, cast: Cast
+    held: ThreadFiles, part: BoxPart | RangePart, tile: Tile, raw: Array, buffer: Array, cast: Cast
 ) -> CastLosses:
     types = (tile.source_dtype, tile.target_dtype)
-    if isinstance(part, Flat):
+    if isinstance(part, RangePart):
         return cast_flat(held, part.pieces, *types, raw, buffer, cast)
     return gather(held, part.pieces, part.box, *types, raw, buffer, cast)
 

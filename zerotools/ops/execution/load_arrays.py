@@ -24,14 +24,14 @@ from zerotools.io.numeric.numpy_dtypes import (
 from zerotools.ops.execution.fill import Losses, fill
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.execution.workers import Budget, Workers
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 
 _MEMORY = Path("memory")
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def load(
-    source: Checkpoint, wanted: Mapping[Key, DType], budget: Budget | None = None
+    source: Checkpoint, wanted: Mapping[Key, DType], budget: MemoryBudget | None = None
 ) -> dict[Key, Array]:
     """The tensors of `wanted`, each in the type that it names, cast to nearest even.
 
@@ -62,7 +62,7 @@ def load(
     sources = Sources(source.stamps)
     with (
         OpenFiles(source.root, sources=sources) as reads,
-        Workers(budget or Budget()) as workers,
+        TileWorkers(budget or MemoryBudget()) as workers,
     ):
         for _ in workers.each(plan(source, target), load_tile):
             pass
@@ -79,6 +79,6 @@ def _refuse_overflow(found: Losses, wanted: Mapping[Key, DType]) -> None:
         return
     worst = "; ".join(
         f"{key}: {losses.overflowed} values up to {losses.largest:g} in {wanted[key]}"
-        for key, losses in list(lost.items())[:_MOST_NAMED]
+        for key, losses in list(lost.items())[:_MAX_NAMED]
     )
     raise BadRequest(f"finite values are too large for their new type ({worst}); take bf16 or fp32")

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerotools.core.boxes import Box, BoxIndex, Hole, Overlap, prove_cover
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Piece, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Incomplete
-from zerotools.core.ranges import Range, cover, matched, places
+from zerotools.core.ranges import Range, chunk_locations, covering_ranges, match_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Copy:
     target: Chunk
     source_dtype: DType
     target_dtype: DType
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ChunkBox, ...]
 
     @property
     def nbytes(self) -> int:
@@ -37,7 +37,7 @@ class Copy:
         return self.target.box.numel * self.target_dtype.itemsize
 
 
-class FlatCopy(NamedTuple):
+class RangeCopy(NamedTuple):
     """Fill one range of a target, as a flat vector; `pieces` follow one another and cover it."""
 
     key: Key
@@ -52,7 +52,7 @@ class FlatCopy(NamedTuple):
         return (self.target.end - self.target.begin) * self.target_dtype.itemsize
 
 
-def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | FlatCopy]:
+def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | RangeCopy]:
     """Yield the copies that make `target` out of `source`, tensor by tensor.
 
     Raises:
@@ -62,12 +62,12 @@ def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | FlatCopy]:
     for key, wanted in target.tensors.items():
         tensor = _find(source, key, wanted)
         goal = prove_target(key, wanted, target)
-        ranges = None if goal is None else cover(tensor, source.files)
+        ranges = None if goal is None else covering_ranges(tensor, source.files)
         if goal is None or ranges is None:
             yield from _box_copies(key, tensor, source, wanted)
             continue
-        for place, pieces in matched(ranges, goal, tensor.dtype.itemsize):
-            yield FlatCopy(key, place, tensor.dtype, wanted.dtype, pieces)
+        for place, pieces in match_ranges(ranges, goal, tensor.dtype.itemsize):
+            yield RangeCopy(key, place, tensor.dtype, wanted.dtype, pieces)
 
 
 def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
@@ -103,7 +103,7 @@ def _box_copies(key: Key, tensor: Tensor, source: Checkpoint, wanted: Tensor) ->
         if chunk.box.is_empty:
             continue
         pieces = tuple(
-            Piece(available[position], common) for position, common in index.meeting(chunk.box)
+            ChunkBox(available[position], common) for position, common in index.meeting(chunk.box)
         )
         yield Copy(key, chunk, tensor.dtype, wanted.dtype, pieces)
 
@@ -117,7 +117,7 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
         Incomplete: a hole, or a chunk that ends behind its file.
         BadFile: an overlap, or a chunk outside the tensor.
     """
-    if cover(tensor, source.files) is not None:
+    if covering_ranges(tensor, source.files) is not None:
         return tensor.numel
     distinct_chunks(key, tensor, source)
     return stored_elements(tensor)
@@ -125,7 +125,7 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
 
 def stored_elements(tensor: Tensor) -> int:
     """Elements in the files, replicas counted."""
-    return sum(numel for _, numel in places(tensor))
+    return sum(numel for _, numel in chunk_locations(tensor))
 
 
 def distinct_chunks(key: Key, tensor: Tensor, source: Checkpoint) -> list[Chunk]:
@@ -180,7 +180,7 @@ def prove_target(key: Key, wanted: Tensor, target: Checkpoint) -> list[Range] | 
     Raises:
         AssertionError: a writer laid a tensor out with holes, overlaps or gaps: our mistake.
     """
-    ranges = cover(wanted, target.files)
+    ranges = covering_ranges(wanted, target.files)
     if ranges is None:
         boxes: Sequence[Box] = [chunk.box for chunk in wanted.chunks]
         fault = prove_cover(wanted.shape, boxes)

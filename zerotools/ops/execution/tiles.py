@@ -10,27 +10,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zerotools.core.boxes import Box, BoxIndex, contiguous_pieces
-from zerotools.core.checkpoint import Key, Piece
+from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
+from zerotools.core.checkpoint import ChunkBox, Key
 from zerotools.core.dtypes import DType
 from zerotools.core.ranges import Range
-from zerotools.ops.execution.plan import Copy, FlatCopy
+from zerotools.ops.execution.plan import Copy, RangeCopy
 
 WIDEST_ITEM_BYTES = 16
-MOST_PIECES = 128
+MAX_PIECES = 128
 """A tile that is still open is given no more copies when it has so many pieces: one is open for
 each output file, and a run has thousands."""
 
 
-class Boxed(NamedTuple):
+class BoxPart(NamedTuple):
     """A block of a tensor that is contiguous in its target file, and the pieces that cover it."""
 
     key: Key
     box: Box
-    pieces: Sequence[Piece]
+    pieces: Sequence[ChunkBox]
 
 
-class Flat(NamedTuple):
+class RangePart(NamedTuple):
     """`numel` elements of a flattened tensor; `pieces` follow one another and cover them."""
 
     key: Key
@@ -40,15 +40,15 @@ class Flat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`nbytes` of `file` from `offset` on: one `Boxed`, or `Flat` parts of one role one behind
-    another."""
+    """`nbytes` of `file` from `offset` on: one `BoxPart`, or `RangePart` parts of one role, one
+    behind another."""
 
     file: str
     offset: int
     nbytes: int
     source_dtype: DType
     target_dtype: DType
-    parts: tuple[Boxed] | Sequence[Flat]
+    parts: tuple[BoxPart] | Sequence[RangePart]
 
     @property
     def role(self) -> str:
@@ -57,7 +57,7 @@ class Tile:
     def key_of(self, at: int) -> Key:
         """The tensor that byte `at` of the tile belongs to."""
         for part in self.parts:
-            if isinstance(part, Flat):
+            if isinstance(part, RangePart):
                 at -= part.numel * self.target_dtype.itemsize
                 if at >= 0:
                     continue
@@ -66,7 +66,7 @@ class Tile:
 
 
 def tiles_of(
-    copies: Iterable[Copy | FlatCopy],
+    copies: Iterable[Copy | RangeCopy],
     tile_bytes: int,
     needed: Mapping[str, int] | None = None,
     *,
@@ -103,11 +103,11 @@ def _box_tiles(copy: Copy, tile_bytes: int) -> Iterator[Tile]:
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])
     file, offset = copy.target.file, copy.target.offset
-    for box in contiguous_pieces(copy.target.box, tile_bytes // widest):
+    for box in contiguous_boxes(copy.target.box, tile_bytes // widest):
         meeting = index.meeting(box)
-        pieces = [Piece(copy.pieces[position].chunk, common) for position, common in meeting]
+        pieces = [ChunkBox(copy.pieces[position].chunk, common) for position, common in meeting]
         nbytes = box.numel * copy.target_dtype.itemsize
-        part = Boxed(copy.key, box, pieces)
+        part = BoxPart(copy.key, box, pieces)
         yield Tile(file, offset, nbytes, copy.source_dtype, copy.target_dtype, (part,))
         offset += nbytes
 
@@ -123,15 +123,15 @@ class _Joining:
         self._file = file
         self._tile_bytes = tile_bytes
         self._kind: tuple[str, DType, DType] | None = None
-        self._parts: list[Flat] = []
+        self._parts: list[RangePart] = []
         self._pieces = 0
         self._begin = self._end = self._limit = 0
 
-    def add(self, copy: FlatCopy) -> Iterator[Tile]:
+    def add(self, copy: RangeCopy) -> Iterator[Tile]:
         """Take `copy` in; yields the tiles that are full with it."""
         key, (begin, stop, _, offset), source_dtype, target_dtype, pieces = copy
         kind = (key.role, source_dtype, target_dtype)
-        if offset != self._end or kind != self._kind or self._pieces >= MOST_PIECES:
+        if offset != self._end or kind != self._kind or self._pieces >= MAX_PIECES:
             yield from self.close()
             self._kind, self._end = kind, offset
         itemsize = target_dtype.itemsize
@@ -144,7 +144,7 @@ class _Joining:
                 continue
             begin += numel
             taken, pieces = _split(pieces, begin, source_dtype.itemsize)
-            self._parts.append(Flat(key, numel, taken))
+            self._parts.append(RangePart(key, numel, taken))
             self._pieces += len(taken)
             self._end += numel * itemsize
 

@@ -19,19 +19,19 @@ from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Cast
 from zerotools.ops.execution.fill import fill
-from zerotools.ops.execution.plan import Copy, FlatCopy
+from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.execution.workers import Budget, Workers
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 
 _READ_BYTES = 2**20
 
 
 def compare_bytes(
-    copies: Iterable[Copy | FlatCopy],
+    copies: Iterable[Copy | RangeCopy],
     source_root: Path,
     target: Target,
     directory: Path,
-    budget: Budget,
+    budget: MemoryBudget,
     on_bytes: Callable[[int], None],
     cast: Cast,
     sources: Sources,
@@ -61,7 +61,7 @@ def compare_bytes(
     with (
         OpenFiles(source_root, sources=sources) as reads,
         OpenFiles(directory) as outputs,
-        Workers(budget) as workers,
+        TileWorkers(budget) as workers,
     ):
         for file in target.files:
             outputs.forget(file)

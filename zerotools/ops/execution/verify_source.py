@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Piece, Stamp, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Stamp, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import Ranges, cover
+from zerotools.core.ranges import Ranges, covering_ranges
 from zerotools.io.distcp.items import ItemChunks
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.gather import Scratch
-from zerotools.io.torchzip.window import Window
-from zerotools.io.torchzip.zip_directory import check_record, payload_of, read_directory
+from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.zip_directory import check_entry, payload_of, read_directory
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import Copy
-from zerotools.ops.execution.tiles import Boxed, Tile
-from zerotools.ops.execution.workers import Budget, Workers
+from zerotools.ops.execution.tiles import BoxPart, Tile
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.runs.manifest import MANIFEST, verify_manifest
 
 _ZIP = b"PK\x03\x04"
@@ -33,7 +33,7 @@ def verify_source(
     source: Checkpoint,
     keys: Iterable[Key],
     stamps: Mapping[Path, Stamp],
-    budget: Budget,
+    budget: MemoryBudget,
 ) -> None:
     """Check the tensors `keys` of `source`, of which the files `stamps` were read.
 
@@ -71,11 +71,11 @@ def _check_records(source: Checkpoint, tensors: Iterable[Tensor]) -> None:
         for file, found in offsets.items():
             wanted = sorted(found)
             with files.descriptor(file) as descriptor:
-                whole = Window.whole(descriptor, source.root / file)
+                whole = FileRange.whole(descriptor, source.root / file)
                 if file not in archives and whole.read(0, min(4, whole.length)) != _ZIP:
                     continue
                 for begin, length in archives.get(file, {0: whole.length}).items():
-                    _check_archive(Window(descriptor, whole.path, begin, length), wanted)
+                    _check_archive(FileRange(descriptor, whole.path, begin, length), wanted)
 
 
 def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
@@ -85,7 +85,7 @@ def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
         yield from ((c.file, c.offset) for c in tensor.chunks if not c.box.is_empty)
 
 
-def _check_archive(window: Window, wanted: Sequence[int]) -> None:
+def _check_archive(window: FileRange, wanted: Sequence[int]) -> None:
     """`wanted` are offsets in the file, in order."""
     records = read_directory(window)
     for record in records.values():
@@ -94,32 +94,34 @@ def _check_archive(window: Window, wanted: Sequence[int]) -> None:
         begin = window.offset + payload_of(window, record)
         first = bisect_left(wanted, begin)
         if first < len(wanted) and wanted[first] < begin + record.length:
-            check_record(window, record, _ADVICE)
+            check_entry(window, record, _ADVICE)
 
 
 def _compare_replicas(
     source: Checkpoint,
     tensors: Mapping[Key, Tensor],
-    budget: Budget,
+    budget: MemoryBudget,
 ) -> None:
     """Each further copy of a block with its first, byte by byte."""
     first: dict[tuple[Key, Chunk], Chunk] = {}
 
     def copies() -> Iterator[Copy]:
         for key, tensor in tensors.items():
-            if cover(tensor, source.files) is None:
+            if covering_ranges(tensor, source.files) is None:
                 for other, known in _replicas(tensor):
                     first[key, other] = known
                     target = Chunk(other.box, other.file, other.offset)
-                    yield Copy(key, target, tensor.dtype, tensor.dtype, (Piece(other, other.box),))
+                    yield Copy(
+                        key, target, tensor.dtype, tensor.dtype, (ChunkBox(other, other.box),)
+                    )
 
     def compare(tile: Tile, scratch: Scratch) -> None:
         (part,) = tile.parts
-        assert isinstance(part, Boxed)
+        assert isinstance(part, BoxPart)
         (piece,) = part.pieces
         found = bytes(fill(files, tile, scratch)[0])
         known = first[part.key, piece.chunk]
-        same = Boxed(part.key, part.box, (Piece(known, piece.box),))
+        same = BoxPart(part.key, part.box, (ChunkBox(known, piece.box),))
         wanted = fill(
             files,
             Tile(known.file, 0, tile.nbytes, tile.source_dtype, tile.target_dtype, (same,)),
@@ -130,7 +132,7 @@ def _compare_replicas(
 
     with (
         OpenFiles(source.root, sources=Sources(source.stamps)) as files,
-        Workers(budget) as workers,
+        TileWorkers(budget) as workers,
     ):
         for _ in workers.each(copies(), compare):
             pass

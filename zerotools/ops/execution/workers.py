@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.gather import Scratch
-from zerotools.ops.execution.plan import Copy, FlatCopy
+from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import WIDEST_ITEM_BYTES, Tile, tiles_of
 
 MAX_TILE_BYTES = 1024 * 1024
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class MemoryBudget:
     """`max_memory` bytes of buffers in all, over `workers` threads."""
 
     max_memory: int = DEFAULT_MAX_MEMORY
@@ -71,16 +71,16 @@ class Budget:
 _BUFFERS_PER_WORKER = 3
 
 
-class Workers:
+class TileWorkers:
     """The threads of a budget, each with its own buffers, and one more for what needs none. Use as
     a context."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._pool = ThreadPoolExecutor(budget.workers, thread_name_prefix="tile")
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="flush")
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> TileWorkers:
         return self
 
     def __exit__(
@@ -94,7 +94,7 @@ class Workers:
 
     def each(
         self,
-        copies: Iterable[Copy | FlatCopy],
+        copies: Iterable[Copy | RangeCopy],
         work: Callable[[Tile, Scratch], Result],
         needed: Mapping[str, int] | None = None,
     ) -> Iterator[Result]:

@@ -14,11 +14,11 @@ from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses
 from zerotools.io.output.journal import Journal
-from zerotools.ops.execution.checksums import Part, checksums, known_parts
+from zerotools.ops.execution.checksums import ChecksummedRange, checksums, known_parts
 from zerotools.ops.execution.fill import Losses, fill
-from zerotools.ops.execution.plan import Copy, FlatCopy
+from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import Tile
-from zerotools.ops.execution.workers import Workers
+from zerotools.ops.execution.workers import TileWorkers
 
 FLUSH_BYTES = 64 * 1024 * 1024
 _READ_BYTES = 2**20
@@ -41,7 +41,7 @@ class Writer:
         target: Target,
         reads: OpenFiles,
         writes: OpenFiles,
-        workers: Workers,
+        workers: TileWorkers,
         journal: Journal,
         missing: Mapping[str, int],
         cast: Cast,
@@ -53,12 +53,12 @@ class Writer:
         self._journal = journal
         self._missing = dict(missing)
         self._cast = cast
-        self._crcs: dict[str, list[Part]] = {}
+        self._crcs: dict[str, list[ChecksummedRange]] = {}
         self._losses: dict[str, dict[Key, CastLosses]] = {}
         self._finishing: list[Future[None]] = []
         self._unflushed = 0
 
-    def run(self, copies: Iterable[Copy | FlatCopy]) -> Iterator[tuple[int, Losses]]:
+    def run(self, copies: Iterable[Copy | RangeCopy]) -> Iterator[tuple[int, Losses]]:
         """Write the tiles of the missing files; yields the size of each, and what was lost."""
         for file in [file for file, needed in self._missing.items() if not needed]:
             self._finish(file)
@@ -85,7 +85,7 @@ class Writer:
             lost = self._losses.setdefault(file, {})
             lost[key] = lost.get(key, NO_LOSSES) + losses
         if self._target.files[file].checksums:
-            part = Part(written.offset, written.length, written.crc)
+            part = ChecksummedRange(written.offset, written.length, written.crc)
             self._crcs.setdefault(file, []).append(part)
         self._missing[file] -= written.length
         if not self._missing[file]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import detect, read
-from zerotools.formats.detect import Unfinished
+from zerotools.formats.detect import UnfinishedCheckpoint
 from zerotools.formats.signatures import TORCH_FILE
 from zerotools.ops.inspection.inspect import inspect
 
@@ -19,7 +19,7 @@ _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Completeness:
     """What there is to say of a path. `is_checkpoint`: it is in a format that zerotools reads;
     `step`: the checkpoint says it itself; `problem`: why it is not whole, in one sentence."""
 
@@ -28,23 +28,23 @@ class Look:
     problem: str | None = None
 
 
-def look(path: Path) -> Look:
+def check_completeness(path: Path) -> Completeness:
     """Read the metadata of the checkpoint at `path`, and prove that it covers every tensor."""
     try:
         detect(path)
     except ZerotoolsError as error:
-        return Look(isinstance(error, Unfinished), problem=str(error))
+        return Completeness(isinstance(error, UnfinishedCheckpoint), problem=str(error))
     try:
         problem = next(_torn(path), None)
         checkpoint = read(path)
     except (ZerotoolsError, OSError) as error:
-        return Look(True, problem=str(error))
+        return Completeness(True, problem=str(error))
     found = next(
         (p for p in inspect(checkpoint).problems if not _is_left_over(p, checkpoint)), None
     )
     if problem is None and found is not None:
         problem = found.message
-    return Look(True, checkpoint.origin.step, problem)
+    return Completeness(True, checkpoint.origin.step, problem)
 
 
 def _is_left_over(problem: Problem, checkpoint: Checkpoint) -> bool:

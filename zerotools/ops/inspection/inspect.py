@@ -10,7 +10,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Incomplete
 from zerotools.ops.execution.plan import prove_source, stored_elements
-from zerotools.ops.inspection.run_summary import Training, parameters_of, training_of
+from zerotools.ops.inspection.run_summary import TrainingSummary, parameters_of, training_of
 
 SCHEMA = "zerotools.inspect/1"
 
@@ -37,7 +37,7 @@ class Inspection:
     roles: tuple[RoleSummary, ...]
     problems: tuple[Problem, ...]
     claimed_bytes: int
-    training: Training
+    training: TrainingSummary
     incomplete: tuple[Key, ...] = ()
 
     @property
@@ -141,7 +141,7 @@ def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
     }
 
 
-def _training_json(training: Training) -> dict[str, Any]:
+def _training_json(training: TrainingSummary) -> dict[str, Any]:
     optimizer, groups = training.optimizer, training.param_groups
     return {
         "trainable_parameters": training.trainable,

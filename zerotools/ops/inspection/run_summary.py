@@ -21,7 +21,7 @@ _DEEPEST = 8
 
 
 @dataclass(frozen=True)
-class ParamGroup:
+class ParamGroupSummary:
     """`params` are names, or torch's numbers where the file has no names. `elements` counts the
     named ones."""
 
@@ -31,7 +31,7 @@ class ParamGroup:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class OptimizerSummary:
     """`name` is the optimizer itself, `wrapper` the class of the framework around it. `states` are
     the roles of its tensors."""
 
@@ -41,7 +41,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSummary:
     """Counts are elements, tied weights counted once; `shared` are the elements of tied names that
     are not counted again."""
 
@@ -50,8 +50,8 @@ class Training:
     shared: int
     weights_dtype: str | None
     masters_dtype: str | None
-    param_groups: tuple[ParamGroup, ...] | None
-    optimizer: Optimizer | None
+    param_groups: tuple[ParamGroupSummary, ...] | None
+    optimizer: OptimizerSummary | None
     loss_scaler: Mapping[str, Any] | None
     skipped_steps: int | None
 
@@ -64,14 +64,14 @@ def parameters_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return found
 
 
-def training_of(checkpoint: Checkpoint) -> Training:
+def training_of(checkpoint: Checkpoint) -> TrainingSummary:
     """Put together what the readers found. No tensor data is read."""
     parameters = parameters_of(checkpoint)
     groups = _groups(checkpoint, parameters)
     trained = _trained(checkpoint, parameters, groups)
     optimizer = _optimizer(checkpoint)
     weights, masters = _dtypes(checkpoint, trained, has_optimizer=optimizer is not None)
-    return Training(
+    return TrainingSummary(
         trainable=None if trained is None else _elements(parameters, trained),
         frozen=None if trained is None else _elements(parameters, parameters.keys() - trained),
         shared=sum(
@@ -122,11 +122,11 @@ def _skipped_steps(checkpoint: Checkpoint) -> int | None:
 
 def _groups(
     checkpoint: Checkpoint, parameters: Mapping[str, Tensor]
-) -> tuple[ParamGroup, ...] | None:
+) -> tuple[ParamGroupSummary, ...] | None:
     record = _job(checkpoint)
     if record is not None:
         return tuple(
-            ParamGroup(
+            ParamGroupSummary(
                 group.params,
                 _elements(parameters, set(group.params)),
                 plain(group.options()),
@@ -139,12 +139,12 @@ def _groups(
     return tuple(_group(group, parameters) for group in saved if isinstance(group, Mapping))
 
 
-def _group(saved: Mapping[Any, Any], parameters: Mapping[str, Tensor]) -> ParamGroup:
+def _group(saved: Mapping[Any, Any], parameters: Mapping[str, Tensor]) -> ParamGroupSummary:
     lists = (saved.get(key) for key in ("param_names", "params"))
     names: list[Any] = next((each for each in lists if isinstance(each, list)), [])
     members = tuple(name for name in names if isinstance(name, str | int))
     named = {name for name in members if isinstance(name, str)}
-    return ParamGroup(
+    return ParamGroupSummary(
         members,
         _elements(parameters, named) if len(named) == len(members) else None,
         {str(k): plain(v) for k, v in saved.items() if k not in _NOT_HYPERPARAMETERS},
@@ -154,7 +154,7 @@ def _group(saved: Mapping[Any, Any], parameters: Mapping[str, Tensor]) -> ParamG
 def _trained(
     checkpoint: Checkpoint,
     parameters: Mapping[str, Tensor],
-    groups: Sequence[ParamGroup] | None,
+    groups: Sequence[ParamGroupSummary] | None,
 ) -> Set[str] | None:
     """The parameters that an optimizer had, by the groups' names or by DCP's flat keys."""
     named = {name for group in groups or () for name in group.params if isinstance(name, str)}
@@ -172,14 +172,14 @@ def _names_in_keys(keys: Mapping[str, Any]) -> Iterator[str]:
             yield rest.rpartition(".")[0]
 
 
-def _optimizer(checkpoint: Checkpoint) -> Optimizer | None:
+def _optimizer(checkpoint: Checkpoint) -> OptimizerSummary | None:
     states = dict.fromkeys(key.role for key in checkpoint.tensors if key.role not in WEIGHT_ROLES)
     record = _job(checkpoint)
     wrapper = checkpoint.origin.details.get("optimizer_class")
     name = record.optimizer.name if record is not None else _configured(checkpoint)
     if not states and wrapper is None and name is None:
         return None
-    return Optimizer(name, wrapper, tuple(sorted(states)))
+    return OptimizerSummary(name, wrapper, tuple(sorted(states)))
 
 
 def _configured(checkpoint: Checkpoint) -> str | None:

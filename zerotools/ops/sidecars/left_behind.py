@@ -16,10 +16,10 @@ RANDOM = "random state"
 _DEEPSPEED = ("deepspeed", "universal")
 # What goes with the shards themselves, and what DeepSpeed copies beside them.
 _OWN = ("latest", "latest_universal", "zero_to_fp32.py", "zero_to_torch.py", ".metadata", MARKER)
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
-def unlisted(source: Checkpoint, scalars: Container[Key], target: Target) -> list[Dropped]:
+def undeclared_losses(source: Checkpoint, scalars: Container[Key], target: Target) -> list[Dropped]:
     """What the target does not hold and does not say either: nothing gets lost in silence. The
     numbers `scalars` are not looked for: they may be plain values there.
 
@@ -60,8 +60,8 @@ def left_behind(source: Checkpoint, target: Target) -> tuple[list[Dropped], list
     dropped = [Dropped(RANDOM, why)] if random or per_rank else []
     if not rest:
         return dropped, []
-    more = f" and {len(rest) - _MOST_NAMED} more" if rest[_MOST_NAMED:] else ""
-    some = ", ".join(rest[:_MOST_NAMED])
+    more = f" and {len(rest) - _MAX_NAMED} more" if rest[_MAX_NAMED:] else ""
+    some = ", ".join(rest[:_MAX_NAMED])
     return dropped, [f"files beside the checkpoint are left behind: {some}{more}"]
 
 

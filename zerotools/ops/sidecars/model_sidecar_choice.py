@@ -10,19 +10,19 @@ from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.errors import BadRequest
 from zerotools.io.huggingface.model_sidecars import (
     CONFIG,
-    companions,
-    companions_around,
+    find_model_sidecars,
+    model_sidecars,
     of_other_kinds,
 )
 
 
-def given_companions(directory: Path) -> dict[str, Path]:
+def requested_sidecars(directory: Path) -> dict[str, Path]:
     """The files of the directory that the user named; it needs no weights.
 
     Raises:
         BadRequest: it has none of them.
     """
-    found = companions(directory) if directory.is_dir() else {}
+    found = model_sidecars(directory) if directory.is_dir() else {}
     if not found:
         raise BadRequest(f"{directory} has no config.json and no tokenizer")
     return found
@@ -39,12 +39,12 @@ def with_sidecars(
     Raises:
         BadRequest: `config_dir` has none.
     """
-    chosen = {} if config_dir is None else given_companions(config_dir)
+    chosen = {} if config_dir is None else requested_sidecars(config_dir)
     for more in (source.companions, like):
         chosen |= of_other_kinds(more, chosen)
     around = {}
     if source.origin.path.is_dir():
-        around = of_other_kinds(companions_around(source.root), chosen)
+        around = of_other_kinds(find_model_sidecars(source.root), chosen)
     notes = []
     for directory in dict.fromkeys(path.parent for path in around.values()):
         names = [name for name, path in around.items() if path.parent == directory]

@@ -20,7 +20,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile
-from zerotools.core.layout import Placed, moved
+from zerotools.core.layout import PlacedBlock, place_chunk
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.ops.execution.load_arrays import load
 from zerotools.runs.checkpoint_dirs import RECORD, read_record
@@ -32,7 +32,7 @@ ROW_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Merge:
+class AdapterMerge:
     """One weight and its adapter in a checkpoint, and the file where their sum goes. The product
     of `left` and `right` is what is added."""
 
@@ -44,7 +44,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedAdapters:
     """`checkpoint` has the weights' sums in place of weights and adapters; they are there, in the
     directory `scratch`, while the context that `sums` makes is open."""
 
@@ -55,7 +55,7 @@ class Merged:
     note: str
 
 
-def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> Merged | None:
+def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> MergedAdapters | None:
     """What is exported of a run that trained adapters; None of any other.
 
     The sums go to a directory beside `scratch`; what a killed run left there goes first.
@@ -81,7 +81,7 @@ def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> Merged | None:
             tensors[new] = Tensor(dtypes.FLOAT32, tensor.shape, (whole,))
             files[merges[new].file] = tensor.numel * 4
     size = sum(tensors[key].nbytes for key in merges)
-    return Merged(
+    return MergedAdapters(
         replace(checkpoint, tensors=tensors, files=files),
         lambda: _summed(checkpoint, list(merges.values()), scale, scratch),
         size,
@@ -104,7 +104,7 @@ def _plain(key: Key) -> Key:
     return Key(key.name.replace(BASE, "."), key.role)
 
 
-def _merges(checkpoint: Checkpoint, lora: LoraRecord, folder: Path) -> Iterator[Merge]:
+def _merges(checkpoint: Checkpoint, lora: LoraRecord, folder: Path) -> Iterator[AdapterMerge]:
     for number, (key, tensor) in enumerate(checkpoint.tensors.items()):
         stem, found, rest = key.name.partition(BASE)
         if key.role != "param" or not found or rest != "weight":
@@ -123,10 +123,10 @@ def _merges(checkpoint: Checkpoint, lora: LoraRecord, folder: Path) -> Iterator[
                 f"adapter {list(shapes[0])} times {list(shapes[1])}"
             )
         left, right = (down, up) if is_transposed else (up, down)
-        yield Merge(key, left, right, is_transposed, str(folder / f"{number}.f32"))
+        yield AdapterMerge(key, left, right, is_transposed, str(folder / f"{number}.f32"))
 
 
-def _refuse_strays(checkpoint: Checkpoint, merges: Iterable[Merge]) -> None:
+def _refuse_strays(checkpoint: Checkpoint, merges: Iterable[AdapterMerge]) -> None:
     """An adapter that belongs to no weight here would be lost in silence."""
     used = {half for merge in merges for half in (merge.left, merge.right)}
     for key in checkpoint.tensors:
@@ -138,7 +138,7 @@ def _refuse_strays(checkpoint: Checkpoint, merges: Iterable[Merge]) -> None:
 
 @contextmanager
 def _summed(
-    checkpoint: Checkpoint, merges: list[Merge], scale: float, scratch: Path
+    checkpoint: Checkpoint, merges: list[AdapterMerge], scale: float, scratch: Path
 ) -> Iterator[None]:
     interruption = None
     with Staging(scratch):
@@ -152,7 +152,7 @@ def _summed(
         raise interruption
 
 
-def _add_up(checkpoint: Checkpoint, merge: Merge, scale: float) -> None:
+def _add_up(checkpoint: Checkpoint, merge: AdapterMerge, scale: float) -> None:
     halves = load(checkpoint, dict.fromkeys((merge.left, merge.right), dtypes.FLOAT32))
     left, right = halves[merge.left], halves[merge.right]
     if merge.is_transposed:
@@ -171,6 +171,6 @@ def _add_up(checkpoint: Checkpoint, merge: Merge, scale: float) -> None:
 def _rows(tensor: Tensor, first: int, count: int) -> Tensor:
     """Some rows of a matrix, as a tensor of their own."""
     shape = (count, tensor.shape[1])
-    placed = Placed(Box((first, 0), shape), (0, 0))
-    chunks = (moved(chunk, placed, tensor.dtype) for chunk in tensor.chunks)
+    placed = PlacedBlock(Box((first, 0), shape), (0, 0))
+    chunks = (place_chunk(chunk, placed, tensor.dtype) for chunk in tensor.chunks)
     return Tensor(tensor.dtype, shape, tuple(chunk for chunk in chunks if chunk is not None))

@@ -10,14 +10,14 @@ from zerotools.core.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RenameRule:
     """Every match of `pattern` in a name becomes `replacement` (`\\1` is the first group)."""
 
     pattern: re.Pattern[str]
     replacement: str
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> RenameRule:
     """The rule that `REGEX=REPL` spells; the last `=` separates, so that `(?=...)` may be used.
 
     Raises:
@@ -31,10 +31,10 @@ def parse_rule(text: str) -> Rule:
         compiled.sub(replacement, "")  # reads the replacement, match or not
     except (re.error, IndexError) as error:
         raise BadRequest(f"--rename {text!r}: {error}") from None
-    return Rule(compiled, replacement)
+    return RenameRule(compiled, replacement)
 
 
-def namer(prefixes: Sequence[str], rules: Sequence[Rule]) -> Callable[[str], str]:
+def namer(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Callable[[str], str]:
     """What makes a new name of an old one: each prefix is taken off once where the name begins with
     it, in the order given, then each rule is applied.
 

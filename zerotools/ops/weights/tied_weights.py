@@ -14,7 +14,7 @@ from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.ops.weights.reference_model import Reference
 
 
-def settle_aliases(
+def resolve_aliases(
     weights: Checkpoint, *, keep: bool = False, like: Reference | None = None
 ) -> tuple[Checkpoint, list[str]]:
     """Leave tied names out where the model's config ties them again, else write them out.

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Task(Generic[Value]):
+class BackgroundTask(Generic[Value]):
     """A function that runs in a thread; what it returns or raises is the caller's to take.
 
     The thread is a daemon: a process that ends in spite of it does not wait for it.

@@ -12,7 +12,7 @@ from pathlib import Path
 from zerotools.runs import checkpoint_dirs as layout
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.record import JobRecord
-from zerotoolsd.trainer.checkpoints.keeping import Keeping
+from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Committer:
     """
 
     output_dir: Path
-    keeping: Keeping
+    keeping: KeepPolicy
     add_files: Callable[[Path], None]
     before_commit: Callable[[Path], None] = nothing
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch.distributed.tensor import DTensor
 
-from zerotoolsd.trainer.checkpoints.replicas import Tree
+from zerotoolsd.trainer.checkpoints.replicas import TensorTree
 
 
-def first_not_finite(tree: Tree) -> str | None:
+def first_not_finite(tree: TensorTree) -> str | None:
     """The name of a parameter or moment of which this rank's part has an infinity or a NaN; None if
     all is finite. Every value is read once, where it is. Buffers may hold what they like.
     """

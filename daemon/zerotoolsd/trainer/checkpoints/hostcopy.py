@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.distributed.tensor import DTensor
 
-from zerotoolsd.trainer.checkpoints.replicas import Tree
+from zerotoolsd.trainer.checkpoints.replicas import TensorTree
 from zerotoolsd.trainer.memory.page_lock import lock
 
 LOCKED_BYTES = 1 << 20
@@ -25,7 +25,7 @@ class HostCopy:
 
     _buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def take(self, tree: Tree) -> Tree:
+    def take(self, tree: TensorTree) -> TensorTree:
         """Copy `tree`; what comes back has the same names, cuts and values, in host memory.
 
         Returns when the last value has arrived.

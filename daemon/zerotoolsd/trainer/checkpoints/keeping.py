@@ -15,7 +15,7 @@ from zerotools.runs import checkpoint_dirs as layout
 
 
 @dataclass(frozen=True)
-class Keeping:
+class KeepPolicy:
     """`last` newest checkpoints stay (None: all), and those whose step `every` divides.
 
     `best` names a measurement of the record (`loss`, `eval_loss`): the checkpoint with the smallest

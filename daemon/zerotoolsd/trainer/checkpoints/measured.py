@@ -9,7 +9,7 @@ LOSS, EVAL_LOSS = "loss", "eval_loss"
 
 
 @dataclass
-class Measured:
+class CheckpointMetrics:
     """Losses since the last checkpoint, and the newest evaluation."""
 
     _losses: list[float] = field(default_factory=list)

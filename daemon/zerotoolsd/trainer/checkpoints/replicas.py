@@ -11,10 +11,10 @@ from torch.distributed.tensor import DTensor
 
 from zerotoolsd.trainer.rank.settings import Rank
 
-Tree = dict[str, dict[str, torch.Tensor]]
+TensorTree = dict[str, dict[str, torch.Tensor]]
 
 
-def own_part(tree: Tree, rank: Rank) -> Tree:
+def own_part(tree: TensorTree, rank: Rank) -> TensorTree:
     """`tree` without the tensors whose replica another rank writes; the same choice on all ranks.
 
     Where ranks hold equal shards (a mesh that replicates and shards), one of them writes each.

@@ -11,27 +11,27 @@ from zerotools.runs import checkpoint_dirs as layout
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 
 @dataclass(frozen=True)
-class Start:
+class ResumePoint:
     """The checkpoint to go on from, and those that were passed over."""
 
     path: Path
     record: JobRecord
-    skipped: tuple[layout.Skipped, ...] = ()
+    skipped: tuple[layout.SkippedCheckpoint, ...] = ()
 
 
 @dataclass(frozen=True)
-class Decision:
+class ResumeDecision:
     """`start` is None for a run that begins at step 0."""
 
-    start: Start | None
-    skipped: tuple[layout.Skipped, ...] = ()
+    start: ResumePoint | None
+    skipped: tuple[layout.SkippedCheckpoint, ...] = ()
 
 
-def choose_start(spec: JobSpec, group: Group) -> Decision:
+def choose_resume_point(spec: JobSpec, group: WorldGroup) -> ResumeDecision:
     """Where the run goes on, decided and verified by rank 0.
 
     An attempt that was started again goes on from the newest whole checkpoint of its own; the first
@@ -44,7 +44,7 @@ def choose_start(spec: JobSpec, group: Group) -> Decision:
     return group.decided_by_rank_zero(lambda: _decide(spec))
 
 
-def _decide(spec: JobSpec) -> Decision:
+def _decide(spec: JobSpec) -> ResumeDecision:
     output_dir = Path(spec.output_dir or "")
     clear_leftovers(output_dir)
     own = layout.choose(output_dir)
@@ -52,18 +52,18 @@ def _decide(spec: JobSpec) -> Decision:
         above = own.record.step if own.record is not None else -1
         given = _given(layout.meant(Path(spec.resume_from)), above)
         if given is not None:
-            return Decision(given, (*own.skipped, *given.skipped))
+            return ResumeDecision(given, (*own.skipped, *given.skipped))
     if own.path is not None and own.record is not None:
-        return Decision(Start(own.path, own.record), own.skipped)
+        return ResumeDecision(ResumePoint(own.path, own.record), own.skipped)
     if own.skipped:
         raise BadCheckpoint(
             f"no checkpoint in {output_dir} is whole ({own.skipped[0].why}): "
             "move them away to begin at step 0"
         )
-    return Decision(None)
+    return ResumeDecision(None)
 
 
-def _given(path: Path, above: int) -> Start | None:
+def _given(path: Path, above: int) -> ResumePoint | None:
     if above >= 0 and not _is_ahead(path, above):
         return None
     try:
@@ -72,7 +72,7 @@ def _given(path: Path, above: int) -> Start | None:
         raise BadCheckpoint(str(error)) from None
     assert choice.path is not None
     assert choice.record is not None
-    return Start(choice.path, choice.record, choice.skipped)
+    return ResumePoint(choice.path, choice.record, choice.skipped)
 
 
 def _is_ahead(path: Path, above: int) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.runs.record import JobRecord
-from zerotoolsd.trainer.checkpoints.background import Task
+from zerotoolsd.trainer.checkpoints.background import BackgroundTask
 from zerotoolsd.trainer.checkpoints.saving import Saved, SaveFailed, Saver
 from zerotoolsd.trainer.model import rng
 from zerotoolsd.trainer.rank.failures import Diverged
@@ -18,7 +18,7 @@ Write = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
-class Ended:
+class SaveResult:
     """A save that is over: `saved`, or `why` it failed. Training stood still `stall_seconds`."""
 
     step: int
@@ -42,12 +42,12 @@ class Saves:
     saver: Saver
     prepare: Callable[[], Write]
     beside: bool = False
-    _task: Task[Saved] | None = None
+    _task: BackgroundTask[Saved] | None = None
     _step: int = 0
     _began: float = 0.0
     _stall: float = 0.0
     _diverged: Diverged | None = None
-    _ended: list[Ended] = field(default_factory=list)
+    _ended: list[SaveResult] = field(default_factory=list)
 
     def begin(self, record: JobRecord) -> None:
         """Save the state as the checkpoint of `record.step`, after the save that is under way.
@@ -62,7 +62,7 @@ class Saves:
         if not self.beside:
             self._end(save)
             return
-        self._task = Task(save)
+        self._task = BackgroundTask(save)
         self._stall = time.monotonic() - began
 
     def settle(self) -> None:
@@ -75,7 +75,7 @@ class Saves:
         if self._diverged is not None:
             raise self._diverged
 
-    def over(self) -> list[Ended]:
+    def over(self) -> list[SaveResult]:
         """The saves that are over and were not told of yet."""
         if self._task is not None and self._task.is_over:
             self._wait()
@@ -98,4 +98,4 @@ class Saves:
         except SaveFailed as error:
             why = str(error)
         stall = self._stall if self.beside else time.monotonic() - self._began
-        self._ended.append(Ended(self._step, stall, saved, why))
+        self._ended.append(SaveResult(self._step, stall, saved, why))

@@ -25,7 +25,7 @@ from zerotools.runs import checkpoint_dirs as layout
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import Committed, Committer, sync_file
 from zerotoolsd.trainer.rank.failures import Diverged
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 Value = TypeVar("Value")
 
@@ -48,7 +48,7 @@ class Saver:
     """Writes checkpoints of one run, together with the savers of the other ranks."""
 
     committer: Committer
-    group: Group
+    group: WorldGroup
 
     def save(self, record: JobRecord, write: Callable[[Path], None], random: str) -> Saved:
         """Commit the checkpoint of `record.step`; all ranks call it together.

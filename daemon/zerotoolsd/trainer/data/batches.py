@@ -6,14 +6,14 @@ in epoch `p // n`. A step takes the next `batch_size` positions; a rank takes it
 
 from __future__ import annotations
 
-from zerotoolsd.trainer.data.sequences import Example, Pool, Share
+from zerotoolsd.trainer.data.sequences import Example, ExamplePool, RankBatch
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 class Batches:
     """The global order of the examples of a pool."""
 
-    def __init__(self, pool: Pool, *, seed: int) -> None:
+    def __init__(self, pool: ExamplePool, *, seed: int) -> None:
         self.pool = pool
         self._seed = seed
         self._shuffle = Shuffle(len(pool), seed=seed, epoch=0)
@@ -31,11 +31,11 @@ class Batches:
         """`count` examples from position `first` on."""
         return [self.pool.example(self.number(first + offset)) for offset in range(count)]
 
-    def share(self, first: int, batch_size: int, rank: int, world_size: int) -> Share:
+    def share(self, first: int, batch_size: int, rank: int, world_size: int) -> RankBatch:
         """What `rank` does of the batch that begins at position `first`."""
         numbers = [self.number(first + offset) for offset in range(batch_size)]
         begin, count = rank_share(0, batch_size, rank, world_size)
-        return Share(
+        return RankBatch(
             [self.pool.example(number) for number in numbers[begin : begin + count]],
             sum(self.pool.predicted(number) for number in numbers),
             sum(self.pool.size(number) for number in numbers),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.datafiles.example_files import Record
+from zerotools.jobs.datafiles.example_files import TextExample
 from zerotools.jobs.tables.data import DataSpec
 
 AT_ONCE = 256
@@ -28,7 +28,7 @@ LETTERS_AT_ONCE = 1 << 20
 class Encoded:
     """The ids of an example, and whether the lengths that are kept left nothing of its text."""
 
-    record: Record
+    record: TextExample
     source: list[int]
     target: list[int]
     is_source_lost: bool
@@ -64,13 +64,13 @@ class Encoder(ABC):
         self._tokenizer = tokenizer
         self._most_source, self._most_target = data.max_source_length, data.max_target_length
 
-    def encoded(self, records: Iterator[Record]) -> Iterator[Encoded]:
+    def encoded(self, records: Iterator[TextExample]) -> Iterator[Encoded]:
         """The ids of `records`, in order."""
         for batch in _batches(records):
             yield from self._batch(batch)
 
     @abstractmethod
-    def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]: ...
+    def _batch(self, records: Sequence[TextExample]) -> Iterator[Encoded]: ...
 
     def _ids(self, texts: list[str], *, special: bool = False) -> list[list[int]]:
         found = self._tokenizer(texts, add_special_tokens=special, verbose=False)
@@ -78,8 +78,8 @@ class Encoder(ABC):
         return ids
 
 
-def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
+def _batches(records: Iterator[TextExample]) -> Iterator[list[TextExample]]:
+    batch: list[TextExample] = []
     letters = 0
     for record in records:
         batch.append(record)
@@ -101,7 +101,7 @@ class PlainEncoder(Encoder):
         self._first = [first] if first is not None and begins else []
         self._last = [tokenizer.eos_token_id]
 
-    def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
+    def _batch(self, records: Sequence[TextExample]) -> Iterator[Encoded]:
         sources = self._ids([in_rounds(record) for record in records])
         targets = self._ids([record.response for record in records])
         for record, source, target in zip(records, sources, targets, strict=True):
@@ -113,7 +113,7 @@ class PlainEncoder(Encoder):
 class SpecialEncoder(Encoder):
     """Source and target on their own, each with the tokenizer's special tokens around it."""
 
-    def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
+    def _batch(self, records: Sequence[TextExample]) -> Iterator[Encoded]:
         extra: int = self._tokenizer.num_special_tokens_to_add()
         sources = self._cut(self._most_source, extra, text=[in_rounds(r) for r in records])
         targets = self._cut(self._most_target, extra, text_target=[r.response for r in records])
@@ -131,7 +131,7 @@ class SpecialEncoder(Encoder):
 class ChatEncoder(Encoder):
     """The turns of a chat, as the tokenizer's template renders them."""
 
-    def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
+    def _batch(self, records: Sequence[TextExample]) -> Iterator[Encoded]:
         pairs = [self._rendered(record) for record in records]
         sources = self._ids([asked for asked, _ in pairs])
         targets = self._ids([answer for _, answer in pairs])
@@ -144,7 +144,7 @@ class ChatEncoder(Encoder):
                 not target,
             )
 
-    def _rendered(self, record: Record) -> tuple[str, str]:
+    def _rendered(self, record: TextExample) -> tuple[str, str]:
         turns = []
         for prompt, response in (*record.history, (record.prompt, record.response)):
             turns.append({"role": "user", "content": prompt})
@@ -167,7 +167,7 @@ class ChatEncoder(Encoder):
         return asked, whole[len(asked) :]
 
 
-def in_rounds(record: Record) -> str:
+def in_rounds(record: TextExample) -> str:
     """The prompt, after the turns before it."""
     if not record.history:
         return record.prompt

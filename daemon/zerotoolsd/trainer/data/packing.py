@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.data.examplestore import PLACE_TYPE, mapped
-from zerotoolsd.trainer.data.sequences import Example, Pool
+from zerotoolsd.trainer.data.sequences import Example, ExamplePool
 from zerotoolsd.trainer.data.shuffle import Shuffle
 from zerotoolsd.trainer.engine.protocol import Engine
 
@@ -25,7 +25,7 @@ EXPERTS_TOLERANCE = 1e-3
 _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-def plan_packs(pool: Pool, length: int, seed: int, path: Path) -> None:
+def plan_packs(pool: ExamplePool, length: int, seed: int, path: Path) -> None:
     """Write to `path` where in the shuffled order each sequence of `length` begins, and the end.
 
     An example that is longer than `length` has a sequence of its own.
@@ -35,12 +35,12 @@ def plan_packs(pool: Pool, length: int, seed: int, path: Path) -> None:
             array.array(PLACE_TYPE, [start]).tofile(file)
 
 
-def _order(pool: Pool, seed: int) -> Shuffle:
+def _order(pool: ExamplePool, seed: int) -> Shuffle:
     # No epoch of the training has this number: they count from 0.
     return Shuffle(len(pool), seed=seed, epoch=-2)
 
 
-def _starts(pool: Pool, length: int, seed: int) -> Iterator[int]:
+def _starts(pool: ExamplePool, length: int, seed: int) -> Iterator[int]:
     order, filled = _order(pool, seed), length
     for position in range(len(pool)):
         size = pool.size(order[position])
@@ -51,10 +51,10 @@ def _starts(pool: Pool, length: int, seed: int) -> Iterator[int]:
     yield len(pool)
 
 
-class Packs:
+class PackedSequences:
     """The sequences that `plan_packs` planned."""
 
-    def __init__(self, pool: Pool, path: Path, seed: int) -> None:
+    def __init__(self, pool: ExamplePool, path: Path, seed: int) -> None:
         self._pool = pool
         self._starts = mapped(path, PLACE_TYPE)
         self._order = _order(pool, seed)
@@ -88,7 +88,7 @@ def join(parts: list[Example]) -> Example:
     )
 
 
-def check_packing(engine: Engine, packs: Pool, config: Any) -> None:
+def check_packing(engine: Engine, packs: ExamplePool, config: Any) -> None:
     """Refuse a model that sees from one segment of a packed sequence into the next.
 
     An example has to cost the same whatever stands before it. All ranks call it together.

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.datafiles.example_files import Record, read_examples
+from zerotools.jobs.datafiles.example_files import TextExample, read_examples
 from zerotools.jobs.tables.data import DataSpec
 from zerotoolsd.trainer.data.encoding import Encoded, Encoder, make_encoder
 from zerotoolsd.trainer.data.examplestore import Pair, write_examples
 
 
 @dataclass(frozen=True)
-class Reader:
+class ModelInput:
     """How the model reads: whether it has an encoder, and how many positions (None: any)."""
 
     encoder_decoder: bool
@@ -23,7 +23,7 @@ class Reader:
 
 
 @dataclass
-class Survey:
+class ReadingStats:
     """What came of reading examples; lengths are in tokens."""
 
     count: int = 0
@@ -37,9 +37,9 @@ def prepare_examples(
     paths: Sequence[Path],
     tokenizer: Any,
     data: DataSpec,
-    reader: Reader,
+    reader: ModelInput,
     destination: Path,
-) -> Survey:
+) -> ReadingStats:
     """Write the tokenised examples of `paths` to `destination`.
 
     Examples without a prompt or without a response are left out.
@@ -49,14 +49,18 @@ def prepare_examples(
         BadRequest: there is no example, nothing is left of any, or one is too long.
     """
     encoder = make_encoder(tokenizer, data, encoder_decoder=reader.encoder_decoder)
-    survey = Survey()
+    survey = ReadingStats()
     survey.count = write_examples(_pairs(paths, encoder, data, reader, survey), destination)
     _check(survey, paths, data)
     return survey
 
 
 def _pairs(
-    paths: Sequence[Path], encoder: Encoder, data: DataSpec, reader: Reader, survey: Survey
+    paths: Sequence[Path],
+    encoder: Encoder,
+    data: DataSpec,
+    reader: ModelInput,
+    survey: ReadingStats,
 ) -> Iterator[Pair]:
     for example in encoder.encoded(_full(paths, data, survey)):
         survey.tokens += len(example.source) + len(example.target)
@@ -66,7 +70,7 @@ def _pairs(
         yield example.source, example.target
 
 
-def _full(paths: Sequence[Path], data: DataSpec, survey: Survey) -> Iterator[Record]:
+def _full(paths: Sequence[Path], data: DataSpec, survey: ReadingStats) -> Iterator[TextExample]:
     for path in paths:
         for record in read_examples(path, data):
             if record.is_empty:
@@ -75,7 +79,7 @@ def _full(paths: Sequence[Path], data: DataSpec, survey: Survey) -> Iterator[Rec
                 yield record
 
 
-def _check_length(example: Encoded, data: DataSpec, reader: Reader) -> None:
+def _check_length(example: Encoded, data: DataSpec, reader: ModelInput) -> None:
     source, target = len(example.source), len(example.target)
     lengths = [source, target] if reader.encoder_decoder else [source + target - 1]
     longest, parts = max(lengths), f"{source} of the prompt and {target} of the response"
@@ -93,7 +97,7 @@ def _check_length(example: Encoded, data: DataSpec, reader: Reader) -> None:
         )
 
 
-def _check(survey: Survey, paths: Sequence[Path], data: DataSpec) -> None:
+def _check(survey: ReadingStats, paths: Sequence[Path], data: DataSpec) -> None:
     where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not survey.count and not survey.empty:
         raise BadRequest(f"{where}: there is no example in it")

@@ -15,12 +15,12 @@ from zerotools.runs.record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens, find_files, measure
 from zerotoolsd.trainer.data.examplestore import Examples, index_of
-from zerotoolsd.trainer.data.packing import Packs, plan_packs
-from zerotoolsd.trainer.data.preparing import Reader, Survey, prepare_examples
-from zerotoolsd.trainer.data.sequences import Pool, Windows, hold_out
+from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
+from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, prepare_examples
+from zerotoolsd.trainer.data.sequences import ExamplePool, TokenWindows, hold_out
 from zerotoolsd.trainer.data.tokenizing import TokenFile, load_tokenizer, tokenize
 from zerotoolsd.trainer.data.tokenstream import TokenStream, largest_id
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 TOKEN_FILE = "tokens.u32"
 EVAL_FILE = "eval.u32"
@@ -28,14 +28,14 @@ PACKS_FILE = "packs.u64"
 
 
 @dataclass(frozen=True)
-class Data:
+class TrainingData:
     """The global order of what is trained on, and what is evaluated on, if anything is.
 
     Every token id is below `vocabulary`. `notes` are lines for people.
     """
 
     batches: Batches
-    held_out: Pool | None
+    held_out: ExamplePool | None
     vocabulary: int
     record: DataRecord
     notes: tuple[str, ...] = ()
@@ -46,8 +46,8 @@ class _Files:
     """Some files of the job's data: the key that names them, and where their ids may be written."""
 
     spec: JobSpec
-    group: Group
-    reader: Reader
+    group: WorldGroup
+    reader: ModelInput
     key: str
     patterns: tuple[str, ...]
     ids: Path
@@ -58,7 +58,7 @@ class _Files:
 
 @dataclass(frozen=True)
 class _Opened:
-    pool: Pool
+    pool: ExamplePool
     vocabulary: int
     record: DataRecord
     notes: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class _Text:
     vocabulary: int
 
 
-def open_data(spec: JobSpec, run_dir: Path, group: Group, config: Any) -> Data:
+def open_data(spec: JobSpec, run_dir: Path, group: WorldGroup, config: Any) -> TrainingData:
     """The data of the job for a model of the Hugging Face `config`, the same on every rank.
 
     Raises:
@@ -79,7 +79,7 @@ def open_data(spec: JobSpec, run_dir: Path, group: Group, config: Any) -> Data:
             little in it, or the tokenizer does not load; on every rank.
     """
     kind = kind_of(spec.data)
-    reader = reader_of(config)
+    reader = model_input_of(config)
     if reader.encoder_decoder and (kind != "examples" or spec.data.packing):
         what = "data.packing" if kind == "examples" else f"data.{kind}"
         raise BadRequest(
@@ -100,10 +100,10 @@ def open_data(spec: JobSpec, run_dir: Path, group: Group, config: Any) -> Data:
         train = _packed(train, spec, run_dir / PACKS_FILE, group)
     _unlink(run_dir, group)
     record = replace(opened.record, sequences=len(train))
-    return Data(Batches(train, seed=spec.seed), held_out, vocabulary, record, opened.notes)
+    return TrainingData(Batches(train, seed=spec.seed), held_out, vocabulary, record, opened.notes)
 
 
-def _unlink(run_dir: Path, group: Group) -> None:
+def _unlink(run_dir: Path, group: WorldGroup) -> None:
     """Take the names from the files that rank 0 wrote: their room is free when the ranks end."""
     group.gathered(None)  # all have opened theirs
     if group.rank.leads:
@@ -112,11 +112,11 @@ def _unlink(run_dir: Path, group: Group) -> None:
             index_of(run_dir / name).unlink(missing_ok=True)
 
 
-def reader_of(config: Any) -> Reader:
+def model_input_of(config: Any) -> ModelInput:
     """How a model of the Hugging Face `config` reads."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     limited = isinstance(positions, int) and positions > 0
-    return Reader(bool(config.is_encoder_decoder), positions if limited else None)
+    return ModelInput(bool(config.is_encoder_decoder), positions if limited else None)
 
 
 def _open_text(files: _Files) -> _Opened:
@@ -149,14 +149,14 @@ def _open_tokens(files: _Files) -> _Opened:
 
 
 def _windows(files: _Files, tokens: Tokens, count: int) -> _Opened:
-    pool = Windows(tokens, files.spec.data.sequence_length, files.key)
+    pool = TokenWindows(tokens, files.spec.data.sequence_length, files.key)
     return _Opened(pool, tokens.vocabulary, DataRecord(files=count, tokens=len(tokens)))
 
 
 def _open_examples(files: _Files) -> _Opened:
     spec = files.spec
 
-    def survey() -> tuple[int, int, Survey]:
+    def survey() -> tuple[int, int, ReadingStats]:
         paths = files.found()
         tokenizer = load_tokenizer(Path(tokenizer_of(spec) or ""))
         found = prepare_examples(paths, tokenizer, spec.data, files.reader, files.ids)
@@ -171,7 +171,7 @@ def _open_examples(files: _Files) -> _Opened:
     return _Opened(pool, vocabulary, record, (note,))
 
 
-def _packed(pool: Pool, spec: JobSpec, path: Path, group: Group) -> Pool:
+def _packed(pool: ExamplePool, spec: JobSpec, path: Path, group: WorldGroup) -> ExamplePool:
     length = spec.data.sequence_length
     group.decided_by_rank_zero(lambda: plan_packs(pool, length, spec.seed, path))
-    return Packs(pool, path, spec.seed)
+    return PackedSequences(pool, path, spec.seed)

@@ -33,7 +33,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankBatch:
     """A rank's examples of a step, how many tokens all ranks are to predict in it, and how many go
     through the model on all of them."""
 
@@ -42,7 +42,7 @@ class Share:
     tokens: int
 
 
-class Pool(Protocol):
+class ExamplePool(Protocol):
     """Examples by number."""
 
     def __len__(self) -> int: ...
@@ -57,7 +57,7 @@ class Pool(Protocol):
         """How many tokens the model reads, or says, for it."""
 
 
-class Windows:
+class TokenWindows:
     """A token stream cut into windows of `length + 1` tokens.
 
     Each begins with the last token of the one before, so that every token but the first is
@@ -96,10 +96,10 @@ class Windows:
         return self.length
 
 
-class Part:
+class PoolSubset:
     """The examples at positions [first, stop) of a shuffle of `pool`: for what is held out."""
 
-    def __init__(self, pool: Pool, first: int, stop: int, *, seed: int) -> None:
+    def __init__(self, pool: ExamplePool, first: int, stop: int, *, seed: int) -> None:
         self._pool = pool
         self._first = first
         self._count = stop - first
@@ -125,7 +125,7 @@ class Part:
         return self._pool.size(self._number(number))
 
 
-def hold_out(pool: Pool, fraction: float, seed: int) -> tuple[Pool, Pool]:
+def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool, ExamplePool]:
     """(what is trained on, what is evaluated on), chosen by `seed`: at least one example each.
 
     Raises:
@@ -138,4 +138,4 @@ def hold_out(pool: Pool, fraction: float, seed: int) -> tuple[Pool, Pool]:
             "lower it, or add data"
         )
     rest = len(pool) - out
-    return Part(pool, 0, rest, seed=seed), Part(pool, rest, len(pool), seed=seed)
+    return PoolSubset(pool, 0, rest, seed=seed), PoolSubset(pool, rest, len(pool), seed=seed)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.datafiles.example_files import Record
-from zerotools.jobs.tables.generation_rules import most_new_tokens
+from zerotools.jobs.datafiles.example_files import TextExample
+from zerotools.jobs.tables.generation_rules import max_new_tokens_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.encoding import ChatEncoder, make_encoder
 
@@ -48,7 +48,7 @@ def decoding_of(spec: JobSpec, tokenizer: Any, config: Any) -> Decoding:
     values = {name: own.get(name, getattr(config, name, None)) for name in _IDS}
     filler = tokenizer.pad_token_id
     return Decoding(
-        max_new_tokens=most_new_tokens(spec),
+        max_new_tokens=max_new_tokens_of(spec),
         num_beams=spec.eval.num_beams,
         ends=tuple(known),
         filler=(known[0] if known else 0) if filler is None else filler,
@@ -72,7 +72,7 @@ def _end_of_chat(spec: JobSpec, tokenizer: Any, config: Any) -> int | None:
     encoder = make_encoder(tokenizer, data, encoder_decoder=config.is_encoder_decoder)
     if not isinstance(encoder, ChatEncoder):
         return None
-    [found] = encoder.encoded(iter([Record("a chat of two letters", "a", "b")]))
+    [found] = encoder.encoded(iter([TextExample("a chat of two letters", "a", "b")]))
     known = tokenizer.added_tokens_decoder
     special = {number for number, token in known.items() if token.special}
     return next((number for number in reversed(found.target) if number in special), None)

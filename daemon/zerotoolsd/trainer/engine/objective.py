@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from zerotoolsd.trainer.data.collating import collate
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
-from zerotoolsd.trainer.engine.protocol import Summed
+from zerotoolsd.trainer.engine.protocol import LossSum
 
 
 def token_loss(model: Any, examples: Sequence[Example], device: torch.device) -> torch.Tensor:
@@ -18,11 +18,11 @@ def token_loss(model: Any, examples: Sequence[Example], device: torch.device) ->
     return _loss_and_labels(model, examples, device)[0]
 
 
-def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> Summed:
+def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> LossSum:
     """The same, and their number. Keeps nothing for a backward pass."""
     with torch.no_grad():
         loss, labels = _loss_and_labels(model, examples, device)
-        return Summed(float(loss), int((labels != IGNORED).sum()))
+        return LossSum(float(loss), int((labels != IGNORED).sum()))
 
 
 def _loss_and_labels(

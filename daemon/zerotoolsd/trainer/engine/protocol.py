@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from zerotools.runs.record import JobRecord
-from zerotoolsd.trainer.data.sequences import Example, Share
+from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """`loss` is the mean over the tokens of the global batch, `stop` whether a rank was asked to.
     `is_skipped` says that gradients overflowed at `loss_scale` and the weights are as they were,
     `skipped` counts such steps of the run."""
@@ -29,7 +29,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Summed:
+class LossSum:
     """Losses of single tokens, summed, and how many they were."""
 
     loss: float
@@ -42,7 +42,7 @@ class Engine(Protocol):
     Random numbers, the data order and the commit of a checkpoint are the loop's affair.
     """
 
-    def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+    def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Take optimizer step `step`, counted from 0, on this rank's `share`.
 
         The loss is the mean over the tokens that all ranks predict, each counted once.
@@ -53,7 +53,7 @@ class Engine(Protocol):
             Diverged: loss or gradient is not finite; the weights are as they were.
         """
 
-    def evaluate(self, examples: Sequence[Example]) -> Summed:
+    def evaluate(self, examples: Sequence[Example]) -> LossSum:
         """The losses of this rank's `examples`; nothing that is trained or saved changes."""
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
@@ -83,7 +83,7 @@ class Engine(Protocol):
 class CopyingEngine(Engine, Protocol):
     """An engine whose checkpoints may be written while it goes on."""
 
-    def copy(self) -> Callable[[Path, Group], None]:
+    def copy(self) -> Callable[[Path, WorldGroup], None]:
         """Copy this rank's part of a checkpoint to host memory, where the last such copy was.
 
         What comes back writes it as `write` would, in any thread, and meets the other ranks in the

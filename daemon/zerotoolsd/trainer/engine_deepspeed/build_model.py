@@ -21,17 +21,17 @@ from zerotoolsd.trainer.memory.layout import HALVES
 from zerotoolsd.trainer.memory.places import make_memory
 from zerotoolsd.trainer.model.initial import initialise, units, with_memory, with_values
 from zerotoolsd.trainer.model.lora import is_adapter
-from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
 
-Tree = Mapping[str, Any]
+ConfigMapping = Mapping[str, Any]
 
 
 def make_model(
     deepspeed: Any,
     spec: JobSpec,
-    config: Tree,
-    blueprint: Blueprint,
+    config: ConfigMapping,
+    blueprint: MetaModel,
     device: torch.device,
     *,
     to_be_loaded: bool,
@@ -60,8 +60,8 @@ def make_model(
 def _cut(
     deepspeed: Any,
     spec: JobSpec,
-    config: Tree,
-    blueprint: Blueprint,
+    config: ConfigMapping,
+    blueprint: MetaModel,
     device: torch.device,
     path: Path | None,
     from_seed: bool,
@@ -95,7 +95,7 @@ class _Cutting:
     def __init__(
         self,
         model: Any,
-        blueprint: Blueprint,
+        blueprint: MetaModel,
         device: torch.device,
         kind: torch.dtype | None,
         cut: Callable[[list[nn.Parameter]], None],
@@ -141,7 +141,7 @@ class _Cutting:
 
 
 def weight_groups(
-    model: Any, blueprint: Blueprint, weight_decay: float | None
+    model: Any, blueprint: MetaModel, weight_decay: float | None
 ) -> list[dict[str, Any]]:
     """The trainable parameters for DeepSpeed's optimizer, `names` beside them: those of two or more
     dimensions decay, the others do not. One group where nothing is said of a decay."""

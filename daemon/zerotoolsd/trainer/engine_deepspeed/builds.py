@@ -27,7 +27,7 @@ WAIT_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 
 
-class Teller(Protocol):
+class BuildReporter(Protocol):
     """Who says what a rank does."""
 
     doing: str | None
@@ -68,14 +68,14 @@ def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
     return True
 
 
-def take_turns(batons: Any, *, own: bool, teller: Teller) -> None:
+def take_turns(batons: Any, *, own: bool, teller: BuildReporter) -> None:
     """Have torch compile by turns of ours. `batons` are the modules in which it finds FileBaton."""
     for module in batons:
         if hasattr(module, "FileBaton"):
             module.FileBaton = lambda path, *_, **__: Baton(Path(path), own=own, teller=teller)
 
 
-class Made:
+class BuildProgress:
     """Says which files of an operator are made, as they come: ninja's own words are kept back."""
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
@@ -85,7 +85,7 @@ class Made:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="made")
 
-    def __enter__(self) -> Made:
+    def __enter__(self) -> BuildProgress:
         self._thread.start()
         return self
 
@@ -123,7 +123,7 @@ class Baton:
         lock: Path,
         *,
         own: bool,
-        teller: Teller,
+        teller: BuildReporter,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -134,7 +134,7 @@ class Baton:
         self._clock = clock
         self._turn: int | None = None
         self._before: str | None = None
-        self._made: Made | None = None
+        self._made: BuildProgress | None = None
 
     def try_acquire(self) -> bool:
         """Wait for the turn; always True: whoever comes later finds nothing left to compile."""
@@ -146,7 +146,7 @@ class Baton:
         self._make_lock()
         if not (self.lock.parent / f"{name}.so").exists():
             self._teller.prepares(f"compiling {name}")
-            self._made = Made(self.lock.parent, self._teller.say).__enter__()
+            self._made = BuildProgress(self.lock.parent, self._teller.say).__enter__()
         return True
 
     def _wait_for_turn(self, name: str) -> None:

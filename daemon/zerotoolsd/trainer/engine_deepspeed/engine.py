@@ -14,15 +14,15 @@ import torch
 from zerotools.jobs.tables.deepspeed_config import at, completed, on_nvme, optimizer_of, stage_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
-from zerotoolsd.trainer.checkpoints.resuming import Start
-from zerotoolsd.trainer.data.sequences import Example, Share
+from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
+from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.objective import summed_loss, token_loss
-from zerotoolsd.trainer.engine.protocol import Outcome, Summed
+from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine_deepspeed.build_model import make_model, weight_groups
-from zerotoolsd.trainer.engine_deepspeed.files import Files
+from zerotoolsd.trainer.engine_deepspeed.files import DeepSpeedCheckpoints
 from zerotoolsd.trainer.engine_deepspeed.nvme import make_nvme_ready
 from zerotoolsd.trainer.engine_deepspeed.place import (
     import_deepspeed,
@@ -31,12 +31,12 @@ from zerotoolsd.trainer.engine_deepspeed.place import (
 )
 from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
 from zerotoolsd.trainer.engine_torch.step import check_finite
-from zerotoolsd.trainer.model.meta_model import Blueprint, checkpoint_activations
+from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.rank.failures import Diverged
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
-MOST_IN_A_ROW = 20
+MAX_IN_A_ROW = 20
 """Skipped steps in a row that a fixed loss scale may cause."""
 
 
@@ -60,9 +60,9 @@ class DeepSpeedEngine:
 
     spec: JobSpec
     config: Mapping[str, Any]
-    group: Group
+    group: WorldGroup
     engine: Any
-    files: Files
+    files: DeepSpeedCheckpoints
     groups: tuple[tuple[str, ...], ...]
     _in_a_row: int = field(default=0, init=False)
     _model: _Called = field(init=False)
@@ -70,7 +70,7 @@ class DeepSpeedEngine:
     def __post_init__(self) -> None:
         self._model = _Called(self.engine)
 
-    def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+    def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """As `Engine.step`."""
         engine, group = self.engine, self.group
         scale = float(engine.optimizer.cur_scale) if self._scales else None
@@ -100,7 +100,7 @@ class DeepSpeedEngine:
         if not skip:
             check_finite(step, mean, norm)
         self._count(skip, scale)
-        return Outcome(mean, norm, rate, stops > 0, scale, skip, engine.skipped_steps)
+        return StepResult(mean, norm, rate, stops > 0, scale, skip, engine.skipped_steps)
 
     @property
     def _counts_pieces(self) -> bool:
@@ -141,13 +141,13 @@ class DeepSpeedEngine:
 
     def _count(self, skip: bool, scale: float | None) -> None:
         self._in_a_row = self._in_a_row + 1 if skip else 0
-        if self._in_a_row >= MOST_IN_A_ROW and at(self.config, "fp16.loss_scale", 0):
+        if self._in_a_row >= MAX_IN_A_ROW and at(self.config, "fp16.loss_scale", 0):
             raise Diverged(
-                f"gradients overflowed in {MOST_IN_A_ROW} steps in a row at fp16.loss_scale = "
+                f"gradients overflowed in {MAX_IN_A_ROW} steps in a row at fp16.loss_scale = "
                 f"{scale:g}: lower it, or leave it out, and resume from a checkpoint"
             )
 
-    def evaluate(self, examples: Sequence[Example]) -> Summed:
+    def evaluate(self, examples: Sequence[Example]) -> LossSum:
         """As `Engine.evaluate`."""
         self.engine.eval()
         try:
@@ -189,7 +189,11 @@ class DeepSpeedEngine:
 
 
 def make_deepspeed_engine(
-    spec: JobSpec, blueprint: Blueprint, group: Group, reporter: Reporter, start: Start | None
+    spec: JobSpec,
+    blueprint: MetaModel,
+    group: WorldGroup,
+    reporter: Reporter,
+    start: ResumePoint | None,
 ) -> DeepSpeedEngine:
     """DeepSpeed's engine of `spec`.
 
@@ -217,4 +221,6 @@ def make_deepspeed_engine(
     names = tuple(tuple(each.pop("names")) for each in groups)
     with refused_by_deepspeed():
         engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
-    return DeepSpeedEngine(spec, config, group, engine, Files(deepspeed, engine, group), names)
+    return DeepSpeedEngine(
+        spec, config, group, engine, DeepSpeedCheckpoints(deepspeed, engine, group), names
+    )

@@ -22,7 +22,7 @@ from zerotoolsd.trainer.checkpoints.saving import SaveFailed
 from zerotoolsd.trainer.engine_deepspeed.build_model import whole_parameters
 from zerotoolsd.trainer.model.weights import SINGLE
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 LATEST = "latest"
 
@@ -45,10 +45,10 @@ class _Careful:
             self.problem = self.problem or f"{path}: {str(error).splitlines()[0]}"
 
 
-class Files:
+class DeepSpeedCheckpoints:
     """Writes and reads the checkpoints of DeepSpeed's `engine`."""
 
-    def __init__(self, deepspeed: Any, engine: Any, group: Group) -> None:
+    def __init__(self, deepspeed: Any, engine: Any, group: WorldGroup) -> None:
         self._deepspeed = deepspeed
         self._engine = engine
         self._group = group

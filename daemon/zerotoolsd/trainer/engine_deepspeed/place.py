@@ -22,10 +22,15 @@ from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.tables.deepspeed_config import ADAMS, at, device_of
 from zerotools.jobs.tables.job_rules import FP16_ON_CPU
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.engine_deepspeed.builds import BUILDS, Teller, build_in_own, take_turns
+from zerotoolsd.trainer.engine_deepspeed.builds import (
+    BUILDS,
+    BuildReporter,
+    build_in_own,
+    take_turns,
+)
 
 
-def import_deepspeed(spec: JobSpec, teller: Teller) -> Any:
+def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
     """The module, set up for the device of `spec`; `teller` says what it compiles.
 
     Raises:
@@ -57,7 +62,7 @@ def import_deepspeed(spec: JobSpec, teller: Teller) -> Any:
     return deepspeed
 
 
-def _compile_by_turns(teller: Teller) -> None:
+def _compile_by_turns(teller: BuildReporter) -> None:
     own = build_in_own(torch.__version__)
     loaded = sys.modules.get("torch.utils.cpp_extension")
     batons = [file_baton] if loaded is None else [file_baton, loaded]

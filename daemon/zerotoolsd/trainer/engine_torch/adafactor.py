@@ -19,11 +19,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, local
-from zerotoolsd.trainer.memory.places import MOMENTS, Place
+from zerotoolsd.trainer.memory.places import MOMENTS, MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 BETA2_DECAY = -0.8
-LEAST_SCALE = 1e-3
+MIN_SCALE = 1e-3
 CLIPPING = 1.0
 FLOOR = torch.finfo(torch.float32).eps
 
@@ -51,7 +51,7 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
         count = weight.numel()
         beta = step**BETA2_DECAY
         estimate, squares = self._estimate(weight, gradient, state, beta, values)
-        scale = max(LEAST_SCALE, math.sqrt(squares / count))
+        scale = max(MIN_SCALE, math.sqrt(squares / count))
         rate = scale * min(lr, 1 / math.sqrt(step))
         update = estimate.clamp_(min=FLOOR * FLOOR).rsqrt_().mul_(gradient)
         length = math.sqrt(float(self._reduction.sum(_squares(update))))
@@ -90,7 +90,7 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
         return estimate, float(total)
 
 
-def first_state(weight: nn.Parameter, place: Place) -> dict[str, torch.Tensor]:
+def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
     """The state before the first step."""
     rows = local(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
@@ -108,7 +108,7 @@ def first_state(weight: nn.Parameter, place: Place) -> dict[str, torch.Tensor]:
 
 
 def _zeros(
-    weight: torch.Tensor, part: tuple[int, ...], whole: tuple[int, ...], place: Place
+    weight: torch.Tensor, part: tuple[int, ...], whole: tuple[int, ...], place: MemoryTier
 ) -> torch.Tensor:
     memory = place.zeros(part, torch.float32, MOMENTS)
     if not isinstance(weight, DTensor):

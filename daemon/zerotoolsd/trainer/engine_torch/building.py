@@ -9,26 +9,26 @@ import torch
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.engine_torch.disk_check import check_room
-from zerotoolsd.trainer.engine_torch.gradients import ByRows, InPlace, Way
-from zerotoolsd.trainer.engine_torch.masters import Masters
+from zerotoolsd.trainer.engine_torch.disk_check import check_disk_space
+from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate, PartitionedUpdate, UpdatePath
+from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
-from zerotoolsd.trainer.engine_torch.partition import Partition
-from zerotoolsd.trainer.engine_torch.state import Live
-from zerotoolsd.trainer.memory.layout import Layout, layout_of
+from zerotoolsd.trainer.engine_torch.partition import RowPartition
+from zerotoolsd.trainer.engine_torch.state import LiveState
+from zerotoolsd.trainer.memory.layout import MemoryLayout, layout_of
 from zerotoolsd.trainer.memory.places import make_memory
 from zerotoolsd.trainer.model.initial import initialise
 from zerotoolsd.trainer.model.lora import is_adapter
-from zerotoolsd.trainer.model.meta_model import Blueprint, checkpoint_activations
+from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.sharding import REPLICATE, shard
 from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 def build(
-    spec: JobSpec, blueprint: Blueprint, group: Group, reporter: Reporter, *, resumes: bool
-) -> Live:
+    spec: JobSpec, blueprint: MetaModel, group: WorldGroup, reporter: Reporter, *, resumes: bool
+) -> LiveState:
     """Model and optimizer with their shards filled, unless the run `resumes` and they will be.
 
     Raises:
@@ -40,30 +40,32 @@ def build(
         checkpoint_activations(blueprint.model)
     path = Path(spec.offload.path) if spec.offload.path else None
     if layout.offload == "disk":
-        check_room(blueprint, layout, spec.train, Path(spec.offload.path or ""), group)
+        check_disk_space(blueprint, layout, spec.train, Path(spec.offload.path or ""), group)
     memory = make_memory(group.device, layout.offload, pin=layout.pin_memory, path=path)
     model = shard(blueprint, layout, memory)
     parameters = dict(model.named_parameters())
-    masters = Masters(parameters, memory, layout.stage) if layout.has_masters else None
-    way: Way = masters or _way(parameters, layout, group.device)
-    live = Live(model, make_optimizer(way, spec.train, memory.state), memory, masters)
+    masters = MasterWeights(parameters, memory, layout.stage) if layout.has_masters else None
+    way: UpdatePath = masters or _way(parameters, layout, group.device)
+    live = LiveState(model, make_optimizer(way, spec.train, memory.state), memory, masters)
     _fill(live, spec, blueprint, reporter, resumes=resumes)
     model.train()
     return live
 
 
-def _way(parameters: Mapping[str, torch.nn.Parameter], layout: Layout, device: torch.device) -> Way:
+def _way(
+    parameters: Mapping[str, torch.nn.Parameter], layout: MemoryLayout, device: torch.device
+) -> UpdatePath:
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trained:
         raise BadRequest("the model has no parameter to train")
     if layout.stage != 1:
-        return InPlace(trained, device)
+        return InPlaceUpdate(trained, device)
     mesh = next(iter(trained.values())).device_mesh[REPLICATE]
-    return ByRows(trained, Partition(trained, mesh))
+    return PartitionedUpdate(trained, RowPartition(trained, mesh))
 
 
 def _fill(
-    live: Live, spec: JobSpec, blueprint: Blueprint, reporter: Reporter, *, resumes: bool
+    live: LiveState, spec: JobSpec, blueprint: MetaModel, reporter: Reporter, *, resumes: bool
 ) -> None:
     buffers = dict(live.model.named_buffers())
     parameters = {} if resumes else live.parameters

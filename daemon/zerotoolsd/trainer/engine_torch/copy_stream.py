@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 
-class Courier(Protocol):
+class CopyStream(Protocol):
     """Copies in the order in which they were asked for."""
 
     def down(self, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -23,25 +23,25 @@ class Courier(Protocol):
         """Have the device wait for what went up before it computes anything else."""
 
 
-class Direct:
+class DirectCopy:
     """One memory, or one device: a copy is done when it returns."""
 
     def down(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """As `Courier.down`."""
+        """As `CopyStream.down`."""
         target.copy_(source)
 
     def arrived(self) -> None:
-        """As `Courier.arrived`: it has."""
+        """As `CopyStream.arrived`: it has."""
 
     def up(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """As `Courier.up`."""
+        """As `CopyStream.up`."""
         target.copy_(source)
 
     def delivered(self) -> None:
-        """As `Courier.delivered`: it is."""
+        """As `CopyStream.delivered`: it is."""
 
 
-class Streaming:
+class CudaCopyStream:
     """A CUDA stream of its own. The host's tensors are pinned, or the copies are waited for."""
 
     def __init__(self, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class Streaming:
         self._last_down: Any = None
 
     def down(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """As `Courier.down`; the memory of `source` is not used again before."""
+        """As `CopyStream.down`; the memory of `source` is not used again before."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
@@ -58,20 +58,20 @@ class Streaming:
         self._last_down = self._stream.record_event()
 
     def arrived(self) -> None:
-        """As `Courier.arrived`; what goes up meanwhile is not waited for."""
+        """As `CopyStream.arrived`; what goes up meanwhile is not waited for."""
         if self._last_down is not None:
             self._last_down.synchronize()
 
     def up(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """As `Courier.up`."""
+        """As `CopyStream.up`."""
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
 
     def delivered(self) -> None:
-        """As `Courier.delivered`."""
+        """As `CopyStream.delivered`."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 
-def make_courier(device: torch.device) -> Courier:
+def make_copy_stream(device: torch.device) -> CopyStream:
     """A courier between the host and `device`."""
-    return Streaming(device) if device.type == "cuda" else Direct()
+    return CudaCopyStream(device) if device.type == "cuda" else DirectCopy()

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import TrainSpec
-from zerotoolsd.trainer.memory.layout import Layout
-from zerotoolsd.trainer.model.meta_model import Blueprint
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.memory.layout import MemoryLayout
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 FLOAT = 4
 GIB = 1 << 30
 
 
-def check_room(
-    blueprint: Blueprint, layout: Layout, train: TrainSpec, path: Path, group: Group
+def check_disk_space(
+    blueprint: MetaModel, layout: MemoryLayout, train: TrainSpec, path: Path, group: WorldGroup
 ) -> None:
     """Rank 0 looks, for all ranks, which are on one machine.
 
@@ -25,7 +25,7 @@ def check_room(
     """
 
     def look() -> None:
-        need = state_bytes(blueprint, layout, train)
+        need = optimizer_state_bytes(blueprint, layout, train)
         try:
             path.mkdir(parents=True, exist_ok=True)
             free = shutil.disk_usage(path).free
@@ -40,7 +40,7 @@ def check_room(
     group.decided_by_rank_zero(look)
 
 
-def state_bytes(blueprint: Blueprint, layout: Layout, train: TrainSpec) -> int:
+def optimizer_state_bytes(blueprint: MetaModel, layout: MemoryLayout, train: TrainSpec) -> int:
     """Bytes of masters and moments of all ranks together."""
     copies = 1
     if layout.stage == 0:

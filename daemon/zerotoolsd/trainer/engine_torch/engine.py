@@ -16,20 +16,20 @@ from zerotools.runs import checkpoint_dirs as layout
 from zerotools.runs.record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.checkpoints.hostcopy import HostCopy
 from zerotoolsd.trainer.checkpoints.replicas import own_part
-from zerotoolsd.trainer.data.sequences import Example, Share
+from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_scale import after, initial, resumed
 from zerotoolsd.trainer.engine.objective import summed_loss
-from zerotoolsd.trainer.engine.protocol import Outcome, Summed
+from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine_torch.load_shards import load_shards
-from zerotoolsd.trainer.engine_torch.state import Live
+from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.engine_torch.step import train_step
 from zerotoolsd.trainer.engine_torch.write_shards import write_tensors
 from zerotoolsd.trainer.rank.failures import Diverged
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
-MOST_IN_A_ROW = 20
+MAX_IN_A_ROW = 20
 """Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down
 from 2 to the power of 16 before."""
 
@@ -40,8 +40,8 @@ class TorchEngine:
     alone has one)."""
 
     spec: JobSpec
-    live: Live
-    group: Group
+    live: LiveState
+    group: WorldGroup
     skipped: int = 0
     loss_scale: LossScaleRecord | None = None
     _in_a_row: int = 0
@@ -51,7 +51,7 @@ class TorchEngine:
         if self.spec.train.precision == "fp16":
             self.loss_scale = initial(self.spec.fp16)
 
-    def step(self, share: Share, step: int, stop_asked: Callable[[], bool]) -> Outcome:
+    def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """As `Engine.step`; an overflow of fp16 gradients skips the step and lowers the scale."""
         scale = self.loss_scale
         try:
@@ -77,13 +77,13 @@ class TorchEngine:
 
     def _rescale(self, scale: LossScaleRecord, *, overflow: bool) -> None:
         self.loss_scale = after(scale, overflow=overflow)
-        if not scale.dynamic and self._in_a_row >= MOST_IN_A_ROW:
+        if not scale.dynamic and self._in_a_row >= MAX_IN_A_ROW:
             raise Diverged(
-                f"gradients overflowed in {MOST_IN_A_ROW} steps in a row at fp16.loss_scale = "
+                f"gradients overflowed in {MAX_IN_A_ROW} steps in a row at fp16.loss_scale = "
                 f"{scale.cur_scale:g}: lower it, or leave it out, and resume from a checkpoint"
             )
 
-    def evaluate(self, examples: Sequence[Example]) -> Summed:
+    def evaluate(self, examples: Sequence[Example]) -> LossSum:
         """As `Engine.evaluate`."""
         with self._only_read() as model:
             return summed_loss(model, examples, self.group.device)
@@ -114,7 +114,7 @@ class TorchEngine:
         tree = own_part(self.live.tree(), self.group.rank)
         write_tensors(tree, staging / layout.DCP, self.group)
 
-    def copy(self) -> Callable[[Path, Group], None]:
+    def copy(self) -> Callable[[Path, WorldGroup], None]:
         """As `CopyingEngine.copy`."""
         tree = self._host.take(own_part(self.live.tree(), self.group.rank))
         return lambda staging, group: write_tensors(tree, staging / layout.DCP, group)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotoolsd.trainer.engine_torch.partition import Partition
+from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.model.sharding import cutting_groups
 
 ROUNDING = 1e-6
@@ -40,7 +40,7 @@ class Reduction:
         return total.to(values.device)
 
 
-class Way(Protocol):
+class UpdatePath(Protocol):
     """How gradients come to the optimizer's `weights`, and updates back to the model.
 
     Between two backward passes: `norm`, then either `discard`, or `fetch` and `store` of each of
@@ -74,7 +74,7 @@ class Way(Protocol):
         """Let go of all gradients."""
 
 
-class InPlace:
+class InPlaceUpdate:
     """The optimizer updates the model's own parameters."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], device: torch.device) -> None:
@@ -82,34 +82,34 @@ class InPlace:
         self.reduction = reduction_of(weights, device)
 
     def windows(self) -> list[list[str]]:
-        """As `Way.windows`: one."""
+        """As `UpdatePath.windows`: one."""
         return [list(self.weights)]
 
     def norm(self) -> float:
-        """As `Way.norm`."""
+        """As `UpdatePath.norm`."""
         return total_norm(_gradients(self.weights.values()), self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """As `Way.fetch`: they have them."""
+        """As `UpdatePath.fetch`: they have them."""
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
-        """As `Way.store`."""
+        """As `UpdatePath.store`."""
         for name in names:
             self.weights[name].grad = None
 
     def finish(self) -> None:
-        """As `Way.finish`: they are."""
+        """As `UpdatePath.finish`: they are."""
 
     def discard(self) -> None:
-        """As `Way.discard`."""
+        """As `UpdatePath.discard`."""
         self.store(self.weights)
 
 
-class ByRows:
+class PartitionedUpdate:
     """ZeRO-1 in fp32: the optimizer updates its rows of parameters that every rank has whole."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], partition: Partition) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], partition: RowPartition) -> None:
         self._parameters = parameters
         self._partition = partition
         self.weights = partition.rows
@@ -117,30 +117,30 @@ class ByRows:
         self.reduction = reduction_of(self.weights, device)
 
     def windows(self) -> list[list[str]]:
-        """As `Way.windows`: one."""
+        """As `UpdatePath.windows`: one."""
         return [list(self.weights)]
 
     def norm(self) -> float:
-        """As `Way.norm`, of the rows, so that it is bit for bit that of stages 2 and 3."""
+        """As `UpdatePath.norm`, of the rows, so that it is bit for bit that of stages 2 and 3."""
         rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
         return total_norm(rows, self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """As `Way.fetch`."""
+        """As `UpdatePath.fetch`."""
         self._partition.take_gradients()
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
-        """As `Way.store`."""
+        """As `UpdatePath.store`."""
         for name in names:
             self.weights[name].grad = self._parameters[name].grad = None
 
     def finish(self) -> None:
-        """As `Way.finish`."""
+        """As `UpdatePath.finish`."""
         self._partition.share()
 
     def discard(self) -> None:
-        """As `Way.discard`."""
+        """As `UpdatePath.discard`."""
         self.store(self.weights)
 
 

@@ -11,12 +11,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.distcp.metadata import Metadata
 from zerotoolsd.trainer.engine_torch.checked_reader import CheckedReader
-from zerotoolsd.trainer.engine_torch.state import Live
+from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 
-def load_shards(live: Live, directory: Path, group: Group) -> None:
+def load_shards(live: LiveState, directory: Path, group: WorldGroup) -> None:
     """Fill the live state from `directory`, in place.
 
     Raises:
@@ -37,7 +37,7 @@ def load_shards(live: Live, directory: Path, group: Group) -> None:
     live.publish()
 
 
-def _differences(live: Live, stored: Metadata, directory: Path) -> Iterator[str]:
+def _differences(live: LiveState, stored: Metadata, directory: Path) -> Iterator[str]:
     for name, tensor in live.flat().items():
         saved = stored.tensors.get(name)
         if saved is None:

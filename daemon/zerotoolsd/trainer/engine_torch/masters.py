@@ -19,23 +19,23 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from zerotoolsd.trainer.engine_torch.copy_stream import Courier, Direct, make_courier
+from zerotoolsd.trainer.engine_torch.copy_stream import CopyStream, DirectCopy, make_copy_stream
 from zerotoolsd.trainer.engine_torch.gradients import joined_norm, local, local_norm, reduction_of
-from zerotoolsd.trainer.engine_torch.partition import Partition
-from zerotoolsd.trainer.memory.places import GRADIENTS, MASTERS, SCRATCH, Memory
+from zerotoolsd.trainer.engine_torch.partition import RowPartition
+from zerotoolsd.trainer.memory.places import GRADIENTS, MASTERS, SCRATCH, MemoryTiers
 from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
 
 WINDOW_BYTES = 64 << 20
 """fp32 bytes of masters that are updated at a time, over all ranks that share them."""
 
 
-class Masters:
+class MasterWeights:
     """The masters of a model's parameters, and the way of gradients and updates (`Way`)."""
 
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
-        memory: Memory,
+        memory: MemoryTiers,
         stage: int,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -54,7 +54,9 @@ class Masters:
         self._scratch: torch.Tensor | None = None
         self._norms: dict[str, torch.Tensor] = {}
         offloaded = memory.state is not memory.device
-        self._courier: Courier = make_courier(memory.device.device) if offloaded else Direct()
+        self._courier: CopyStream = (
+            make_copy_stream(memory.device.device) if offloaded else DirectCopy()
+        )
         for name, parameter in trained.items():
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 
@@ -160,9 +162,9 @@ class Masters:
         return self._scratch
 
 
-def _partition(parameters: Mapping[str, nn.Parameter]) -> Partition:
+def _partition(parameters: Mapping[str, nn.Parameter]) -> RowPartition:
     mesh = next(iter(parameters.values())).device_mesh[REPLICATE]
-    return Partition(parameters, mesh)
+    return RowPartition(parameters, mesh)
 
 
 def _like(master: DTensor, memory: torch.Tensor) -> DTensor:

@@ -12,15 +12,15 @@ from torch.distributed.tensor import DTensor
 from zerotools.jobs.tables.spec import TrainSpec
 from zerotools.runs.record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor
-from zerotoolsd.trainer.engine_torch.gradients import Reduction, Way, clipping, local
-from zerotoolsd.trainer.memory.places import MOMENTS, Place
+from zerotoolsd.trainer.engine_torch.gradients import Reduction, UpdatePath, clipping, local
+from zerotoolsd.trainer.memory.places import MOMENTS, MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")
 
 
 @dataclass(frozen=True)
-class Window:
+class UpdateBucket:
     """Weights that are updated at once, and torch's optimizer of them."""
 
     names: tuple[str, ...]
@@ -28,11 +28,11 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class ShardedOptimizer:
     """torch's optimizers over the weights that `way` brings gradients to."""
 
-    way: Way
-    windows: tuple[Window, ...]
+    way: UpdatePath
+    windows: tuple[UpdateBucket, ...]
     kind: str
 
     def norm(self) -> float:
@@ -84,14 +84,16 @@ class Optimizer:
         return OptimizerRecord(self.kind, tuple(groups))
 
 
-def make_optimizer(way: Way, train: TrainSpec, place: Place) -> Optimizer:
+def make_optimizer(way: UpdatePath, train: TrainSpec, place: MemoryTier) -> ShardedOptimizer:
     """What `train.optimizer` names, its state at `place`; tensors of two or more dimensions decay,
     the others do not."""
     windows = [_window(way, tuple(names), train, place) for names in way.windows() if names]
-    return Optimizer(way, tuple(windows), train.optimizer)
+    return ShardedOptimizer(way, tuple(windows), train.optimizer)
 
 
-def _window(way: Way, names: tuple[str, ...], train: TrainSpec, place: Place) -> Window:
+def _window(
+    way: UpdatePath, names: tuple[str, ...], train: TrainSpec, place: MemoryTier
+) -> UpdateBucket:
     weights = [way.weights[name] for name in names]
     groups = [
         {"params": [p for p in weights if _decays(p)], "weight_decay": train.weight_decay},
@@ -102,7 +104,7 @@ def _window(way: Way, names: tuple[str, ...], train: TrainSpec, place: Place) ->
     # gradients, which counts. Tensors that exist can be loaded into, and saved at step 0.
     for weight in weights:
         optimizer.state[weight] = _first_state(weight, train, place)
-    return Window(names, optimizer)
+    return UpdateBucket(names, optimizer)
 
 
 def _decays(weight: torch.Tensor) -> bool:
@@ -123,7 +125,9 @@ def _optimizer(
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.eps, fused=True)
 
 
-def _first_state(weight: nn.Parameter, train: TrainSpec, place: Place) -> dict[str, torch.Tensor]:
+def _first_state(
+    weight: nn.Parameter, train: TrainSpec, place: MemoryTier
+) -> dict[str, torch.Tensor]:
     if train.optimizer == "adafactor":
         return adafactor.first_state(weight, place)
     if train.optimizer == "sgd":
@@ -136,7 +140,7 @@ def _first_state(weight: nn.Parameter, train: TrainSpec, place: Place) -> dict[s
     }
 
 
-def _zeros(weight: nn.Parameter, place: Place) -> torch.Tensor:
+def _zeros(weight: nn.Parameter, place: MemoryTier) -> torch.Tensor:
     memory = place.zeros(local(weight).shape, weight.dtype, MOMENTS)
     if not isinstance(weight, DTensor):
         return memory

@@ -38,7 +38,7 @@ class _Piece:
         return self.flat[start : start + self.length]
 
 
-class Partition:
+class RowPartition:
     """The rows of whole weights, by rank. `rows` are views of the weights that are this rank's."""
 
     def __init__(

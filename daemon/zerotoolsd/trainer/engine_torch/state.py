@@ -8,24 +8,24 @@ from typing import Any
 
 import torch
 
-from zerotoolsd.trainer.engine_torch.masters import Masters
-from zerotoolsd.trainer.engine_torch.optimizer import Optimizer
-from zerotoolsd.trainer.memory.places import Memory
+from zerotoolsd.trainer.engine_torch.masters import MasterWeights
+from zerotoolsd.trainer.engine_torch.optimizer import ShardedOptimizer
+from zerotoolsd.trainer.memory.places import MemoryTiers
 from zerotoolsd.trainer.model.sharding import is_whole
 from zerotoolsd.trainer.model.weights import persistent_buffers
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveState:
     """The model and optimizer that train. Their tensors are loaded into in place.
 
     Where there are `masters`, the model's own weights are copies of them: see `publish`.
     """
 
     model: Any
-    optimizer: Optimizer
-    memory: Memory
-    masters: Masters | None = None
+    optimizer: ShardedOptimizer
+    memory: MemoryTiers
+    masters: MasterWeights | None = None
 
     @property
     def parameters(self) -> Mapping[str, torch.Tensor]:

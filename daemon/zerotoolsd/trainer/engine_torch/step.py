@@ -8,27 +8,27 @@ from collections.abc import Callable
 import torch
 
 from zerotools.jobs.tables.spec import TrainSpec
-from zerotoolsd.trainer.data.sequences import Share
+from zerotoolsd.trainer.data.sequences import RankBatch
 from zerotoolsd.trainer.engine.objective import token_loss
-from zerotoolsd.trainer.engine.protocol import Outcome
+from zerotoolsd.trainer.engine.protocol import StepResult
 from zerotoolsd.trainer.engine.schedule import learning_rate
-from zerotoolsd.trainer.engine_torch.state import Live
+from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.rank.failures import Diverged
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 
 def train_step(
-    live: Live,
-    share: Share,
+    live: LiveState,
+    share: RankBatch,
     step: int,
     train: TrainSpec,
-    group: Group,
+    group: WorldGroup,
     *,
     stop_asked: Callable[[], bool],
     skipped: int = 0,
     loss_scale: float | None = None,
     may_skip: bool = False,
-) -> Outcome:
+) -> StepResult:
     """Optimizer step `step`, counted from 0, on this rank's `share`.
 
     The schedule counts the steps that were not `skipped`. With a `loss_scale`, or where it
@@ -68,7 +68,7 @@ def train_step(
         )
     else:
         live.optimizer.discard()
-    return Outcome(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
+    return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
 
 
 def check_finite(step: int, loss: float, grad_norm: float) -> None:

@@ -9,16 +9,16 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from zerotoolsd.trainer.checkpoints.finite import first_not_finite
-from zerotoolsd.trainer.checkpoints.replicas import Tree
+from zerotoolsd.trainer.checkpoints.replicas import TensorTree
 from zerotoolsd.trainer.checkpoints.saving import SaveFailed
 from zerotoolsd.trainer.rank.failures import Diverged
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 FULL_BYTES = 1 << 20
 """A disk with less room than this when a write has failed is full."""
 
 
-def write_tensors(tree: Tree, directory: Path, group: Group) -> None:
+def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
     """Write `tree`, this rank's part of the state, fsynced; all ranks call it together.
 
     Raises:

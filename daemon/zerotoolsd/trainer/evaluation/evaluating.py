@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.data.sequences import Example, Pool
+from zerotoolsd.trainer.data.sequences import Example, ExamplePool
 from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.evaluation.predictions import Predicted, Predictions, make_predictions
-from zerotoolsd.trainer.model.meta_model import Blueprint
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 LARGEST_EXPONENT = 700.0
 
@@ -40,7 +40,7 @@ class Evaluated:
 class Evaluation:
     """What is evaluated on and when; rank r does every `world_size`th sequence from r on."""
 
-    pool: Pool
+    pool: ExamplePool
     every: int | None
     batch_size: int
     sequences: int
@@ -53,7 +53,7 @@ class Evaluation:
     def run(
         self,
         engine: Engine,
-        group: Group,
+        group: WorldGroup,
         step: int,
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
@@ -85,7 +85,7 @@ class Evaluation:
 
 
 def make_evaluation(
-    spec: JobSpec, pool: Pool | None, blueprint: Blueprint, group: Group
+    spec: JobSpec, pool: ExamplePool | None, blueprint: MetaModel, group: WorldGroup
 ) -> Evaluation | None:
     """The evaluation that a job asks for.
 

@@ -18,16 +18,16 @@ from zerotools.jobs.tables.data import PREDICTIONS
 from zerotools.jobs.tables.data_rules import tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs as layout
-from zerotoolsd.trainer.data.reading import reader_of
-from zerotoolsd.trainer.data.sequences import Pool
+from zerotoolsd.trainer.data.reading import model_input_of
+from zerotoolsd.trainer.data.sequences import ExamplePool
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 from zerotoolsd.trainer.engine.decoding import Decoding, decoding_of
 from zerotoolsd.trainer.engine.generating import Ids, split
 from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.evaluation.predictions_file import write_rows
 from zerotoolsd.trainer.evaluation.scores import Scores, check_libraries, score
-from zerotoolsd.trainer.model.meta_model import Blueprint
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Predicted:
 class Predictions:
     """What is generated from and how. `tokenizer` is that of rank 0, which alone needs one."""
 
-    pool: Pool
+    pool: ExamplePool
     count: int
     batch_size: int
     encoder_decoder: bool
@@ -71,7 +71,7 @@ class Predictions:
     def run(
         self,
         engine: Engine,
-        group: Group,
+        group: WorldGroup,
         step: int,
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
@@ -151,7 +151,12 @@ class Predictions:
 
 
 def make_predictions(
-    spec: JobSpec, pool: Pool, blueprint: Blueprint, group: Group, count: int, batch_size: int
+    spec: JobSpec,
+    pool: ExamplePool,
+    blueprint: MetaModel,
+    group: WorldGroup,
+    count: int,
+    batch_size: int,
 ) -> Predictions | None:
     """What a job that evaluates on `count` examples of `pool` generates, if anything.
 
@@ -184,6 +189,6 @@ def make_predictions(
         Path(spec.output_dir or "") / PREDICTIONS,
         tokenizers[0] if tokenizers else None,
     )
-    positions = reader_of(config).positions
+    positions = model_input_of(config).positions
     group.decided_by_rank_zero(lambda: predictions.check_lengths(positions))
     return predictions

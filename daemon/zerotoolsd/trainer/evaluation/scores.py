@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.trainer.evaluation.words import Words, bleu_tokenizer
+from zerotoolsd.trainer.evaluation.words import ScoreTokenizer, bleu_tokenizer
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
 LIBRARIES = ("rouge_score", "sacrebleu")
@@ -55,7 +55,7 @@ def score(predictions: Sequence[str], references: Sequence[str]) -> Scores:
     from rouge_score.rouge_scorer import RougeScorer  # only evaluation by generation pays for them
     from sacrebleu import corpus_bleu
 
-    scorer: Any = RougeScorer(ROUGES, tokenizer=Words())
+    scorer: Any = RougeScorer(ROUGES, tokenizer=ScoreTokenizer())
     sums = dict.fromkeys(ROUGES, 0.0)
     for prediction, reference in zip(predictions, references, strict=True):
         for name, found in scorer.score(reference, prediction).items():

@@ -19,7 +19,7 @@ _IS_HAN, _IS_OTHER = re.compile(f"[{_HAN}]"), re.compile(f"[{_OTHER}]")
 _IS_UNSPACED = re.compile(f"[{_HAN}{_OTHER}]")
 
 
-class Words:
+class ScoreTokenizer:
     """What rouge_score takes as a tokenizer. Its own drops all that is not ASCII."""
 
     def tokenize(self, text: str) -> list[str]:

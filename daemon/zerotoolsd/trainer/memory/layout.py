@@ -13,7 +13,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryLayout:
     """How parameters, gradients and optimizer state are laid out over `world_size` ranks.
 
     `shard_size` ranks share one copy of the model at stages 2 and 3. `offload` is where the
@@ -56,9 +56,9 @@ class Layout:
         return (self.half or torch.float32) if self.has_masters else torch.float32
 
 
-def layout_of(spec: JobSpec) -> Layout:
+def layout_of(spec: JobSpec) -> MemoryLayout:
     """The layout that the job file asks for."""
-    return Layout(
+    return MemoryLayout(
         world_size=spec.world_size,
         stage=spec.zero.stage,
         precision=spec.train.precision,

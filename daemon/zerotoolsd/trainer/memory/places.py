@@ -1,4 +1,4 @@
-"""Where the tensors of a run live: whatever lasts longer than a step is allocated at a `Place`.
+"""Where the tensors of a run live: what lasts longer than a step is allocated at a `MemoryTier`.
 
 Three places: the device that computes, the host's memory, and files that are mapped into memory.
 On a machine without GPUs device and host are the same memory, and still two places: the ledger
@@ -60,7 +60,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryTier:
     """Memory of one kind. `device` is what its tensors are computed with."""
 
     name: str
@@ -82,7 +82,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Pinned(Place):
+class PinnedTier(MemoryTier):
     """Host memory that a GPU copies to and from by itself, while both go on."""
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -93,7 +93,7 @@ class Pinned(Place):
 
 
 @dataclass(frozen=True)
-class Mapped(Place):
+class MappedTier(MemoryTier):
     """Files in `directory`, mapped into memory: the kernel keeps in RAM what there is room for.
 
     A file loses its name as soon as it is mapped. So its space is free again when the process
@@ -126,14 +126,14 @@ class Mapped(Place):
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryTiers:
     """The places of one rank. `state` holds the optimizer's state, and masters where there are
     any; `transfer` what is on its way between the device and `state`."""
 
-    device: Place
-    host: Place
-    transfer: Place
-    state: Place
+    device: MemoryTier
+    host: MemoryTier
+    transfer: MemoryTier
+    state: MemoryTier
 
     @property
     def ledger(self) -> Ledger:
@@ -143,22 +143,22 @@ class Memory:
 
 def make_memory(
     device: torch.device, offload: str, *, pin: bool = True, path: Path | None = None
-) -> Memory:
+) -> MemoryTiers:
     """The places for `offload.optimizer`: "none" (state on the device), "cpu", or "disk" (`path`).
 
     Raises:
         BadRequest: `path` cannot be written to.
     """
     ledger = Ledger()
-    place = Place(DEVICE, device, ledger)
-    host = Place(HOST, torch.device("cpu"), ledger)
-    transfer = Pinned(HOST, host.device, ledger) if pin and device.type == "cuda" else host
+    place = MemoryTier(DEVICE, device, ledger)
+    host = MemoryTier(HOST, torch.device("cpu"), ledger)
+    transfer = PinnedTier(HOST, host.device, ledger) if pin and device.type == "cuda" else host
     if offload == "none":
-        return Memory(place, host, place, place)
+        return MemoryTiers(place, host, place, place)
     if offload == "cpu":
-        return Memory(place, host, transfer, host)
+        return MemoryTiers(place, host, transfer, host)
     assert path is not None
-    return Memory(place, host, transfer, Mapped(DISK, host.device, ledger, path))
+    return MemoryTiers(place, host, transfer, MappedTier(DISK, host.device, ledger, path))
 
 
 def _make_file(path: Path, size: int) -> None:

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from zerotoolsd.trainer.memory.layout import Layout
+from zerotoolsd.trainer.memory.layout import MemoryLayout
 
 
-def give_back(model: Any, layout: Layout, device: torch.device) -> None:
+def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.device) -> None:
     """Free the buffers of `model`, where gradients of this layout leave them."""
     replicates = layout.stage < 2 or layout.shard_size is not None
     # Without a GPU, parameters "on the host" have the buffer itself as their gradient.

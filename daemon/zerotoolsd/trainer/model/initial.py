@@ -21,9 +21,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import Unsupported
-from zerotoolsd.trainer.memory.places import START, Place
+from zerotoolsd.trainer.memory.places import START, MemoryTier
 from zerotoolsd.trainer.model.lora import base_module, is_adapter, start_adapter
-from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.sharding import local_part
 
 
@@ -36,9 +36,9 @@ def seed_from(*parts: object) -> int:
 def initialise(
     parameters: Mapping[str, torch.Tensor],
     buffers: Mapping[str, torch.Tensor],
-    blueprint: Blueprint,
+    blueprint: MetaModel,
     seed: int,
-    host: Place,
+    host: MemoryTier,
 ) -> None:
     """Fill `parameters` and `buffers` of the blueprint's model, by name, with memory of `host` to
     make them in. Parameters that are not given are not initialised: they will be loaded.
@@ -57,9 +57,9 @@ def initialise(
 def _fill(
     parameters: Mapping[str, torch.Tensor],
     buffers: Mapping[str, torch.Tensor],
-    blueprint: Blueprint,
+    blueprint: MetaModel,
     seed: int,
-    host: Place,
+    host: MemoryTier,
     prefix: str,
 ) -> None:
     """One unit; its memory is gone when this returns."""
@@ -71,7 +71,7 @@ def _fill(
         buffers[name].copy_(value)
 
 
-def with_values(blueprint: Blueprint, prefix: str, seed: int, host: Place) -> nn.Module:
+def with_values(blueprint: MetaModel, prefix: str, seed: int, host: MemoryTier) -> nn.Module:
     """The unit `prefix` with memory and its initial values. The caller keeps the random numbers,
     and the gradients, of the process apart.
 
@@ -85,7 +85,7 @@ def with_values(blueprint: Blueprint, prefix: str, seed: int, host: Place) -> nn
     return unit
 
 
-def units(blueprint: Blueprint) -> Iterator[tuple[str, nn.Module]]:
+def units(blueprint: MetaModel) -> Iterator[tuple[str, nn.Module]]:
     """(name, module): each block whole, each other module that has tensors of its own."""
     inside: str | None = None
     for name, module in blueprint.model.named_modules():
@@ -107,7 +107,7 @@ def _alone(module: nn.Module) -> nn.Module:
     return alone
 
 
-def with_memory(blueprint: Blueprint, prefix: str, host: Place) -> nn.Module:
+def with_memory(blueprint: MetaModel, prefix: str, host: MemoryTier) -> nn.Module:
     """The unit `prefix` with memory, and any values."""
     module = blueprint.model.get_submodule(prefix)
     if prefix not in blueprint.blocks:
@@ -125,7 +125,7 @@ def _own_names(prefix: str, module: nn.Module) -> set[str]:
     return names | {name for name, _ in module.named_buffers(prefix, recurse=False)}
 
 
-def _give_memory(module: nn.Module, host: Place) -> None:
+def _give_memory(module: nn.Module, host: MemoryTier) -> None:
     for name, parameter in module._parameters.items():
         if parameter is not None:
             memory = host.empty(parameter.shape, parameter.dtype, START).fill_(torch.nan)

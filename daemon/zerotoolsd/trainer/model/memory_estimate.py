@@ -12,17 +12,17 @@ from zerotools.ops.estimate import (
     HOST,
     Parameter,
     Setup,
-    at,
+    bytes_at,
     gathered,
-    kept,
-    swapped,
+    nvme_offload_state,
+    torch_engine_state,
 )
-from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.model.meta_model import MetaModel
 
 MIB = 1 << 20
 
 
-def parameters_of(blueprint: Blueprint) -> list[Parameter]:
+def parameters_of(blueprint: MetaModel) -> list[Parameter]:
     """The parameters, each with the block that it is gathered with; tied ones once."""
     found = []
     for name, parameter in blueprint.model.named_parameters():
@@ -68,17 +68,17 @@ class Prediction:
         return f"state of a rank: {', '.join(parts)}; activations are not estimated"
 
 
-def predict(spec: JobSpec, blueprint: Blueprint) -> Prediction:
+def predict(spec: JobSpec, blueprint: MetaModel) -> Prediction:
     """What `spec` will make of the model. Engine `deepspeed` is taken at the textbook's word, but
     for its files on disk."""
     parameters, setup = parameters_of(blueprint), setup_of(spec)
     ours = spec.engine == "torch"
-    state = kept(parameters, setup) if ours else swapped(parameters, setup)
+    state = torch_engine_state(parameters, setup) if ours else nvme_offload_state(parameters, setup)
     return Prediction(
-        at(state, DEVICE),
+        bytes_at(state, DEVICE),
         gathered(parameters, setup) if ours else 0,
-        at(state, HOST),
-        at(state, DISK),
+        bytes_at(state, HOST),
+        bytes_at(state, DISK),
         on_gpu=spec.device == "cuda",
     )
 

@@ -28,7 +28,7 @@ LONGEST_REASON = 400
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class MetaModel:
     """A language model without weights, causal or with an encoder and a decoder.
 
     `blocks` are the names of the submodules that are gathered one at a time (the decoder layers).
@@ -91,7 +91,7 @@ def read_config(model: ModelSpec) -> Any:
         raise BadRequest(f"{source} is not a config of a {name} model: {_reason(error)}") from None
 
 
-def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
+def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
     """The language model that `config` describes, fp32, on the meta device, and its adapters.
 
     Raises:
@@ -122,7 +122,7 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> Blueprint:
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             raise Unsupported(f"parameter {name} is a scalar, which cannot be sharded")
-    return Blueprint(model, tuple(_blocks(model, aliases)), aliases)
+    return MetaModel(model, tuple(_blocks(model, aliases)), aliases)
 
 
 def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None:

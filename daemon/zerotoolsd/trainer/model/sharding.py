@@ -26,10 +26,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from zerotoolsd.trainer.memory.layout import Layout
-from zerotoolsd.trainer.memory.places import BUFFERS, WEIGHTS, Memory, Place
-from zerotoolsd.trainer.memory.reductions import give_back
-from zerotoolsd.trainer.model.meta_model import Blueprint
+from zerotoolsd.trainer.memory.layout import MemoryLayout
+from zerotoolsd.trainer.memory.places import BUFFERS, WEIGHTS, MemoryTier, MemoryTiers
+from zerotoolsd.trainer.memory.reductions import free_reduction_buffers
+from zerotoolsd.trainer.model.meta_model import MetaModel
 
 REPLICATE, SHARD = "replicate", "shard"
 
@@ -69,7 +69,7 @@ def _dimensions(tensor: DTensor) -> list[tuple[int, Any]]:
     return list(zip(tensor.device_mesh.shape, tensor.placements, strict=True))
 
 
-def shard(blueprint: Blueprint, layout: Layout, memory: Memory) -> Any:
+def shard(blueprint: MetaModel, layout: MemoryLayout, memory: MemoryTiers) -> Any:
     """A copy of the blueprint's model, each parameter a DTensor whose local part has memory.
 
     The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
@@ -90,18 +90,18 @@ def shard(blueprint: Blueprint, layout: Layout, memory: Memory) -> Any:
             block.forward = torch.compile(block.forward)
         fully_shard(block, **options)
     fully_shard(model, **options)
-    give_back(model, layout, memory.device.device)
+    free_reduction_buffers(model, layout, memory.device.device)
     _allocate(model, blueprint, layout, memory)
     return model
 
 
-def _precision(layout: Layout) -> MixedPrecisionPolicy:
+def _precision(layout: MemoryLayout) -> MixedPrecisionPolicy:
     if layout.half is None:
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(param_dtype=layout.half, reduce_dtype=torch.float32)
 
 
-def _offload(layout: Layout, memory: Memory) -> OffloadPolicy:
+def _offload(layout: MemoryLayout, memory: MemoryTiers) -> OffloadPolicy:
     if not layout.params_on_host:
         return OffloadPolicy()
     on_gpu = memory.device.device.type == "cuda"
@@ -130,7 +130,9 @@ def wrap(
     return DTensor(local, spec, requires_grad=False)
 
 
-def _allocate(model: nn.Module, blueprint: Blueprint, layout: Layout, memory: Memory) -> None:
+def _allocate(
+    model: nn.Module, blueprint: MetaModel, layout: MemoryLayout, memory: MemoryTiers
+) -> None:
     place = memory.transfer if layout.params_on_host else memory.device
     made: dict[nn.Parameter, nn.Parameter] = {}
     whole = blueprint.model.named_buffers(remove_duplicate=False)
@@ -145,7 +147,7 @@ def _allocate(model: nn.Module, blueprint: Blueprint, layout: Layout, memory: Me
             module._buffers[name] = memory.device.empty(buffer.shape, dtype, BUFFERS)
 
 
-def _with_memory(parameter: nn.Parameter, place: Place) -> nn.Parameter:
+def _with_memory(parameter: nn.Parameter, place: MemoryTier) -> nn.Parameter:
     assert isinstance(parameter, DTensor)
     local = parameter.to_local()
     memory = place.empty(local.shape, local.dtype, WEIGHTS)

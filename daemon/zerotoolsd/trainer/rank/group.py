@@ -25,7 +25,7 @@ CONTROL_TIMEOUT = timedelta(hours=6)
 
 
 @dataclass(frozen=True)
-class Group:
+class WorldGroup:
     """The ranks of the job. `control` is a gloo group of its own for decisions and checkpoints."""
 
     rank: Rank
@@ -66,7 +66,7 @@ class Group:
 
 
 @contextmanager
-def joined(rank: Rank, device: str) -> Iterator[Group]:
+def joined(rank: Rank, device: str) -> Iterator[WorldGroup]:
     """The group of `join`, which all ranks leave together. One that fails leaves it by its end.
 
     For NCCL leaves only when the other ranks do, and these may be waiting for this one in a step:
@@ -79,7 +79,7 @@ def joined(rank: Rank, device: str) -> Iterator[Group]:
     dist.destroy_process_group()
 
 
-def join(rank: Rank, device: str) -> Group:
+def join(rank: Rank, device: str) -> WorldGroup:
     """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda".
 
     Raises:
@@ -108,4 +108,4 @@ def join(rank: Rank, device: str) -> Group:
             "gloo", timeout=STEP_TIMEOUT, rank=rank.number, world_size=rank.world_size
         )
     control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
-    return Group(rank, place, control)
+    return WorldGroup(rank, place, control)

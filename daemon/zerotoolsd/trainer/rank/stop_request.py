@@ -10,7 +10,7 @@ from zerotoolsd.trainer.rank.settings import Rank, stop_reason
 
 
 @dataclass
-class Stop:
+class StopRequest:
     """A request to stop, as this rank sees it. The ranks agree on it with each step's loss."""
 
     run_dir: Path

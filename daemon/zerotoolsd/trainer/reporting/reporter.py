@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from zerotools.core.counts import counted
-from zerotools.core.pace import Pace
+from zerotools.core.pace import StepTimer
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.saving import Saved
-from zerotoolsd.trainer.engine.protocol import Outcome
+from zerotoolsd.trainer.engine.protocol import StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluated
 from zerotoolsd.trainer.model.memory_estimate import Prediction
 from zerotoolsd.trainer.rank.notify import Notifier, resident_bytes
@@ -32,7 +32,7 @@ class Reporter:
         self._notifier = notifier
         self._steps = steps or 0
         self._logged = 0.0
-        self._pace = Pace()
+        self._pace = StepTimer()
         self._metrics: Metrics | None = None
         self._utilization: Utilization | None = None
         self.state: Prediction | None = None
@@ -75,7 +75,7 @@ class Reporter:
         """`step` optimizer steps are done."""
         self._notifier.step = step
 
-    def stepped(self, step: int, outcome: Outcome, tokens: int, seconds: float) -> None:
+    def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
         """Step `step`, counted from 1, on `tokens` tokens of all ranks took `seconds`."""
         self.at(step)
         self.has_stepped = True
@@ -206,7 +206,7 @@ class Reporter:
         self._notifier.event(name, **fields)
 
 
-def _why_skipped(outcome: Outcome) -> str:
+def _why_skipped(outcome: StepResult) -> str:
     so_far = f"({outcome.skipped} skipped so far)"
     if outcome.loss_scale is not None:
         return f"gradients overflowed at loss scale {outcome.loss_scale:g} {so_far}"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from zerotools.sensors.peaks import peak_flops
-from zerotoolsd.trainer.rank.group import Group
+from zerotoolsd.trainer.rank.group import WorldGroup
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -32,7 +32,11 @@ class Utilization:
 
 
 def measure_by(
-    group: Group, config: Any, parameters: tuple[int, int], sequence_length: int, precision: str
+    group: WorldGroup,
+    config: Any,
+    parameters: tuple[int, int],
+    sequence_length: int,
+    precision: str,
 ) -> Utilization | None:
     """What to measure a run by; None where a term is not known, as on CPUs. All ranks call it.
 

@@ -5,8 +5,8 @@ import pytest
 
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.runs import checkpoint_dirs as layout
-from zerotoolsd.trainer.checkpoints.keeping import Keeping
-from zerotoolsd.trainer.checkpoints.measured import Measured
+from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
+from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics
 
 
 def steps(paths: list[Path]) -> list[int]:
@@ -21,23 +21,23 @@ def fill(output_dir: Path, losses: dict[int, float | None]) -> Path:
 
 def test_what_is_older_than_the_last_goes_but_what_is_pinned_stays(tmp_path: Path) -> None:
     newest = fill(tmp_path, dict.fromkeys(range(10, 80, 10)))
-    assert Keeping().superfluous(tmp_path, newest) == []
-    assert steps(Keeping(last=2).superfluous(tmp_path, newest)) == [10, 20, 30, 40, 50]
-    assert steps(Keeping(last=2, every=20).superfluous(tmp_path, newest)) == [10, 30, 50]
+    assert KeepPolicy().superfluous(tmp_path, newest) == []
+    assert steps(KeepPolicy(last=2).superfluous(tmp_path, newest)) == [10, 20, 30, 40, 50]
+    assert steps(KeepPolicy(last=2, every=20).superfluous(tmp_path, newest)) == [10, 30, 50]
     named = tmp_path / "link"
     named.symlink_to(tmp_path / layout.directory_name(30))
     layout.write_hint(tmp_path, layout.BEST, layout.directory_name(10))
-    kept = Keeping(last=1, every=20, named=named)
+    kept = KeepPolicy(last=1, every=20, named=named)
     assert steps(kept.superfluous(tmp_path, newest)) == [50]
 
 
 def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> None:
     newest = fill(tmp_path, {10: 2.0, 20: 1.5, 30: 1.5, 40: None})
-    assert Keeping().best_of(tmp_path, newest) is None
-    keeping = Keeping(best="loss")
+    assert KeepPolicy().best_of(tmp_path, newest) is None
+    keeping = KeepPolicy(best="loss")
     best = keeping.best_of(tmp_path, newest)
     assert best == tmp_path / layout.directory_name(20)
-    assert Keeping(best="eval_loss").best_of(tmp_path, newest) is None
+    assert KeepPolicy(best="eval_loss").best_of(tmp_path, newest) is None
     layout.write_hint(tmp_path, layout.BEST, best.name)
     better = fill(tmp_path, {50: 1.4})
     assert keeping.best_of(tmp_path, better) == better
@@ -45,7 +45,7 @@ def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> Non
 
 def test_the_best_is_found_again_where_the_hint_is_lost_or_its_checkpoint(tmp_path: Path) -> None:
     newest = fill(tmp_path, {10: 1.0, 20: 1.2, 30: 1.1})
-    keeping = Keeping(best="loss")
+    keeping = KeepPolicy(best="loss")
     (tmp_path / layout.BEST).write_text("step-00000099\n")
     assert keeping.best_of(tmp_path, newest) == tmp_path / layout.directory_name(10)
     layout.write_hint(tmp_path, layout.BEST, layout.directory_name(10))
@@ -61,11 +61,11 @@ def test_the_best_is_found_again_where_the_hint_is_lost_or_its_checkpoint(tmp_pa
 def test_a_checkpoint_that_cannot_be_read_is_not_the_best(tmp_path: Path) -> None:
     newest = fill(tmp_path, {10: 1.0, 20: 1.2})
     (tmp_path / layout.directory_name(10) / layout.RECORD).write_text("{}")
-    assert Keeping(best="loss").best_of(tmp_path, newest) == newest
+    assert KeepPolicy(best="loss").best_of(tmp_path, newest) == newest
 
 
 def test_the_loss_of_a_checkpoint_is_the_mean_since_the_one_before() -> None:
-    measured = Measured()
+    measured = CheckpointMetrics()
     measured.stepped(2.0)
     measured.stepped(1.0)
     measured.evaluated(2, 1.75)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.data.batches import Batches
-from zerotoolsd.trainer.data.sequences import Windows, hold_out
+from zerotoolsd.trainer.data.sequences import TokenWindows, hold_out
 
 
 class Counting:
@@ -24,7 +24,7 @@ class Counting:
 
 
 def batches_of(tokens: int, sequence_length: int, seed: int) -> Batches:
-    return Batches(Windows(Counting(tokens), sequence_length), seed=seed)
+    return Batches(TokenWindows(Counting(tokens), sequence_length), seed=seed)
 
 
 @given(
@@ -78,12 +78,12 @@ def test_going_back_to_an_earlier_epoch_gives_the_same_order() -> None:
 
 def test_too_little_text_is_refused_with_both_numbers() -> None:
     with pytest.raises(BadRequest, match=r"has 32 tokens and one sequence takes .* = 33"):
-        Windows(Counting(32), 32)
+        TokenWindows(Counting(32), 32)
 
 
 @given(count=st.integers(2, 300), fraction=st.floats(0.001, 0.99), seed=st.integers(0, 9))
 def test_what_is_held_out_is_not_trained_on(count: int, fraction: float, seed: int) -> None:
-    pool = Windows(Counting(count * 3 + 1), 3)
+    pool = TokenWindows(Counting(count * 3 + 1), 3)
     if max(1, round(count * fraction)) >= count:
         with pytest.raises(BadRequest, match="leaves none to train on"):
             hold_out(pool, fraction, seed)

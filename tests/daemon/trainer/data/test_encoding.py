@@ -5,7 +5,7 @@ import pytest
 
 from tests.daemon.trainer.finetuning import TEMPLATE, load, make_tokenizer
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.datafiles.example_files import Record
+from zerotools.jobs.datafiles.example_files import TextExample
 from zerotools.jobs.tables.data import DataSpec
 from zerotoolsd.trainer.data.encoding import Encoded, make_encoder
 
@@ -22,7 +22,9 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load(make_tokenizer(tmp_path_factory.mktemp("chat"), template=TEMPLATE))
 
 
-def encode(tokenizer: Any, *records: Record, seq2seq: bool = False, **keys: Any) -> list[Encoded]:
+def encode(
+    tokenizer: Any, *records: TextExample, seq2seq: bool = False, **keys: Any
+) -> list[Encoded]:
     encoder = make_encoder(tokenizer, DataSpec(**keys), encoder_decoder=seq2seq)
     return list(encoder.encoded(iter(records)))
 
@@ -32,18 +34,18 @@ def texts(tokenizer: Any, example: Encoded) -> tuple[str, str]:
 
 
 def test_a_prompt_its_response_and_the_end(plain: Any) -> None:
-    [found] = encode(plain, Record("a:1", "红裙子?", "好看!"))
+    [found] = encode(plain, TextExample("a:1", "红裙子?", "好看!"))
     assert texts(plain, found) == ("<s>红裙子?", "好看!</s>")
 
 
 def test_a_history_is_put_before_in_rounds(plain: Any) -> None:
-    [found] = encode(plain, Record("a:1", "c", "d", (("a", "b"),)))
+    [found] = encode(plain, TextExample("a:1", "c", "d", (("a", "b"),)))
     source = "<s>[Round 0]\n问：a\n答：b\n[Round 1]\n问：c\n答："
     assert texts(plain, found) == (source, "d</s>")
 
 
 def test_the_end_of_a_long_source_is_cut_and_a_long_target_keeps_its_end(plain: Any) -> None:
-    record = Record("a:1", "0123456789" * 9, "abcdefgh" * 9)
+    record = TextExample("a:1", "0123456789" * 9, "abcdefgh" * 9)
     [found] = encode(plain, record, max_source_length=6, max_target_length=5)
     assert (len(found.source), len(found.target)) == (6, 5)
     source, target = texts(plain, found)
@@ -54,11 +56,11 @@ def test_the_end_of_a_long_source_is_cut_and_a_long_target_keeps_its_end(plain: 
 
 
 def test_a_chat_is_rendered_by_the_template(chat: Any) -> None:
-    record = Record("a:1", "c", "d", (("a", "b"),))
+    record = TextExample("a:1", "c", "d", (("a", "b"),))
     [found] = encode(chat, record)
     turns = "<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>"
     assert texts(chat, found) == (turns, "d<|end|>")
-    [off] = encode(chat, Record("a:1", "c", "d"), chat_template="off")
+    [off] = encode(chat, TextExample("a:1", "c", "d"), chat_template="off")
     assert texts(chat, off) == ("<s>c", "d</s>")
     [cut] = encode(chat, record, max_source_length=2)
     assert texts(chat, cut)[0] == "<|end|><|assistant|>"
@@ -66,7 +68,7 @@ def test_a_chat_is_rendered_by_the_template(chat: Any) -> None:
 
 def test_an_encoder_decoder_gets_the_tokenizers_own_ends(tmp_path: Path) -> None:
     tokenizer = load(make_tokenizer(tmp_path, seq2seq=True))
-    record = Record("a:1", "abc" * 30, "de")
+    record = TextExample("a:1", "abc" * 30, "de")
     [found] = encode(tokenizer, record, seq2seq=True, max_source_length=4)
     assert len(found.source) == 4
     assert texts(tokenizer, found)[0].endswith("</s>")
@@ -80,11 +82,11 @@ def test_what_cannot_be_encoded_is_refused(plain: Any, chat: Any, tmp_path: Path
         make_encoder(plain, DataSpec(chat_template="on"), encoder_decoder=False)
     strict = load(make_tokenizer(tmp_path, template="{{ raise_exception('no such role') }}"))
     with pytest.raises(BadFile, match=r"data\.json, line 3: .* refuses it: no such role"):
-        encode(strict, Record("data.json, line 3", "a", "b"))
+        encode(strict, TextExample("data.json, line 3", "a", "b"))
     fickle = TEMPLATE.replace("<|{{", "<{{ messages | length }}|{{")
     other = load(make_tokenizer(tmp_path / "fickle", template=fickle))
     with pytest.raises(BadRequest, match="renders a prompt in another way"):
-        encode(other, Record("a:1", "a", "b"))
+        encode(other, TextExample("a:1", "a", "b"))
     plain.eos_token = None
     with pytest.raises(BadRequest, match="has no eos_token"):
         make_encoder(plain, DataSpec(), encoder_decoder=False)

@@ -43,11 +43,11 @@ class Runs:
 def test_every_example_is_in_one_sequence_and_none_is_too_long(
     sizes: list[int], length: int, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    from zerotoolsd.trainer.data.packing import Packs, plan_packs
+    from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
 
     pool, path = Runs(sizes), tmp_path_factory.mktemp("packs") / "packs"
     plan_packs(pool, length, seed, path)
-    packs = Packs(pool, path, seed)
+    packs = PackedSequences(pool, path, seed)
     found = [packs.example(number) for number in range(len(packs))]
     assert sorted(token for example in found for token in example.inputs) == sorted(
         number for number, size in enumerate(sizes) for _ in range(size)

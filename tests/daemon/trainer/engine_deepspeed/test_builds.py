@@ -17,7 +17,7 @@ from zerotoolsd.trainer.engine_deepspeed.builds import (
     BUILDS,
     TURN,
     Baton,
-    Made,
+    BuildProgress,
     build_in_own,
     own_directory,
     take_turns,
@@ -116,7 +116,7 @@ def test_what_is_compiled_already_is_not_announced(lock: Path) -> None:
 
 def test_the_log_moves_while_an_operator_is_compiled(lock: Path) -> None:
     said = Said()
-    made = Made(lock.parent, said.say)
+    made = BuildProgress(lock.parent, said.say)
     made.look()
     (lock.parent / "build.ninja").write_text(
         "rule compile\n  command = c++\nbuild cpu_adam.o: compile /x/cpu_adam.cpp\n"

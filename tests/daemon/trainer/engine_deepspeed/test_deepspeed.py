@@ -23,7 +23,7 @@ from zerotools import formats
 from zerotools.jobs.tables.job_rules import FP16_ON_CPU
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs as layout
 from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB, EXIT_STOPPED
 
@@ -119,7 +119,7 @@ def changed(source: Path, out: Path, ranks: int) -> Path:
     """`zerotools reshard`."""
     done = reshard.prepare(source, out, world_size=ranks)
     assert isinstance(done, Conversion)
-    perform(done, budget=Budget(), overwrite=False)
+    perform(done, budget=MemoryBudget(), overwrite=False)
     return out
 
 
@@ -140,7 +140,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory, text: Path, runs: Runs) -> R
 def weights(source: Path, out: Path) -> Path:
     """`zerotools consolidate --dtype fp32`."""
     done = consolidate.prepare(source, out, consolidate.Options(dtype="fp32"))
-    perform(done, budget=Budget(), overwrite=False)
+    perform(done, budget=MemoryBudget(), overwrite=False)
     return out
 
 

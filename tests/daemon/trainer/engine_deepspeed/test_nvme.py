@@ -20,7 +20,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs as layout
 from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB, EXIT_STOPPED
 
@@ -69,7 +69,7 @@ def test_checkpoints_hold_the_weights_alone(runs: Runs, tmp_path: Path, name: st
     done = consolidate.prepare(
         runs.checkpoint("torch", 2), tmp_path / "out", consolidate.Options(dtype="fp32")
     )
-    perform(done, budget=Budget(), overwrite=False)
+    perform(done, budget=MemoryBudget(), overwrite=False)
     wanted = load_file(tmp_path / "out/model.safetensors")
     assert held.keys() == wanted.keys()
     assert all(numpy.allclose(held[key], wanted[key], atol=1e-4) for key in held)

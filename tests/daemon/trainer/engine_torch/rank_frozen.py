@@ -19,15 +19,15 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotools.jobs.tables.spec import JobSpec  # noqa: E402
 from zerotoolsd.trainer.engine_torch.building import build  # noqa: E402
-from zerotoolsd.trainer.engine_torch.state import Live  # noqa: E402
+from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
-from zerotoolsd.trainer.rank.group import Group, join  # noqa: E402
+from zerotoolsd.trainer.rank.group import WorldGroup, join  # noqa: E402
 from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
 from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
 
 
-def whole(live: Live) -> dict[str, torch.Tensor]:
+def whole(live: LiveState) -> dict[str, torch.Tensor]:
     """The exact value of every parameter."""
     return {
         name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
@@ -35,7 +35,7 @@ def whole(live: Live) -> dict[str, torch.Tensor]:
     }
 
 
-def check(spec: JobSpec, group: Group) -> None:
+def check(spec: JobSpec, group: WorldGroup) -> None:
     """One step of one layout."""
     blueprint = draw(read_config(spec.model))
     frozen = {name for name, _ in blueprint.model.named_parameters() if "mlp" in name}

@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
-from zerotoolsd.trainer.engine_torch.partition import Partition  # noqa: E402
+from zerotoolsd.trainer.engine_torch.partition import RowPartition  # noqa: E402
 from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh  # noqa: E402
 from zerotoolsd.trainer.rank.group import join  # noqa: E402
 from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
@@ -43,7 +43,7 @@ def check(mesh: DeviceMesh, window_bytes: int) -> None:
         weight = nn.Parameter(whole(torch.full(shape, -1.0), mesh))
         weight.grad = whole(numbered(shape), mesh)
         weights[str(shape)] = weight
-    partition = Partition(weights, mesh[REPLICATE], window_bytes)
+    partition = RowPartition(weights, mesh[REPLICATE], window_bytes)
     partition.take_gradients()
     with torch.no_grad():
         for row in partition.rows.values():

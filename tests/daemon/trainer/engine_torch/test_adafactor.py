@@ -14,7 +14,7 @@ def test_steps_are_those_of_torch() -> None:
     import torch
 
     from zerotools.jobs.tables.spec import TrainSpec
-    from zerotoolsd.trainer.engine_torch.gradients import InPlace
+    from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.memory.places import make_memory
 
@@ -26,7 +26,7 @@ def test_steps_are_those_of_torch() -> None:
     device = torch.device("cpu")
     train = TrainSpec(steps=9, batch_size=1, optimizer="adafactor", weight_decay=0.1)
     place = make_memory(device, "none").device
-    optimizer = make_optimizer(InPlace(mine, device), train, place)
+    optimizer = make_optimizer(InPlaceUpdate(mine, device), train, place)
     groups = [
         {"params": [p for p in peers.values() if p.dim() > 1], "weight_decay": 0.1},
         {"params": [p for p in peers.values() if p.dim() < 2], "weight_decay": 0.0},

@@ -17,7 +17,7 @@ from zerotools.jobs.tables.job_rules import FP16_ON_CPU
 from zerotools.jobs.tables.spec import Fp16Spec
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.run_summary import training_of
 from zerotools.runs import checkpoint_dirs as layout
 from zerotoolsd.trainer.engine.loss_scale import after, initial
@@ -128,7 +128,7 @@ def test_the_scale_goes_along_to_deepspeed(runs: Runs, tmp_path: Path) -> None:
     source, out = runs.checkpoint("stage-3", 2), tmp_path / "out"
     conversion = convert.prepare(source, out, "deepspeed", {"world_size": 2, "stage": 2})
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=Budget(), overwrite=False)
+    perform(conversion, budget=MemoryBudget(), overwrite=False)
     before, written = (formats.training_of(formats.read(path)) for path in (source, out))
     assert (
         (written.skipped, written.precision) == (before.skipped, before.precision) == (2, FLOAT16)

@@ -28,7 +28,7 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
     """A model and the optimizer that took three steps."""
     import torch
 
-    from zerotoolsd.trainer.engine_torch.gradients import InPlace
+    from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
     from zerotoolsd.trainer.memory.places import make_memory
 
@@ -36,7 +36,7 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
     model = torch.nn.Linear(5, 3)
     device = torch.device("cpu")
     place = make_memory(device, "none").device
-    optimizer = make_optimizer(InPlace(dict(model.named_parameters()), device), train, place)
+    optimizer = make_optimizer(InPlaceUpdate(dict(model.named_parameters()), device), train, place)
     for step, rate in enumerate(RATES):
         gradients(model, step)
         optimizer.step(rate, norm=1.0, largest=0.0)

@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import dcp
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs as layout
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "every stage, resumed")]
@@ -138,7 +138,7 @@ def test_reshard_writes_what_the_trainer_would_have(
     source, out = by_ranks[2].checkpoint(f"stage-{stage}", 2), tmp_path / "out"
     conversion = reshard.prepare(source, out, world_size=3)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=Budget(), overwrite=False)
+    perform(conversion, budget=MemoryBudget(), overwrite=False)
     assert digest(out) == digest(source)
     for role in ("param", "exp_avg"):
         assert cut(out, role) == cut(by_ranks[3].checkpoint(f"stage-{stage}", 2), role)

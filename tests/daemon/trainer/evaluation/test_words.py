@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotoolsd.trainer.evaluation.words import Words, bleu_tokenizer
+from zerotoolsd.trainer.evaluation.words import ScoreTokenizer, bleu_tokenizer
 
 pytestmark = pytest.mark.torch
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.torch
     ],
 )
 def test_words(text: str, words: list[str]) -> None:
-    assert Words().tokenize(text) == words
+    assert ScoreTokenizer().tokenize(text) == words
 
 
 def test_english_words_are_those_of_rouge_score() -> None:
     from rouge_score.tokenizers import DefaultTokenizer
 
     text = "It's 3.5 times: the QUICK_brown fox -- (jumps) over 12 dogs!"
-    assert Words().tokenize(text) == DefaultTokenizer(use_stemmer=False).tokenize(text)
+    assert ScoreTokenizer().tokenize(text) == DefaultTokenizer(use_stemmer=False).tokenize(text)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_job_that_does_not_fit_on_the_disk_ends_with_both_numbers(
 def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> None:
     import torch
 
-    from zerotoolsd.trainer.engine_torch.copy_stream import make_courier
+    from zerotoolsd.trainer.engine_torch.copy_stream import make_copy_stream
     from zerotoolsd.trainer.memory.places import GRADIENTS, MASTERS, WEIGHTS, make_memory
 
     if not torch.cuda.is_available():
@@ -86,7 +86,7 @@ def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> 
     assert weight.is_cuda
     assert not master.is_cuda
     assert buffer.is_pinned()
-    courier = make_courier(device)
+    courier = make_copy_stream(device)
     courier.down(torch.ones_like(weight), buffer)
     courier.arrived()
     assert bool((buffer == 1).all())

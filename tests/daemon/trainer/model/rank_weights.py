@@ -21,7 +21,7 @@ from safetensors.torch import load_file  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotools.jobs.tables.spec import ModelSpec  # noqa: E402
-from zerotoolsd.trainer.memory.layout import Layout  # noqa: E402
+from zerotoolsd.trainer.memory.layout import MemoryLayout  # noqa: E402
 from zerotoolsd.trainer.memory.places import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.initial import initialise  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
@@ -61,14 +61,14 @@ def main() -> None:
     for name, config in models.items():
         blueprint = draw(read_config(replace(spec.model, config=config, path=None)))
         for stage in (0, 3):
-            model = shard(blueprint, Layout(group.rank.world_size, stage), memory)
+            model = shard(blueprint, MemoryLayout(group.rank.world_size, stage), memory)
             parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
             initialise(parameters, buffers, blueprint, spec.seed, memory.host)
             report[f"{name} {stage}"] = digest(gathered(model))
     if spec.model.path is not None:
         directory = Path(spec.model.path)
         blueprint = draw(read_config(ModelSpec(path=str(directory))))
-        model = shard(blueprint, Layout(group.rank.world_size), memory)
+        model = shard(blueprint, MemoryLayout(group.rank.world_size), memory)
         initialise({}, dict(model.named_buffers()), blueprint, spec.seed, memory.host)
         targets = {**dict(model.named_parameters()), **persistent_buffers(model)}
         load_weights(targets, blueprint.aliases, directory)

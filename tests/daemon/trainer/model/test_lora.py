@@ -130,11 +130,11 @@ def test_what_is_exported_says_what_the_adapted_model_says(
     from zerotools import load_state_dict
     from zerotools.ops.conversions.consolidate import Options, prepare
     from zerotools.ops.conversions.conversion import perform
-    from zerotools.ops.execution.workers import Budget
+    from zerotools.ops.execution.workers import MemoryBudget
     from zerotoolsd.trainer.model.lora import add_adapters
 
     source, out = runs[1].checkpoint("gpt2", 2), tmp_path / "exported"
-    perform(prepare(source, out, Options(dtype="fp32")), budget=Budget(), overwrite=False)
+    perform(prepare(source, out, Options(dtype="fp32")), budget=MemoryBudget(), overwrite=False)
     adapted = AutoModelForCausalLM.from_config(GPT2Config(**TINY_GPT2))
     plain = AutoModelForCausalLM.from_pretrained(out).eval()
     spec = LoraSpec(rank=RANK, alpha=ALPHA, target_modules=("c_attn", "c_proj"))

@@ -10,7 +10,16 @@ import pytest
 from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.several import run_all
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.ops.estimate import DEVICE, DISK, GRADIENTS, HOST, MASTERS, MOMENTS, WEIGHTS, kept
+from zerotools.ops.estimate import (
+    DEVICE,
+    DISK,
+    GRADIENTS,
+    HOST,
+    MASTERS,
+    MOMENTS,
+    WEIGHTS,
+    torch_engine_state,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -43,7 +52,7 @@ def test_every_stage_and_place(text: Path, tmp_path: Path) -> None:
     report = run_all(tmp_path / "run", text, ranks, trees).report
     for name, tree in trees.items():
         spec = job_from_dict(job(text, ranks=ranks, **tree), source=name)
-        predicted = kept(parameters_of(draw(read_config(spec.model))), setup_of(spec))
+        predicted = torch_engine_state(parameters_of(draw(read_config(spec.model))), setup_of(spec))
         most = {
             (place, sort): max(
                 rank.get(f"{place} {sort}", 0) for rank in report[name]["end"]["live"]

@@ -35,12 +35,12 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     import torch
     from transformers import LlamaConfig
 
-    from zerotoolsd.trainer.memory.layout import Layout
+    from zerotoolsd.trainer.memory.layout import MemoryLayout
     from zerotoolsd.trainer.memory.places import make_memory
     from zerotoolsd.trainer.model.meta_model import draw
     from zerotoolsd.trainer.model.sharding import shard
 
-    layout = Layout(1, **options)
+    layout = MemoryLayout(1, **options)
     config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
     blueprint = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
     memory = make_memory(torch.device("cpu"), layout.offload)
@@ -69,11 +69,11 @@ def storages() -> dict[int, int]:
 def held_last(**options: Any) -> tuple[int, int, int]:
     """fp32 bytes that the backward pass has added when its last gradients are reduced; those of all
     gradients; and those of a block's and of what is in no block."""
-    from zerotoolsd.trainer.engine_torch.masters import Masters
+    from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 
     model, memory, layout = sharded(**options)
     parameters = dict(model.named_parameters())
-    masters = Masters(parameters, memory, layout.stage)
+    masters = MasterWeights(parameters, memory, layout.stage)
     held: list[int] = []
 
     def note(_: Any) -> None:

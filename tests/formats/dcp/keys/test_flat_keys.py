@@ -9,7 +9,7 @@ import pytest
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.dcp.keys.flat_keys import Named, name_all
+from zerotools.formats.dcp.keys.flat_keys import NamedKeys, name_tensors
 from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor
 
 Path = tuple[str | int, ...]
@@ -17,12 +17,12 @@ _ITEM = Item("__0_0.distcp", 0, 1000)
 _OPTIONS = ("param_groups", "lr")
 
 
-def named(paths: Iterable[Path], *, recorded: bool = True, section: str | None = None) -> Named:
+def named(paths: Iterable[Path], *, recorded: bool = True, section: str | None = None) -> NamedKeys:
     """The names of float tensors at these paths; what lies below param_groups is a value."""
     known = {".".join(map(str, path)): path for path in paths}
     values = {flat for flat in known if "param_groups." in flat and flat.endswith(".lr")}
     tensor = SavedTensor(dtypes.FLOAT32, (4,), ())
-    return name_all(
+    return name_tensors(
         Metadata(
             {flat: tensor for flat in known if flat not in values},
             dict.fromkeys(values, _ITEM),
@@ -146,7 +146,7 @@ def test_a_submodule_called_param_groups_is_no_optimizer() -> None:
     tracked = {"b.param_groups.lr": SavedTensor(dtypes.INT64, (), ())}
     tensor = SavedTensor(dtypes.FLOAT32, (4,), ())
     bare = {"b.param_groups.weight": tensor, "b.weight": tensor, **tracked}
-    keys = name_all(Metadata(bare, {}, {key: (key,) for key in bare}), "ckpt").keys
+    keys = name_tensors(Metadata(bare, {}, {key: (key,) for key in bare}), "ckpt").keys
     assert keys == {name: Key(name, "param") for name in bare}
     keys = named([("param_groups", "weight"), ("param_groups", "bias")]).keys
     assert {key.role for key in keys.values()} == {"param"}
@@ -155,7 +155,7 @@ def test_a_submodule_called_param_groups_is_no_optimizer() -> None:
 def test_a_path_that_disagrees_with_its_key_is_not_believed() -> None:
     tensor = SavedTensor(dtypes.FLOAT32, (4,), ())
     metadata = Metadata({"a": tensor, "b": tensor}, {}, {"a": ("model", "b"), "b": ()})
-    assert name_all(metadata, "ckpt").keys == {"a": Key("a", "param"), "b": Key("b", "param")}
+    assert name_tensors(metadata, "ckpt").keys == {"a": Key("a", "param"), "b": Key("b", "param")}
 
 
 def test_paths_without_end_and_sections_without_number_take_no_time() -> None:

@@ -19,7 +19,7 @@ from zerotools.formats import dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "torch-2.13.0-sections"
 ROLES = {"step", "exp_avg", "exp_avg_sq"}
@@ -164,7 +164,7 @@ def test_odd_keys_and_runs_without_a_model(saved: Path, tmp_path: Path) -> None:
 def test_resharding_keeps_every_section(saved: Path, tmp_path: Path, name: str) -> None:
     prepared = reshard.prepare(saved / name, tmp_path / "out", world_size=2)
     assert isinstance(prepared, Conversion)
-    perform(prepared, budget=Budget(2**20, 1), overwrite=False, verify=True)
+    perform(prepared, budget=MemoryBudget(2**20, 1), overwrite=False, verify=True)
     old, new = dcp.read(saved / name), dcp.read(tmp_path / "out")
     assert new.tensors.keys() == old.tensors.keys()
     assert all(tensor_bytes(new, key) == tensor_bytes(old, key) for key in old.tensors)

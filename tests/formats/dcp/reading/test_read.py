@@ -19,7 +19,7 @@ from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats import dcp
 from zerotools.io.distcp.metadata import Item, read_metadata
-from zerotools.io.distcp.metadata_writer import Written, metadata_bytes
+from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.unpickle import loads
@@ -160,7 +160,7 @@ def _one_item(tmp_path: Path, tensor: Any, data: bytes, dtype: str, shape: tuple
     """A checkpoint of the one tensor `w`, whose metadata may disagree with its item."""
     item = archive_bytes(tensor, [data])
     (tmp_path / "__0_0.distcp").write_bytes(item)
-    written = Written(
+    written = WrittenItem(
         "w", Item("__0_0.distcp", 0, len(item)), dtypes.named(dtype), shape, Box.whole(shape)
     )
     (tmp_path / ".metadata").write_bytes(metadata_bytes([written], None))
@@ -204,9 +204,9 @@ def test_a_transposed_tensor_has_strides(tmp_path: Path) -> None:
 def test_the_written_metadata_is_read_back(tmp_path: Path) -> None:
     box = Box((1, 0), (1, 2))
     written = [
-        Written("a", Item("x", 0, 500), dtypes.BFLOAT16, (2, 2), Box((0, 0), (1, 2))),
-        Written("a", Item("y", 7, 600), dtypes.BFLOAT16, (2, 2), box),
-        Written("b", Item("y", 607, 9)),
+        WrittenItem("a", Item("x", 0, 500), dtypes.BFLOAT16, (2, 2), Box((0, 0), (1, 2))),
+        WrittenItem("a", Item("y", 7, 600), dtypes.BFLOAT16, (2, 2), box),
+        WrittenItem("b", Item("y", 607, 9)),
     ]
     path = tmp_path / ".metadata"
     path.write_bytes(metadata_bytes(written, {"a": ("a",), "b": ("b", 0)}))

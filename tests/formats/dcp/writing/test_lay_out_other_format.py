@@ -16,7 +16,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Opaque, Target
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats import dcp
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.distcp.metadata import read_metadata
@@ -205,7 +205,7 @@ def test_what_an_optimizer_needs_and_nothing_says_is_asked_for(tmp_path: Path) -
     with pytest.raises(BadRequest, match=r"give lr, betas, eps, weight_decay$"):
         dcp.lay_out_training(source, training, tmp_path / "o", world_size=1, style="torch")
     given_groups = tuple(
-        Group(g.params, {"lr": 0.1, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0})
+        ParamGroup(g.params, {"lr": 0.1, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0})
         for g in training.groups
     )
     read_back, _ = _written(
@@ -273,12 +273,12 @@ def test_deepspeeds_adam_decays_as_adamw_does_unless_told_otherwise(tmp_path: Pa
 @given(st.integers(1, 40), st.sampled_from(STYLES))
 def test_any_number_of_ranks_covers_every_tensor_once(ranks: int, style: str) -> None:
     """compare_layout needs files; the cover is proved by the plan itself."""
-    from zerotools.ops.conversions.conversion import drawn
+    from zerotools.ops.conversions.conversion import with_target_sources
     from zerotools.ops.execution.plan import prove_plan
 
     source, training = _deepspeed("z3-fp32-w2-sub-groups")
     target = dcp.lay_out_training(source, training, Path("o"), world_size=ranks, style=style)
-    assert prove_plan(drawn(source, target), target.checkpoint) > 0
+    assert prove_plan(with_target_sources(source, target), target.checkpoint) > 0
     folders = 2 if style == "accelerate" else 1
     assert len(target.files) == folders * (ranks + 1)
     for tensor in target.carried.values():

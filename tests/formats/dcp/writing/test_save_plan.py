@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.boxes import prove_cover
-from zerotools.formats.dcp.writing.save_plan import Value, assign, shard_box
+from zerotools.formats.dcp.writing.save_plan import SaveItem, assign_shards, shard_box
 
 SHAPES = st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple)
 
@@ -39,10 +39,10 @@ def test_every_value_is_saved_exactly_once(
     drawn: list[tuple[tuple[int, ...] | None, bool]], ranks: int
 ) -> None:
     values = [
-        Value(f"k{i}", shape, 4 * i, sharded and bool(shape))
+        SaveItem(f"k{i}", shape, 4 * i, sharded and bool(shape))
         for i, (shape, sharded) in enumerate(drawn)
     ]
-    saved = [shard for shards in assign(values, ranks) for shard in shards]
+    saved = [shard for shards in assign_shards(values, ranks) for shard in shards]
     for value in values:
         boxes = [shard.box for shard in saved if shard.value is value]
         if value.shape is None:
@@ -55,6 +55,10 @@ def test_every_value_is_saved_exactly_once(
 
 
 def test_what_is_replicated_goes_to_the_rank_with_least() -> None:
-    values = [Value("a", (4,), 100, True), Value("b", (2,), 60, False), Value("c", (2,), 50, False)]
-    ranks = assign(values, 2)
+    values = [
+        SaveItem("a", (4,), 100, True),
+        SaveItem("b", (2,), 60, False),
+        SaveItem("c", (2,), 50, False),
+    ]
+    ranks = assign_shards(values, 2)
     assert [[shard.value.key for shard in shards] for shards in ranks] == [["a"], ["a", "b", "c"]]

@@ -15,8 +15,8 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.schema.ds_config import Settings
-from zerotools.formats.deepspeed.writing.lay_out import is_as_asked, lay_out
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.deepspeed.writing.lay_out import is_already_laid_out, lay_out
 
 APART = ("universal", "pipeline", "tensor-parallel", "experts", "z0-")
 CASES = sorted(
@@ -33,7 +33,7 @@ def golden(name: str) -> Checkpoint:
     return read(DEEPSPEED / name / "checkpoint")
 
 
-def moved(source: Checkpoint, out: Path, ranks: int, settings: Settings) -> Checkpoint:
+def moved(source: Checkpoint, out: Path, ranks: int, settings: ZeroSettings) -> Checkpoint:
     return read(write(source, lay_out(source, out, world_size=ranks, settings=settings)))
 
 
@@ -48,7 +48,7 @@ def test_every_tensor_arrives_at_any_stage(case: Path, stage: int, tmp_path: Pat
     source = read(case / "checkpoint")
     before = masters_and_state(source)
     for ranks in (1, 3):
-        found = moved(source, tmp_path / str(ranks), ranks, Settings(stage=stage))
+        found = moved(source, tmp_path / str(ranks), ranks, ZeroSettings(stage=stage))
         assert masters_and_state(found) == before
         assert found.origin.stage == (stage if found.origin.stage is not None else None)
         assert found.aliases == source.aliases
@@ -67,15 +67,15 @@ def test_weights_cast_on_the_way_back_from_stage_3_are_those_of_the_run(
     name: str, tmp_path: Path
 ) -> None:
     source = golden(name)
-    there = moved(source, tmp_path / "there", 3, Settings(stage=3))
-    back = moved(there, tmp_path / "back", 2, Settings(stage=2))
+    there = moved(source, tmp_path / "there", 3, ZeroSettings(stage=3))
+    back = moved(there, tmp_path / "back", 2, ZeroSettings(stage=2))
     assert not any("|param16" in key for key in contents(there))
     assert contents(back) == contents(source)
 
 
 def test_weights_of_an_fp32_run_are_written_beside_their_masters(tmp_path: Path) -> None:
     source = golden("z3-fp32-w2")
-    found = moved(source, tmp_path / "out", 2, Settings(stage=2))
+    found = moved(source, tmp_path / "out", 2, ZeroSettings(stage=2))
     model = found.origin.details["columns"][0].model
     assert model.module is not None
     data, kept = model.file.path.read_bytes(), contents(found)
@@ -90,19 +90,19 @@ def test_weights_of_an_fp32_run_are_written_beside_their_masters(tmp_path: Path)
 @pytest.mark.parametrize("limit", [1, 47, 10**9])
 def test_sub_groups_are_cut_as_asked_for(limit: int, tmp_path: Path) -> None:
     source = golden("z3-fp32-w2-sub-groups")
-    found = moved(source, tmp_path / "out", 2, Settings(sub_group_size=limit))
+    found = moved(source, tmp_path / "out", 2, ZeroSettings(sub_group_size=limit))
     assert contents(found) == contents(source)
     tree = found.origin.details["columns"][0].model.fields.tree
     assert tree["ds_config"]["zero_optimization"]["sub_group_size"] == limit
-    again = moved(found, tmp_path / "again", 3, Settings())
+    again = moved(found, tmp_path / "again", 3, ZeroSettings())
     assert contents(again) == contents(source)
 
 
 @pytest.mark.parametrize("name", ["z1-fp32-w3-round-robin", "z2-bf16-w3-aligned-round-robin"])
 def test_round_robin_is_switched_off_and_on(name: str, tmp_path: Path) -> None:
     source = golden(name)
-    off = moved(source, tmp_path / "off", 2, Settings(round_robin=False))
-    back = moved(off, tmp_path / "on", 3, Settings(round_robin=True))
+    off = moved(source, tmp_path / "off", 2, ZeroSettings(round_robin=False))
+    back = moved(off, tmp_path / "on", 3, ZeroSettings(round_robin=True))
     assert contents(off) == contents(back) == contents(source)
     names = [
         list(each.origin.details["columns"][0].model.groups[0]) for each in (source, off, back)
@@ -133,7 +133,7 @@ def test_elastic_state_without_a_known_optimizer_is_refused(tmp_path: Path) -> N
 def test_model_parallel_ranks_are_each_laid_out_on_their_own(name: str, tmp_path: Path) -> None:
     source = golden(name)
     for ranks in (2, 6, 8):
-        found = moved(source, tmp_path / str(ranks), ranks, Settings())
+        found = moved(source, tmp_path / str(ranks), ranks, ZeroSettings())
         assert contents(found) == contents(source)
         assert found.origin.world_size == ranks
         assert not found.problems
@@ -149,13 +149,13 @@ def test_a_world_size_that_the_model_parallel_ranks_cannot_share_is_refused(
             golden("tensor-parallel-z1-bf16-w4"),
             tmp_path / "out",
             world_size=4,
-            settings=Settings(stage=3),
+            settings=ZeroSettings(stage=3),
         )
 
 
 def test_the_keys_that_the_resuming_run_needs_are_said(tmp_path: Path) -> None:
     source = golden("z2-bf16-w2")
-    target = lay_out(source, tmp_path / "o", world_size=2, settings=Settings(3, 100))
+    target = lay_out(source, tmp_path / "o", world_size=2, settings=ZeroSettings(3, 100))
     wanted = 'the resuming run needs "zero_optimization": {"stage": 3, "sub_group_size": 100}'
     assert wanted in target.notes
     assert [each.what for each in target.dropped] == ["param16"]
@@ -164,25 +164,25 @@ def test_the_keys_that_the_resuming_run_needs_are_said(tmp_path: Path) -> None:
 def test_a_configuration_counts_in_every_key_and_flags_must_agree(tmp_path: Path) -> None:
     source = golden("z1-fp32-w3-round-robin")
     config = {"zero_optimization": {"stage": 2}}
-    found = moved(source, tmp_path / "out", 2, Settings(ds_config=config))
+    found = moved(source, tmp_path / "out", 2, ZeroSettings(ds_config=config))
     zero = found.origin.details["columns"][0].model.fields.tree["ds_config"]["zero_optimization"]
     assert (zero["stage"], zero["round_robin_gradients"]) == (2, False)
     assert contents(found) == contents(source)
     with pytest.raises(BadRequest, match="--stage asks for 3 and the configuration has 2"):
-        Settings(stage=3, ds_config=config).settled()
+        ZeroSettings(stage=3, ds_config=config).settled()
     with pytest.raises(BadRequest, match="--round-robin asks for on and the configuration has off"):
-        Settings(round_robin=True, ds_config=config).settled()
+        ZeroSettings(round_robin=True, ds_config=config).settled()
     with pytest.raises(BadRequest, match="has ZeRO stage 0"):
-        Settings(ds_config={}).settled()
+        ZeroSettings(ds_config={}).settled()
 
 
 def test_settings_of_another_stage_are_refused(tmp_path: Path) -> None:
     flat, sliced = golden("z2-fp32-w2"), golden("z3-fp32-w2")
     for source, settings, why in (
-        (flat, Settings(sub_group_size=5), "--sub-group-size is of stage 3"),
-        (sliced, Settings(round_robin=True), "--round-robin is of stages 1 and 2"),
-        (flat, Settings(stage=0), "--stage is 0"),
-        (sliced, Settings(sub_group_size=0), "--sub-group-size is 0"),
+        (flat, ZeroSettings(sub_group_size=5), "--sub-group-size is of stage 3"),
+        (sliced, ZeroSettings(round_robin=True), "--round-robin is of stages 1 and 2"),
+        (flat, ZeroSettings(stage=0), "--stage is 0"),
+        (sliced, ZeroSettings(sub_group_size=0), "--sub-group-size is 0"),
     ):
         with pytest.raises(BadRequest, match=why):
             lay_out(source, tmp_path / "out", world_size=2, settings=settings)
@@ -202,8 +202,8 @@ def test_vectors_in_another_order_than_param_shapes_says_are_refused(tmp_path: P
 
 def test_an_alignment_that_comes_back_with_the_stage_is_recorded(tmp_path: Path) -> None:
     source = golden("z2-bf16-w3-aligned")
-    three = moved(source, tmp_path / "three", 4, Settings(stage=3))
-    back = moved(three, tmp_path / "back", 4, Settings(stage=1))
+    three = moved(source, tmp_path / "three", 4, ZeroSettings(stage=3))
+    back = moved(three, tmp_path / "back", 4, ZeroSettings(stage=1))
     assert masters_and_state(back) == masters_and_state(source)
 
 
@@ -214,7 +214,7 @@ def test_excluded_frozen_weights_are_in_no_list_and_leave_no_placeholder(
 ) -> None:
     """DeepSpeed looks every frozen weight up in a list that is there, and compares shapes."""
     source = golden(f"z{saved}-bf16-w2-exclude-frozen")
-    found = moved(source, tmp_path / "out", 3, Settings(stage=stage))
+    found = moved(source, tmp_path / "out", 3, ZeroSettings(stage=stage))
     tree = found.origin.details["columns"][0].model.fields.tree
     assert tree["frozen_param_shapes"] is tree["frozen_param_fragments"] is None
     shapes = [tensor.shape for tensor in found.origin.details["columns"][0].model.module.values()]
@@ -240,7 +240,7 @@ def test_the_order_is_that_of_the_optimizer_that_the_resuming_run_has(
     """BF16_Optimizer deals no parameters to ranks in turn, whatever the configuration says."""
     source = golden(name)
     config = {**ROUND_ROBIN, **more, "bf16": {"enabled": True}}
-    found = moved(source, tmp_path / "out", 3, Settings(ds_config=config))
+    found = moved(source, tmp_path / "out", 3, ZeroSettings(ds_config=config))
     assert contents(found) == contents(source)
     column = found.origin.details["columns"][0]
     dealt = [list(shapes) for shapes in column.model.groups]
@@ -253,8 +253,8 @@ def test_another_alignment_is_a_change() -> None:
     source, bf16 = golden("z2-bf16-w3-aligned"), {"bf16": {"enabled": True}}
     without = {"zero_optimization": {"stage": 2}, **bf16}
     aligned = {"zero_optimization": {"stage": 2, "parameter_alignment": True}, **bf16}
-    assert is_as_asked(source, 3, Settings())
-    assert is_as_asked(source, 3, Settings(ds_config=aligned))
-    assert not is_as_asked(source, 3, Settings(ds_config=without))
+    assert is_already_laid_out(source, 3, ZeroSettings())
+    assert is_already_laid_out(source, 3, ZeroSettings(ds_config=aligned))
+    assert not is_already_laid_out(source, 3, ZeroSettings(ds_config=without))
     with pytest.raises(BadRequest, match="--sub-group-size is of stage 3"):
-        is_as_asked(source, 3, Settings(sub_group_size=10))
+        is_already_laid_out(source, 3, ZeroSettings(sub_group_size=10))

@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.layouts import shapes
-from zerotools.formats.deepspeed.partitioning.geometry import Geometry, held, partition_of
+from zerotools.formats.deepspeed.partitioning.geometry import (
+    FlatLayout,
+    partition_contents,
+    partition_size,
+)
 from zerotools.formats.deepspeed.partitioning.parameter_order import flat_order, paddings_of, slots
-from zerotools.formats.deepspeed.writing.sub_groups import cut
+from zerotools.formats.deepspeed.writing.sub_groups import split_sub_groups
 
 named_shapes = st.lists(shapes, min_size=1, max_size=6).map(
     lambda drawn: {f"p{i}": shape for i, shape in enumerate(drawn)}
@@ -31,8 +35,8 @@ def test_aligned_parameters_begin_at_multiples(
     paddings = paddings_of(drawn, alignment)
     assert len(paddings) == len(drawn)
     assert paddings[-1] == 0
-    geometry = Geometry(drawn, paddings, 1, None)
-    whole = Geometry(drawn, paddings, 1, partition_of(geometry.total, 1))
+    geometry = FlatLayout(drawn, paddings, 1, None)
+    whole = FlatLayout(drawn, paddings, 1, partition_size(geometry.total, 1))
     assert all(offset % alignment == 0 for _, _, offset in whole.offsets())
 
 
@@ -41,11 +45,11 @@ def test_parts_and_gaps_fill_every_vector(
     drawn: dict[str, tuple[int, ...]], ranks: int, is_stage_3: bool, alignment: int
 ) -> None:
     paddings = () if is_stage_3 else paddings_of(drawn, alignment)
-    geometry = Geometry(drawn, paddings, ranks, None)
+    geometry = FlatLayout(drawn, paddings, ranks, None)
     if not is_stage_3:
-        geometry = Geometry(drawn, paddings, ranks, partition_of(geometry.total, ranks))
+        geometry = FlatLayout(drawn, paddings, ranks, partition_size(geometry.total, ranks))
     count = 0
-    for content in held(geometry):
+    for content in partition_contents(geometry):
         runs = sorted([*((at, n) for _, at, n in content.parts), *content.gaps])
         assert [at for at, _ in runs] == [sum(n for _, n in runs[:i]) for i in range(len(runs))]
         assert sum(n for _, n in runs) == geometry.width
@@ -55,7 +59,7 @@ def test_parts_and_gaps_fill_every_vector(
 
 def test_a_sub_group_is_closed_when_it_has_as_many_elements_as_it_may() -> None:
     drawn: dict[str, tuple[int, ...]] = {"a": (33,), "b": (21,), "c": (21,)}
-    assert [list(part) for part in cut(drawn, 1, 40)] == [["a", "b"], ["c"]]
-    assert [list(part) for part in cut(drawn, 1, 75)] == [["a", "b", "c"]]
-    assert [list(part) for part in cut(drawn, 2, 1)] == [["a"], ["b"], ["c"]]
-    assert cut({}, 2, 1) == []
+    assert [list(part) for part in split_sub_groups(drawn, 1, 40)] == [["a", "b"], ["c"]]
+    assert [list(part) for part in split_sub_groups(drawn, 1, 75)] == [["a", "b", "c"]]
+    assert [list(part) for part in split_sub_groups(drawn, 2, 1)] == [["a"], ["b"], ["c"]]
+    assert split_sub_groups({}, 2, 1) == []

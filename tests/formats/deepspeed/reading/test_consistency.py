@@ -19,7 +19,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 CASES = ["z1-bf16-w4", "z2-fp32-w2", "z3-bf16-w2", "bf16-optimizer-w2", "z2-fp32-w2-elastic"]
 
@@ -90,7 +90,7 @@ def test_swapped_files_of_what_zerotools_wrote(case: str, tmp_path: Path) -> Non
     """Its archives have the folder that torch gives them, which says whose they are."""
     made = reshard.prepare(DEEPSPEED / case / "checkpoint", tmp_path / "three", world_size=3)
     assert isinstance(made, Conversion)
-    perform(made, budget=Budget(), overwrite=False)
+    perform(made, budget=MemoryBudget(), overwrite=False)
     (tag,) = (path for path in (tmp_path / "three").iterdir() if path.is_dir())
     assert problems_of(tag) == []
     for file in tag.iterdir():

@@ -16,12 +16,12 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 
 def export(tag: Path, out: Path, *, verify: bool) -> None:
     conversion = consolidate.prepare(tag, out, consolidate.Options())
-    perform(conversion, budget=Budget(), overwrite=False, verify=verify)
+    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=verify)
 
 
 def refused(tag: Path, tmp_path: Path, why: str) -> None:

@@ -14,7 +14,7 @@ from tests.formats.deepspeed.reading.test_versions import rewrite
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import BadFile
 from zerotools.formats import read
-from zerotools.ops.inspection.completeness import Look, look
+from zerotools.ops.inspection.completeness import Completeness, check_completeness
 
 Z0, Z2, Z3 = "z0-bf16-w2", "z2-bf16-w2", "z3-bf16-w2"
 
@@ -26,7 +26,7 @@ def test_a_truncated_model_file_that_no_export_needs_is_named(tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[:-100])
     assert any(said.startswith(str(path)) for said in problems_of(tag))
     assert refusals(tag, tmp_path / "out") == {}
-    assert look(tag).problem is not None
+    assert check_completeness(tag).problem is not None
 
 
 def save_over(tag: Path, case: str) -> None:
@@ -173,12 +173,12 @@ def test_what_is_left_over_takes_nothing_away(tmp_path: Path) -> None:
     """A run that saves to one tag again and again is resumed from it; not from a mixed one."""
     tag = copied(Z2, tmp_path)
     save_over(tag, Z3)
-    assert look(tag) == Look(True, 2)
+    assert check_completeness(tag) == Completeness(True, 2)
     (tag / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
-    assert "is missing" in str(look(tag).problem)
+    assert "is missing" in str(check_completeness(tag).problem)
 
 
 def test_an_interrupted_save_is_not_whole(tmp_path: Path) -> None:
     tag = copied(Z2, tmp_path)
     change(tag, "mp_rank*", global_steps=9)
-    assert "the run has made 9 updates there" in str(look(tag).problem)
+    assert "the run has made 9 updates there" in str(check_completeness(tag).problem)

@@ -17,14 +17,14 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.schema.ds_config import Settings
-from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, Naming, Placement
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, ExpertNaming, ExpertPlacement
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
-from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_fresh
+from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.reshard import Unchanged, prepare
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 DEFAULT, PYRAMID, DATA_BEFORE = CASES = (
     "experts-z2-bf16-w2",
@@ -47,15 +47,15 @@ def changed(tmp_path: Path, name: str, change: Change, files: str) -> Checkpoint
 
 
 def test_each_rank_has_one_part_of_one_expert_rank() -> None:
-    assert [Placement(6, 2).of(rank) for rank in range(6)] == [
+    assert [ExpertPlacement(6, 2).of(rank) for rank in range(6)] == [
         (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2),
     ]  # fmt: skip
-    assert [Placement(6, 2, data_first=True).of(rank) for rank in range(6)] == [
+    assert [ExpertPlacement(6, 2, data_first=True).of(rank) for rank in range(6)] == [
         (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2),
     ]  # fmt: skip
     for data_first in (False, True):
         for ranks, expert_ranks in ((1, 1), (6, 1), (6, 2), (6, 3), (6, 6)):
-            placement = Placement(ranks, expert_ranks, data_first)
+            placement = ExpertPlacement(ranks, expert_ranks, data_first)
             for expert_rank in range(expert_ranks):
                 found = [placement.of(rank) for rank in placement.ranks_of(expert_rank)]
                 assert found == [(expert_rank, part) for part in range(placement.sharing)]
@@ -63,7 +63,7 @@ def test_each_rank_has_one_part_of_one_expert_rank() -> None:
 
 def test_layers_may_have_different_numbers_of_experts() -> None:
     local = ["a.deepspeed_experts.1.w", "a.deepspeed_experts.0.w", "b.deepspeed_experts.0.w"]
-    naming = Naming.of(local, [], {})
+    naming = ExpertNaming.of(local, [], {})
     renamed = [naming.everywhere(name, 1, 2) for name in (*local, "dense.w")]
     assert renamed == [
         "a.deepspeed_experts.3.w",
@@ -76,7 +76,7 @@ def test_layers_may_have_different_numbers_of_experts() -> None:
 def test_experts_that_are_frozen_count_too() -> None:
     """Only one of two experts of each rank is in the vectors; files have all four."""
     everywhere = [f"a.deepspeed_experts.{number}.w" for number in range(4)]
-    naming = Naming.of(["a.deepspeed_experts.0.w"], everywhere, {})
+    naming = ExpertNaming.of(["a.deepspeed_experts.0.w"], everywhere, {})
     assert naming.everywhere("a.deepspeed_experts.0.w", 1, 2) == "a.deepspeed_experts.2.w"
 
 
@@ -122,15 +122,15 @@ def test_files_name_experts_by_their_number_on_the_rank(tmp_path: Path) -> None:
 def test_the_output_is_verified(case: str, tmp_path: Path) -> None:
     conversion = prepare(DEEPSPEED / case / "checkpoint", tmp_path / "out", world_size=6)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=Budget(), overwrite=False, verify=True)
+    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     assert isinstance(prepare(tmp_path / "out", tmp_path / "o", world_size=6), Unchanged)
 
 
 def test_stages_1_and_2_are_one_another(tmp_path: Path) -> None:
     source = golden(PYRAMID)
-    settings = Settings(stage=2, round_robin=False)
+    settings = ZeroSettings(stage=2, round_robin=False)
     there = read(write(source, lay_out(source, tmp_path / "a", world_size=2, settings=settings)))
-    back = Settings(stage=1, round_robin=True)
+    back = ZeroSettings(stage=1, round_robin=True)
     again = read(write(there, lay_out(there, tmp_path / "b", world_size=4, settings=back)))
     assert contents(there) == contents(again) == contents(source)
     assert training_of(again).groups == training_of(source).groups
@@ -140,7 +140,9 @@ def test_the_placement_is_kept_or_taken_from_the_configuration(tmp_path: Path) -
     source = golden(DATA_BEFORE)
     kept = lay_out(source, tmp_path / "kept", world_size=6)
     assert f'the resuming run needs "{DATA_FIRST}": true' in kept.notes
-    settings = Settings(ds_config={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}})
+    settings = ZeroSettings(
+        ds_config={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    )
     assert isinstance(prepare(source.root, tmp_path / "o", world_size=4), Unchanged)
     assert isinstance(
         prepare(source.root, tmp_path / "o", world_size=4, settings=settings), Conversion
@@ -160,7 +162,10 @@ def test_ranks_that_cannot_share_the_experts_are_refused(tmp_path: Path) -> None
 
 
 def test_experts_do_not_go_to_stage_3(tmp_path: Path) -> None:
-    for settings in (Settings(stage=3), Settings(ds_config={"zero_optimization": {"stage": 3}})):
+    for settings in (
+        ZeroSettings(stage=3),
+        ZeroSettings(ds_config={"zero_optimization": {"stage": 3}}),
+    ):
         with pytest.raises(Unsupported, match="experts, which zerotools lays out for stages 1 and"):
             lay_out(golden(DEFAULT), tmp_path / "out", world_size=2, settings=settings)
 
@@ -169,7 +174,7 @@ def test_experts_are_not_written_out_of_other_formats(tmp_path: Path) -> None:
     source = golden(DEFAULT)
     training = training_of(source)
     with pytest.raises(Unsupported, match=r"DeepSpeed's experts \(mixture.*need files and param"):
-        lay_out_fresh(source, training, tmp_path / "out", world_size=2)
+        lay_out_foreign(source, training, tmp_path / "out", world_size=2)
 
 
 def test_experts_of_other_makers_are_refused_by_name(tmp_path: Path) -> None:

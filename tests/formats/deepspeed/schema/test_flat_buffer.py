@@ -14,26 +14,30 @@ from tests.layouts import load, shapes
 from zerotools.core import dtypes
 from zerotools.core.boxes import prove_cover
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
-from zerotools.core.ranges import Range, Ranges, cover
-from zerotools.formats.deepspeed.schema.flat_buffer import Vector, partition_ranges, slice_ranges
+from zerotools.core.ranges import Range, Ranges, covering_ranges
+from zerotools.formats.deepspeed.schema.flat_buffer import (
+    FlatPartition,
+    zero3_ranges,
+    zero12_ranges,
+)
 from zerotools.io.numeric.numpy_dtypes import Array
 
 KEY = Key("w", "param")
 
 
-def stored(root: Path, rows: list[Array]) -> list[Vector | None]:
+def stored(root: Path, rows: list[Array]) -> list[FlatPartition | None]:
     """One file per rank, its vector behind a few bytes of something else."""
-    vectors: list[Vector | None] = []
+    vectors: list[FlatPartition | None] = []
     for rank, values in enumerate(rows):
         (root / f"rank{rank}").write_bytes(b"head" * rank + values.tobytes())
-        vectors.append(Vector(f"rank{rank}", 4 * rank, values.size, dtypes.FLOAT32))
+        vectors.append(FlatPartition(f"rank{rank}", 4 * rank, values.size, dtypes.FLOAT32))
     return vectors
 
 
 def read_back(root: Path, shape: tuple[int, ...], ranges: list[Range]) -> Array:
     chunks = Ranges(dtypes.FLOAT32, shape, lambda: ranges)
     tensors = {KEY: Tensor(dtypes.FLOAT32, shape, chunks)}
-    assert cover(tensors[KEY], {}) == ranges
+    assert covering_ranges(tensors[KEY], {}) == ranges
     assert prove_cover(shape, [chunk.box for chunk in chunks]) is None
     return load(Checkpoint(root, tensors, Origin("test", root)), KEY)
 
@@ -57,7 +61,7 @@ def test_stages_1_and_2(drawn: list[tuple[int, ...]], ranks: int, cut_off: int) 
         vectors = stored(Path(directory), rows)
         offset = 0
         for shape, expected in zip(drawn, values, strict=True):
-            ranges = list(partition_ranges(offset, prod(shape), partition, vectors))
+            ranges = list(zero12_ranges(offset, prod(shape), partition, vectors))
             assert read_back(Path(directory), shape, ranges).tobytes() == expected.tobytes()
             offset += prod(shape)
 
@@ -76,14 +80,14 @@ def test_stage_3(drawn: list[tuple[int, ...]], ranks: int) -> None:
         vectors = stored(Path(directory), [np.concatenate(row) for row in rows])
         offset = 0
         for shape, expected, width in zip(drawn, values, widths, strict=True):
-            ranges = list(slice_ranges(offset, prod(shape), width, vectors))
+            ranges = list(zero3_ranges(offset, prod(shape), width, vectors))
             assert read_back(Path(directory), shape, ranges).tobytes() == expected.tobytes()
             offset += width
 
 
 def test_a_missing_rank_and_a_short_vector_are_holes() -> None:
-    whole = Vector("a", 0, 4, dtypes.FLOAT32)
-    assert list(partition_ranges(0, 8, 4, [None, whole])) == [Range(4, 8, "a", 0)]
-    assert list(slice_ranges(0, 8, 4, [None, whole])) == [Range(4, 8, "a", 0)]
-    assert list(partition_ranges(1, 7, 8, [whole])) == [Range(0, 3, "a", 4)]
-    assert list(slice_ranges(1, 8, 8, [whole])) == [Range(0, 3, "a", 4)]
+    whole = FlatPartition("a", 0, 4, dtypes.FLOAT32)
+    assert list(zero12_ranges(0, 8, 4, [None, whole])) == [Range(4, 8, "a", 0)]
+    assert list(zero3_ranges(0, 8, 4, [None, whole])) == [Range(4, 8, "a", 0)]
+    assert list(zero12_ranges(1, 7, 8, [whole])) == [Range(0, 3, "a", 4)]
+    assert list(zero3_ranges(1, 8, 8, [whole])) == [Range(0, 3, "a", 4)]

@@ -6,7 +6,7 @@ import pytest
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.schema.file_names import list_files
-from zerotools.formats.deepspeed.schema.tag import find
+from zerotools.formats.deepspeed.schema.tag import find_tag
 
 
 def tag(directory: Path, *names: str) -> Path:
@@ -17,7 +17,7 @@ def tag(directory: Path, *names: str) -> Path:
 
 
 def found(path: Path, name: str | None = None) -> str:
-    answer = find(path, name)
+    answer = find_tag(path, name)
     assert answer is not None
     return answer.name
 
@@ -27,7 +27,7 @@ def test_the_tag_itself_and_what_latest_says(tmp_path: Path) -> None:
     tag(tmp_path / "global_step20")
     assert found(tmp_path / "global_step20") == "global_step20"
     (tmp_path / "latest").write_text("global_step10\n")
-    answer = find(tmp_path)
+    answer = find_tag(tmp_path)
     assert answer is not None
     assert (answer.name, answer.others, answer.notes) == ("global_step10", ("global_step20",), ())
     assert found(tmp_path, "global_step20") == "global_step20"
@@ -36,7 +36,7 @@ def test_the_tag_itself_and_what_latest_says(tmp_path: Path) -> None:
 
 def test_the_only_tag_is_taken_and_said(tmp_path: Path) -> None:
     tag(tmp_path / "pytorch_model")
-    answer = find(tmp_path)
+    answer = find_tag(tmp_path)
     assert answer is not None
     assert "has no latest file; took its only tag, pytorch_model" in answer.notes[0]
 
@@ -47,17 +47,17 @@ def test_a_latest_that_leads_nowhere(tmp_path: Path, latest: str) -> None:
     tag(tmp_path / "b")
     (tmp_path / "latest").write_text(latest)
     with pytest.raises(BadRequest, match=r"has 2 tags \(a, b\) .*pass --tag"):
-        find(tmp_path)
+        find_tag(tmp_path)
 
 
 def test_an_unknown_tag_lists_the_known(tmp_path: Path) -> None:
     tag(tmp_path / "a")
     with pytest.raises(BadRequest, match="has no tag 'z'; its tags: a"):
-        find(tmp_path, "z")
+        find_tag(tmp_path, "z")
 
 
 def test_nothing_of_deepspeed(tmp_path: Path) -> None:
-    assert find(tmp_path) is None
+    assert find_tag(tmp_path) is None
 
 
 def test_the_grammar_of_names(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from tests.golden_files import DEEPSPEED, JOB
 from zerotools.core.checkpoint import Checkpoint, Key, Target
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
-from zerotools.formats.deepspeed.universal.notes import most_ranks
+from zerotools.formats.deepspeed.universal.notes import max_ranks
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -153,9 +153,9 @@ def test_what_deepspeed_s_loaders_lack_is_said(name: str, tmp_path: Path) -> Non
 
 def test_ranks_that_have_a_part_of_a_group() -> None:
     # Three elements: partitions of 2 for two ranks; the third of three would begin behind the end.
-    assert most_ranks({"scale": (3,)}) == 2
-    assert most_ranks({"one": (1,)}) == 1
-    assert most_ranks({"large": (4096, 4096)}) == 1024
+    assert max_ranks({"scale": (3,)}) == 2
+    assert max_ranks({"one": (1,)}) == 1
+    assert max_ranks({"large": (4096, 4096)}) == 1024
 
 
 def test_before_the_first_step_stage_3_begins_with_zeros(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_name_that_leaves_the_output_is_refused(tmp_path: Path) -> None:
     source = golden("z2-fp32-w2")
     for name in ("../outside", "a/b", "/etc/passwd", "x" * 300):
         tensors = {Key(name, "param"): source.tensors[Key("embed.weight", "param")]}
-        training = replace(training_of(source), groups=(Group((name,), {}),), scalars={})
+        training = replace(training_of(source), groups=(ParamGroup((name,), {}),), scalars={})
         with pytest.raises(BadFile, match="cannot be the name of a file"):
             lay_out_universal(replace(source, tensors=tensors), training, tmp_path / "out")
 

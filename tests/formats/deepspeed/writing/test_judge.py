@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.deepspeed_runs.judging import Move, differences
-from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 
 pytestmark = pytest.mark.deepspeed
 
@@ -45,22 +45,22 @@ TO_ONE = (
 
 # Other stages, sub-groups and orders than those that were saved, and elastic state as rigid.
 MOVED_TO_THREE = (
-    Move("bf16-optimizer-w2", Settings(stage=2)),
-    Move("z1-bf16-w4-tiny-group", Settings(stage=3)),
-    Move("z2-bf16-w2-exclude-frozen", Settings(stage=3)),
+    Move("bf16-optimizer-w2", ZeroSettings(stage=2)),
+    Move("z1-bf16-w4-tiny-group", ZeroSettings(stage=3)),
+    Move("z2-bf16-w2-exclude-frozen", ZeroSettings(stage=3)),
     Move("z2-fp32-w2-elastic"),
-    Move("z3-bf16-w2", Settings(sub_group_size=30)),
-    Move("z3-fp16-w2", Settings(stage=1)),
+    Move("z3-bf16-w2", ZeroSettings(sub_group_size=30)),
+    Move("z3-fp16-w2", ZeroSettings(stage=1)),
 )
 MOVED_TO_TWO = (
-    Move("z1-fp32-w3-round-robin", Settings(round_robin=False)),
-    Move("z2-bf16-w3", Settings(stage=1, round_robin=True)),
-    Move("z2-fp32-w3-tiny-group", Settings(stage=3, sub_group_size=30)),
-    Move("z3-bf16-w3-adapter", Settings(stage=2)),
+    Move("z1-fp32-w3-round-robin", ZeroSettings(round_robin=False)),
+    Move("z2-bf16-w3", ZeroSettings(stage=1, round_robin=True)),
+    Move("z2-fp32-w3-tiny-group", ZeroSettings(stage=3, sub_group_size=30)),
+    Move("z3-bf16-w3-adapter", ZeroSettings(stage=2)),
 )
 MOVED_TO_ONE = (
-    Move("z1-bf16-w3-elastic-sgd", Settings(stage=3)),
-    Move("z3-bf16-w2-exclude-frozen", Settings(stage=1)),
+    Move("z1-bf16-w3-elastic-sgd", ZeroSettings(stage=3)),
+    Move("z3-bf16-w2-exclude-frozen", ZeroSettings(stage=1)),
 )
 
 

@@ -14,20 +14,20 @@ from tests.golden_files import DEEPSPEED, TORCH
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training import Group, TrainingState
+from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.formats import read, training_of
 from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
-from zerotools.formats.deepspeed.schema.ds_config import Settings
-from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_fresh
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
 
 UNIVERSAL = ("universal-z1-fp32-w2", "universal-z2-bf16-w3", "universal-z3-bf16-w2")
 NATIVE = ("z2-bf16-w2", "z3-fp32-w2-sub-groups", "z2-fp16-w2", "z2-bf16-w2-sgd", "z1-fp32-w3")
 
 
 def fresh(
-    source: Checkpoint, training: TrainingState, out: Path, ranks: int, settings: Settings
+    source: Checkpoint, training: TrainingState, out: Path, ranks: int, settings: ZeroSettings
 ) -> Checkpoint:
-    target = lay_out_fresh(source, training, out, world_size=ranks, settings=settings)
+    target = lay_out_foreign(source, training, out, world_size=ranks, settings=settings)
     for path in write(source, target).rglob("*_states.pt"):
         with zipfile.ZipFile(path) as archive:
             assert archive.testzip() is None, path
@@ -43,7 +43,7 @@ def state(checkpoint: Checkpoint) -> dict[str, tuple[str, bytes]]:
 def test_universal_becomes_native(name: str, stage: int, tmp_path: Path) -> None:
     source = read(DEEPSPEED / name / "checkpoint")
     training = training_of(source)
-    found = fresh(source, training, tmp_path / "out", 3, Settings(stage=stage))
+    found = fresh(source, training, tmp_path / "out", 3, ZeroSettings(stage=stage))
     assert state(found) == state(source)
     assert found.aliases == source.aliases
     again = training_of(found)
@@ -57,7 +57,7 @@ def test_universal_becomes_native(name: str, stage: int, tmp_path: Path) -> None
 def test_real_torch_runs_become_native(name: str, stage: int, tmp_path: Path) -> None:
     source = read(TORCH / name / "checkpoint")
     config = {"zero_optimization": {"stage": stage, "sub_group_size": 100}}
-    settings = Settings(ds_config=config)
+    settings = ZeroSettings(ds_config=config)
     found = fresh(source, training_of(source), tmp_path / "out", 2, settings)
     ours = contents(found)
     for key, (_, data) in contents(source).items():
@@ -75,7 +75,7 @@ def test_deepspeed_comes_back_from_dcp(name: str, tmp_path: Path) -> None:
     there = read(write(source, target))
     back = training_of(there)
     config = {**(training.ds_config or {}), "zero_optimization": {"stage": 2}}
-    found = fresh(there, back, tmp_path / "out", 2, Settings(ds_config=config))
+    found = fresh(there, back, tmp_path / "out", 2, ZeroSettings(ds_config=config))
     ours, theirs = contents(found), contents(source)
     for key, value in theirs.items():
         name_of, _, role = key.partition("|")
@@ -98,8 +98,8 @@ def test_weights_alone_begin_as_fp32_masters_of_a_16_bit_run(tmp_path: Path) -> 
         aliases={},
     )
     names = tuple(key.name for key in weights.tensors)
-    training = TrainingState(groups=(Group(names, {"lr": 0.1}),), precision=BFLOAT16)
-    found = fresh(weights, training, tmp_path / "out", 2, Settings(stage=2))
+    training = TrainingState(groups=(ParamGroup(names, {"lr": 0.1}),), precision=BFLOAT16)
+    found = fresh(weights, training, tmp_path / "out", 2, ZeroSettings(stage=2))
     given = contents(source)
     for name in names:
         assert found.tensors[name, "param"].dtype.name == "float32"  # type: ignore[index]
@@ -111,26 +111,26 @@ def test_what_nothing_says_is_listed(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "z2-bf16-w2" / "checkpoint")
     nothing = TrainingState()
     with pytest.raises(BadRequest) as refused:
-        lay_out_fresh(source, nothing, tmp_path / "out", world_size=2)
+        lay_out_foreign(source, nothing, tmp_path / "out", world_size=2)
     for words in ("--stage or --ds-config", "--lr, --betas", "the type that the model computes in"):
         assert words in str(refused.value)
     unordered = TrainingState(
-        groups=(Group(("a",), {"lr": 1}),), precision=BFLOAT16, is_ordered=False
+        groups=(ParamGroup(("a",), {"lr": 1}),), precision=BFLOAT16, is_ordered=False
     )
     with pytest.raises(BadRequest, match="the order in which the model lists its parameters"):
-        lay_out_fresh(source, unordered, tmp_path / "out", world_size=2, settings=Settings(2))
+        lay_out_foreign(source, unordered, tmp_path / "out", world_size=2, settings=ZeroSettings(2))
 
 
 def test_another_type_than_the_run_had_is_refused(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "universal-z2-bf16-w3" / "checkpoint")
     config = {"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}}
     with pytest.raises(BadRequest, match="trained in bfloat16 and the configuration trains in fl"):
-        lay_out_fresh(
+        lay_out_foreign(
             source,
             training_of(source),
             tmp_path / "out",
             world_size=2,
-            settings=Settings(ds_config=config),
+            settings=ZeroSettings(ds_config=config),
         )
 
 
@@ -141,8 +141,8 @@ def test_a_new_fp16_run_begins_with_the_configured_loss_scale(tmp_path: Path) ->
         "zero_optimization": {"stage": 2},
         "fp16": {"enabled": True, "initial_scale_power": 8, "hysteresis": 3},
     }
-    target = lay_out_fresh(
-        source, training, tmp_path / "out", world_size=2, settings=Settings(ds_config=config)
+    target = lay_out_foreign(
+        source, training, tmp_path / "out", world_size=2, settings=ZeroSettings(ds_config=config)
     )
     scale = training_of(read(write(source, target))).loss_scale
     assert scale is not None
@@ -162,13 +162,13 @@ def test_a_parameter_that_was_never_stepped_begins_with_zeros(stage: int, tmp_pa
     roles = {"exp_avg", "exp_avg_sq", "step"}
     source = without_state_of(whole, {"layer.weight"}, roles)
     scalars = {k: v for k, v in training.scalars.items() if k.name != "layer.weight"}
-    out, settings = tmp_path / "out", Settings(stage=stage)
+    out, settings = tmp_path / "out", ZeroSettings(stage=stage)
     found = fresh(source, replace(training, scalars=scalars), out, 3, settings)
     ours, theirs = contents(found), contents(whole)
     for key, (_, data) in ours.items():
         begun = key in ("layer.weight|exp_avg", "layer.weight|exp_avg_sq")
         assert data == (bytes(len(data)) if begun else theirs[key][1]), key
-    target = lay_out_fresh(source, training, out, world_size=3, settings=settings)
+    target = lay_out_foreign(source, training, out, world_size=3, settings=settings)
     assert any(note.startswith("layer.weight: no state") for note in target.notes)
 
 
@@ -176,16 +176,16 @@ def test_state_of_one_kind_alone_is_refused(tmp_path: Path) -> None:
     whole = read(DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint")
     source = without_state_of(whole, {"layer.weight"}, {"exp_avg"})
     with pytest.raises(Unsupported, match=r"layer.weight has exp_avg_sq"):
-        lay_out_fresh(
-            source, training_of(whole), tmp_path, world_size=2, settings=Settings(stage=2)
+        lay_out_foreign(
+            source, training_of(whole), tmp_path, world_size=2, settings=ZeroSettings(stage=2)
         )
 
 
 def test_steps_are_the_optimizers_where_nothing_else_counts(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint")
     training = replace(training_of(source), steps=None)
-    settings = Settings(stage=2)
-    target = lay_out_fresh(source, training, tmp_path / "o", world_size=2, settings=settings)
+    settings = ZeroSettings(stage=2)
+    target = lay_out_foreign(source, training, tmp_path / "o", world_size=2, settings=settings)
     found = read(write(source, target))
     assert (found.origin.step, found.origin.tag) == (2, "global_step2")
     assert any(note.startswith("the run goes on from step 2") for note in target.notes)

@@ -11,7 +11,7 @@ from tests.ops.exports import model, noise
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.execution.workers import MemoryBudget
 
 TENSORS: dict[str, Array] = {
     "a.weight": noise(300, 7),
@@ -27,7 +27,7 @@ def export(tmp_path: Path, **options: object) -> Path:
     source = model(tmp_path / "in", TENSORS, config__json="{}")
     asked = Options(format="torch", dtype="fp32", **options)  # type: ignore[arg-type]
     conversion = prepare(source, tmp_path / "out", asked)
-    perform(conversion, budget=Budget(), overwrite=False)
+    perform(conversion, budget=MemoryBudget(), overwrite=False)
     return tmp_path / "out"
 
 

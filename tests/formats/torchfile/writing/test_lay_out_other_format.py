@@ -14,10 +14,10 @@ from tests.golden_files import DEEPSPEED, TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Target
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile.writing.lay_out_other_format import lay_out_training
-from zerotools.ops.conversions.conversion import Conversion, drawn, perform
-from zerotools.ops.execution.workers import Budget
+from zerotools.ops.conversions.conversion import Conversion, perform, with_target_sources
+from zerotools.ops.execution.workers import MemoryBudget
 
 FULL = DEEPSPEED / "z2-bf16-w2"
 
@@ -30,8 +30,8 @@ def laid_out(case: Path, out: Path, **changes: Any) -> tuple[Checkpoint, Target]
 
 def convert(case: Path, out: Path, **changes: Any) -> Target:
     source, target = laid_out(case, out, **changes)
-    conversion = Conversion(drawn(source, target), target)
-    perform(conversion, budget=Budget(), overwrite=False, verify=True)
+    conversion = Conversion(with_target_sources(source, target), target)
+    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     return target
 
 
@@ -116,7 +116,7 @@ def test_state_without_names_keeps_its_numbers(tmp_path: Path) -> None:
     case = TORCH / "training-file"
     source = formats.read(case / "checkpoint" / "checkpoint.pt")
     target = lay_out_training(source, formats.training_of(source), tmp_path / "out")
-    perform(Conversion(source, target), budget=Budget(), overwrite=False)
+    perform(Conversion(source, target), budget=MemoryBudget(), overwrite=False)
     back = formats.read(tmp_path / "out")
     assert back.tensors.keys() == source.tensors.keys()
     assert formats.training_of(back).groups == formats.training_of(source).groups
@@ -128,7 +128,7 @@ def test_state_without_names_keeps_its_numbers(tmp_path: Path) -> None:
     ("changes", "error", "said"),
     [
         ({"groups": ()}, BadRequest, r"\(exp_avg, exp_avg_sq, step\) and no param groups.*--lr"),
-        ({"groups": (Group((), {"lr": 0.1}),)}, Unsupported, "and are in no param group"),
+        ({"groups": (ParamGroup((), {"lr": 0.1}),)}, Unsupported, "and are in no param group"),
     ],
 )
 def test_state_that_torch_could_not_number_is_refused(
@@ -140,7 +140,7 @@ def test_state_that_torch_could_not_number_is_refused(
 
 def test_groups_without_a_learning_rate_are_refused(tmp_path: Path) -> None:
     groups = formats.training_of(formats.read(FULL / "checkpoint")).groups
-    bare = tuple(Group(group.params, {}) for group in groups)
+    bare = tuple(ParamGroup(group.params, {}) for group in groups)
     with pytest.raises(BadRequest, match="without a learning rate"):
         laid_out(FULL, tmp_path, groups=bare)
 

@@ -8,17 +8,17 @@ import pytest
 from tests.jobs.imports.jobs import JOB, TRAINERS, a_job, autos, ds, ds_text, outcomes, said
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS
-from zerotools.jobs.launcher_keys.key_kinds import Kind
+from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
 FOUR = a_job(JOB.replace("gpus = 2", "gpus = 4"))
 A_JOB = a_job(JOB + "batch_size = 16\nmicro_batch_size = 4\nlearning_rate = 1e-4\n")
 EXAMPLES = {
-    Kind.BOOL: False,
-    Kind.COUNT: 1,
-    Kind.NUMBER: 1,
-    Kind.TEXT: "mean",
-    Kind.NUMBERS: [0.9, 0.99],
-    Kind.ANY: False,
+    ValueKind.BOOL: False,
+    ValueKind.COUNT: 1,
+    ValueKind.NUMBER: 1,
+    ValueKind.TEXT: "mean",
+    ValueKind.NUMBERS: [0.9, 0.99],
+    ValueKind.ANY: False,
 }
 
 

@@ -9,7 +9,12 @@ import pytest
 
 from tests.jobs.imports.jobs import JOB, a_job, ds_text, outcomes, said
 from zerotools.jobs.imports.combine import import_configs
-from zerotools.jobs.launcher_keys.deepspeed_releases import REMOVED, installed, parse, removal
+from zerotools.jobs.launcher_keys.deepspeed_releases import (
+    REMOVED,
+    installed_release,
+    parse_release,
+    removal,
+)
 from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.toml_text import to_toml
 
@@ -140,9 +145,9 @@ def test_comments_as_keys_do_not_reach_a_strict_section() -> None:
 
 
 def test_versions() -> None:
-    assert parse("0.19.8+cu12.4") == parse("0.19.8") == (0, 19, 8)
-    assert parse("0.19.0rc1") == (0, 19)
-    assert parse("main") is None
+    assert parse_release("0.19.8+cu12.4") == parse_release("0.19.8") == (0, 19, 8)
+    assert parse_release("0.19.0rc1") == (0, 19)
+    assert parse_release("main") is None
     assert removal("amp", (0, 19, 7)) is None
     assert removal("amp", (0, 20)) is not None
-    assert installed("/nowhere/python") is None
+    assert installed_release("/nowhere/python") is None

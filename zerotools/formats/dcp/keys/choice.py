@@ -14,11 +14,11 @@ from zerotools.formats.dcp.keys.section_names import (
 )
 from zerotools.formats.dcp.keys.sections import MOST, ROOT, Section, Sections, merged_below
 
-_MOST_LISTED = 12
+_MAX_LISTED = 12
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """`model` is None where the checkpoint has no model, or several of which none is meant; then
     `question` is the sentence that asks. `notes` say what was taken."""
 
@@ -27,7 +27,7 @@ class Choice:
     question: str | None = None
 
 
-def choose(sections: Sections, path: object, asked: str | None) -> Choice:
+def choose_model(sections: Sections, path: object, asked: str | None) -> ModelChoice:
     """The model that is meant in the checkpoint at `path`; `asked` is the user's `--section`.
 
     Raises:
@@ -35,17 +35,17 @@ def choose(sections: Sections, path: object, asked: str | None) -> Choice:
     """
     if asked is not None:
         named = _asked(sections, path, asked)
-        return Choice(named, tuple(_said(sections, named)))
+        return ModelChoice(named, tuple(_said(sections, named)))
     model = _meant(sections)
     if model is not None:
-        return Choice(model, tuple(_said(sections, model)))
+        return ModelChoice(model, tuple(_said(sections, model)))
     if not sections.models:
-        return Choice(None)
+        return ModelChoice(None)
     question = (
         f"{path} holds several models and does not say which is meant: "
         f"{_listed(sections, sections.models)}; name one with --section"
     )
-    return Choice(None, question=question)
+    return ModelChoice(None, question=question)
 
 
 def _asked(sections: Sections, path: object, asked: str) -> Section:
@@ -154,13 +154,13 @@ def _said(sections: Sections, taken: Section) -> Iterator[str]:
 
 def _names(sections: Sequence[Section]) -> str:
     flats = [flat for section in sections for flat in section.names]
-    more = f" and {len(flats) - _MOST_LISTED} more" if len(flats) > _MOST_LISTED else ""
-    return ", ".join(flat[:80] for flat in flats[:_MOST_LISTED]) + more
+    more = f" and {len(flats) - _MAX_LISTED} more" if len(flats) > _MAX_LISTED else ""
+    return ", ".join(flat[:80] for flat in flats[:_MAX_LISTED]) + more
 
 
 def _listed(sections: Sections, listed: Sequence[Section]) -> str:
-    more = f" and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
-    return ", ".join(_held(sections, section) for section in listed[:_MOST_LISTED]) + more
+    more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+    return ", ".join(_held(sections, section) for section in listed[:_MAX_LISTED]) + more
 
 
 def _held(sections: Sections, section: Section) -> str:

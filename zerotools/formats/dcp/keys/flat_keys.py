@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key
-from zerotools.formats.dcp.keys.choice import Choice, choose, trainers
+from zerotools.formats.dcp.keys.choice import ModelChoice, choose_model, trainers
 from zerotools.formats.dcp.keys.optimizer_sections import OptimizerSection
 from zerotools.formats.dcp.keys.paths import values_of
 from zerotools.formats.dcp.keys.sections import Section, Sections, find_sections
@@ -27,7 +27,7 @@ _JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedKeys:
     """`keys` by flat key. `optimizers` are the prefixes of the flat keys of those that train the
     model, and `numbered` the names of the parameters that one has by number. `notes` are for the
     user; `question` asks which of several models is meant, which all have their flat keys then."""
@@ -39,14 +39,14 @@ class Named:
     question: str | None = None
 
 
-def name_all(metadata: Metadata, path: object, section: str | None = None) -> Named:
+def name_tensors(metadata: Metadata, path: object, section: str | None = None) -> NamedKeys:
     """The keys of the checkpoint at `path`; `section` is the user's choice of a model.
 
     Raises:
         BadRequest: there is no such section.
     """
     sections = find_sections(values_of(metadata))
-    choice = choose(sections, path, section)
+    choice = choose_model(sections, path, section)
     found: dict[str, Key] = {}
     if choice.model is not None:
         found |= {flat: Key(name, "param") for flat, name in choice.model.names.items()}
@@ -62,13 +62,13 @@ def name_all(metadata: Metadata, path: object, section: str | None = None) -> Na
             found |= dict(_state(optimizer, owner, ordered, before))
     keys = {flat: found.get(flat) or Key(flat, STATE_ROLE) for flat in metadata.tensors}
     notes = choice.notes + (_BY_NUMBER if numbered else ())
-    return Named(_distinct(keys), tuple(mine), numbered, notes, choice.question)
+    return NamedKeys(_distinct(keys), tuple(mine), numbered, notes, choice.question)
 
 
 _BY_NUMBER = ("the optimizer's state is by number; names are the weights', in order",)
 
 
-def _trained(sections: Sections, choice: Choice) -> Iterator[tuple[Section, str]]:
+def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
     """The models whose optimizers' state is told, and what stands before its names."""
     if choice.model is not None:
         yield choice.model, ""

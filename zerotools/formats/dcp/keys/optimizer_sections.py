@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zerotools.formats.dcp.keys.paths import Path, Value, is_option, name_below, text_of
+from zerotools.formats.dcp.keys.paths import FlatValue, Path, is_option, name_below, text_of
 from zerotools.formats.dcp.keys.section_names import (
     is_model_word,
     is_optimizer_word,
@@ -56,14 +56,14 @@ class OptimizerSection:
         return {*self.state, *self.rest}
 
 
-def find_optimizers(values: Sequence[Value]) -> list[OptimizerSection]:
+def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
     """Every optimizer, in the order of the state dict; each tensor belongs to one at most."""
     grouped = [(path, value) for value in values if (path := _of_groups(value)) is not None]
     # Options are numbers: what has a larger tensor there is a submodule of that name.
     modules = {path for path, value in grouped if not is_option(value)}
     by_groups = dict.fromkeys(path for path, _ in grouped if path not in modules)
-    members: dict[Path, list[Value]] = {path: [] for path in by_groups}
-    by_words: dict[Path, list[Value]] = {}
+    members: dict[Path, list[FlatValue]] = {path: [] for path in by_groups}
+    by_words: dict[Path, list[FlatValue]] = {}
     for value in values:
         path = _owner(value, by_groups)
         if path is not None:
@@ -77,7 +77,7 @@ def find_optimizers(values: Sequence[Value]) -> list[OptimizerSection]:
     ]
 
 
-def _of_groups(value: Value) -> Path | None:
+def _of_groups(value: FlatValue) -> Path | None:
     """The path of the optimizer whose param groups `value` belongs to."""
     for at, part in enumerate(value.path):
         if part == GROUPS and at < len(value.path) - 1:
@@ -87,7 +87,7 @@ def _of_groups(value: Value) -> Path | None:
     return None
 
 
-def _owner(value: Value, optimizers: Mapping[Path, None]) -> Path | None:
+def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
     """The optimizer below whose `state` or `param_groups` it lies."""
     for at, part in enumerate(value.path):
         if value.path[:at] not in optimizers:
@@ -100,7 +100,7 @@ def _owner(value: Value, optimizers: Mapping[Path, None]) -> Path | None:
     return None
 
 
-def _with_groups(path: Path, below: list[Value], direct: set[str]) -> OptimizerSection:
+def _with_groups(path: Path, below: list[FlatValue], direct: set[str]) -> OptimizerSection:
     """`direct` are the names of the tensors that lie in the same dict."""
     depth = len(path)
     grouped = {
@@ -132,12 +132,12 @@ def _with_groups(path: Path, below: list[Value], direct: set[str]) -> OptimizerS
     return _section(path, state, names, rest, below)
 
 
-def _is_group(value: Value, depth: int) -> bool:
+def _is_group(value: FlatValue, depth: int) -> bool:
     part = value.path[depth]
     return part == GROUPS or str(part).startswith(f"{GROUPS}.")
 
 
-def _direct_names(values: Iterable[Value]) -> dict[Path, set[str]]:
+def _direct_names(values: Iterable[FlatValue]) -> dict[Path, set[str]]:
     found: dict[Path, set[str]] = {}
     for value in values:
         if value.tensor is not None:
@@ -145,7 +145,7 @@ def _direct_names(values: Iterable[Value]) -> dict[Path, set[str]]:
     return found
 
 
-def _name_and_role(value: Value, depth: int, known: set[str]) -> tuple[str, str] | None:
+def _name_and_role(value: FlatValue, depth: int, known: set[str]) -> tuple[str, str] | None:
     """Of `P.state.<name>.<role>`, which may be one text; names and roles may have dots."""
     parts = value.path[depth:]
     if parts[0] == STATE:
@@ -166,7 +166,7 @@ def _split_text(text: str, known: set[str] | frozenset[str]) -> tuple[str, str] 
     return (name, role) if name and role else None
 
 
-def _called_optimizer(value: Value) -> Path | None:
+def _called_optimizer(value: FlatValue) -> Path | None:
     """The path of the outermost dict that is called an optimizer and lies in no model."""
     for at, part in enumerate(value.path[:-1]):
         if is_optimizer_word(part):
@@ -176,14 +176,14 @@ def _called_optimizer(value: Value) -> Path | None:
     return None
 
 
-def _is_state_only(path: Path, below: list[Value]) -> bool:
+def _is_state_only(path: Path, below: list[FlatValue]) -> bool:
     return all(
         (split := _plain_split(value, len(path))) is not None and not names_a_weight(split[1])
         for value in below
     )
 
 
-def _plain_split(value: Value, depth: int) -> tuple[str, str] | None:
+def _plain_split(value: FlatValue, depth: int) -> tuple[str, str] | None:
     parts = value.path[depth:]
     if len(parts) > 2 and parts[0] == STATE:
         parts = parts[1:]
@@ -192,7 +192,7 @@ def _plain_split(value: Value, depth: int) -> tuple[str, str] | None:
     return _split_text(text_of(parts), frozenset())
 
 
-def _by_words(path: Path, below: list[Value]) -> OptimizerSection:
+def _by_words(path: Path, below: list[FlatValue]) -> OptimizerSection:
     split = {value.flat: _plain_split(value, len(path)) for value in below}
     state = {flat: pair for flat, pair in split.items() if pair is not None}
     return _section(path, state, set(), set(), below)
@@ -203,7 +203,7 @@ def _section(
     state: Mapping[str, tuple[str, str]],
     names: set[str],
     rest: Iterable[str],
-    below: Iterable[Value],
+    below: Iterable[FlatValue],
 ) -> OptimizerSection:
     trained = {name for name, _ in state.values() if not name.isdecimal()} | names
     tensors = {value.flat: value.tensor for value in below if value.tensor is not None}

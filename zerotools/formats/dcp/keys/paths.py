@@ -20,11 +20,11 @@ Path = tuple[str | int, ...]
 # No program nests deeper, and a path without end would cost more than the file that has it.
 DEEPEST = 32
 # Parts of a flat key that may be a section written into it.
-_MOST_WORDS = 8
+_MAX_WORDS = 8
 _GROUPS = "param_groups."
 
 
-class Value(NamedTuple):
+class FlatValue(NamedTuple):
     """One flat key, its path, and its tensor (None for a value that is not a tensor)."""
 
     flat: str
@@ -37,12 +37,12 @@ def text_of(path: Iterable[str | int]) -> str:
     return ".".join(map(str, path))
 
 
-def name_below(value: Value, depth: int) -> str:
+def name_below(value: FlatValue, depth: int) -> str:
     """The part of the flat key that follows `depth` parts of the path."""
     return text_of(value.path[depth:])
 
 
-def values_of(metadata: Metadata) -> list[Value]:
+def values_of(metadata: Metadata) -> list[FlatValue]:
     """All values with their paths, in the order of the state dict where it was recorded.
 
     Raises:
@@ -52,7 +52,8 @@ def values_of(metadata: Metadata) -> list[Value]:
     there = dict.fromkeys((*metadata.tensors, *metadata.blobs))
     ordered = dict.fromkeys((*(flat for flat in known if flat in there), *there))
     found = [
-        Value(flat, _whole(flat, known.get(flat)), metadata.tensors.get(flat)) for flat in ordered
+        FlatValue(flat, _whole(flat, known.get(flat)), metadata.tensors.get(flat))
+        for flat in ordered
     ]
     return _split(found, has_paths=bool(known))
 
@@ -64,7 +65,7 @@ def _whole(flat: str, path: Path | None) -> Path:
     return path if path and text_of(path) == flat else (flat,)
 
 
-def _split(values: list[Value], *, has_paths: bool) -> list[Value]:
+def _split(values: list[FlatValue], *, has_paths: bool) -> list[FlatValue]:
     """With the sections that are written into flat keys."""
     flat = [value for value in values if len(value.path) == 1]
     sections = _optimizers(flat)
@@ -75,7 +76,7 @@ def _split(values: list[Value], *, has_paths: bool) -> list[Value]:
     return [_below(value, sections) for value in values]
 
 
-def _below(value: Value, sections: set[str]) -> Value:
+def _below(value: FlatValue, sections: set[str]) -> FlatValue:
     section = _section_of(value.flat, sections)
     if section is None or len(value.path) > 1:
         return value
@@ -84,16 +85,16 @@ def _below(value: Value, sections: set[str]) -> Value:
 
 def _section_of(flat: str, sections: set[str]) -> str | None:
     """Which of `sections` a flat key begins with, as whole words."""
-    parts = flat.split(".", _MOST_WORDS)
+    parts = flat.split(".", _MAX_WORDS)
     before = (".".join(parts[:count]) for count in range(1, len(parts)))
     return next((text for text in before if text in sections), None)
 
 
-def _first(values: Iterable[Value]) -> set[str]:
+def _first(values: Iterable[FlatValue]) -> set[str]:
     return {value.flat.partition(".")[0] for value in values}
 
 
-def _optimizers(values: list[Value]) -> set[str]:
+def _optimizers(values: list[FlatValue]) -> set[str]:
     """What stands before the optimizers that flat keys hold."""
     found: set[str] = set()
     modules: set[str] = set()
@@ -118,12 +119,12 @@ def _is_state(name: str, weights: set[str]) -> bool:
     return not names_a_weight(role) and (weight in weights or weights_own in weights)
 
 
-def is_option(value: Value) -> bool:
+def is_option(value: FlatValue) -> bool:
     """Whether it can be an option of a param group: no tensor, or a number."""
     return value.tensor is None or not value.tensor.shape
 
 
-def _models(values: list[Value], optimizers: set[str]) -> set[str]:
+def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
     """What stands before the names of the weights that those optimizers have state of."""
     names = set(_trained(values, optimizers))
     known = {value.flat for value in values if value.tensor is not None}
@@ -136,7 +137,7 @@ def _models(values: list[Value], optimizers: set[str]) -> set[str]:
     }
 
 
-def _trained(values: list[Value], optimizers: set[str]) -> Iterator[str]:
+def _trained(values: list[FlatValue], optimizers: set[str]) -> Iterator[str]:
     for value in values:
         section = _section_of(value.flat, optimizers)
         if section is not None and value.tensor is not None:
@@ -145,6 +146,6 @@ def _trained(values: list[Value], optimizers: set[str]) -> Iterator[str]:
             yield name.removeprefix("state.")
 
 
-def tensors_of(values: Iterable[Value]) -> Mapping[str, SavedTensor]:
+def tensors_of(values: Iterable[FlatValue]) -> Mapping[str, SavedTensor]:
     """Those values that are tensors, by flat key."""
     return {value.flat: value.tensor for value in values if value.tensor is not None}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zerotools.formats.dcp.keys.optimizer_sections import OptimizerSection, find_optimizers
-from zerotools.formats.dcp.keys.paths import Path, Value, text_of
+from zerotools.formats.dcp.keys.paths import FlatValue, Path, text_of
 from zerotools.formats.dcp.keys.section_names import (
     is_copy_word,
     is_counter,
@@ -72,7 +72,7 @@ class Sections:
     owners: tuple[tuple[Section, ...], ...]
 
 
-def find_sections(values: Sequence[Value]) -> Sections:
+def find_sections(values: Sequence[FlatValue]) -> Sections:
     """Take the values of a state dict apart."""
     optimizers = find_optimizers(values)
     taken = {flat for optimizer in optimizers for flat in optimizer.flats()}
@@ -90,9 +90,9 @@ def find_sections(values: Sequence[Value]) -> Sections:
     return Sections(tuple(models), others, tuple(optimizers), owners)
 
 
-def _leaves(values: Iterable[Value]) -> list[Section]:
+def _leaves(values: Iterable[FlatValue]) -> list[Section]:
     """Tensors by the dict that they lie in; the dicts below a model's are parts of it."""
-    found: dict[Path, dict[str, Value]] = {}
+    found: dict[Path, dict[str, FlatValue]] = {}
     for value in values:
         depth = len(value.path) - 1
         ends = (at for at in range(depth, 0, -1) if _ends_section(value.path[at - 1]))
@@ -104,7 +104,7 @@ def _ends_section(word: str | int) -> bool:
     return is_model_word(word) or is_copy_word(word)
 
 
-def _section(path: Path, values: Iterable[Value]) -> Section:
+def _section(path: Path, values: Iterable[FlatValue]) -> Section:
     names, tensors = {}, {}
     for value in values:
         if value.tensor is not None:
@@ -171,7 +171,7 @@ def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> li
             for section in models
             for depth in range(len(section.path) - 1, -1, -1)
         )
-        for path in sorted(above, key=len, reverse=True)[:_MOST_ABOVE]:
+        for path in sorted(above, key=len, reverse=True)[:_MAX_ABOVE]:
             inside = [
                 section
                 for section in models
@@ -185,7 +185,7 @@ def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> li
     return models
 
 
-_MOST_ABOVE = 64
+_MAX_ABOVE = 64
 
 
 def _has(section: Section, optimizer: OptimizerSection) -> bool:

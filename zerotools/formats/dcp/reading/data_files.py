@@ -53,7 +53,7 @@ def sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
     return {name: note_source(root / name) for name in names if (root / name).is_file()}
 
 
-def promised(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
+def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
     """What a job's manifest (sizes only) and record promise and the directory lacks."""
     problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
     said = {problem.file for problem in problems}

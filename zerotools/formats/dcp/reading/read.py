@@ -20,11 +20,16 @@ from zerotools.formats.dcp.directories import (
     TIED,
     prefixes,
 )
-from zerotools.formats.dcp.keys.flat_keys import Named, job_keys, name_all
-from zerotools.formats.dcp.reading.data_files import data_files, mixed_saves, promised, sizes
+from zerotools.formats.dcp.keys.flat_keys import NamedKeys, job_keys, name_tensors
+from zerotools.formats.dcp.reading.data_files import (
+    data_files,
+    missing_as_recorded,
+    mixed_saves,
+    sizes,
+)
 from zerotools.io.distcp.items import BlobTrees, ItemChunks, Items, refuse_safetensors
 from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metadata
-from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record
 
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
@@ -62,7 +67,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     for prefix in found:
         files |= sizes(path, (f"{prefix}{name}" for name in _metadata_names(path / prefix)))
     if record is not None:
-        problems += promised(path, record, {problem.file for problem in problems})
+        problems += missing_as_recorded(path, record, {problem.file for problem in problems})
     named = _named(path, metadata, record, section)
     every = named.keys
     tied = _tied(metadata, every)
@@ -80,7 +85,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         | (dict(record.aliases) if record else {}),
         state=BlobTrees(path, metadata.blobs),
         files=files,
-        companions=_companions(path) if record else companions(path),
+        companions=_companions(path) if record else model_sidecars(path),
         problems=problems,
     )
 
@@ -164,12 +169,14 @@ def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
     return found
 
 
-def _named(path: Path, metadata: Metadata, record: JobRecord | None, section: str | None) -> Named:
+def _named(
+    path: Path, metadata: Metadata, record: JobRecord | None, section: str | None
+) -> NamedKeys:
     if record is None:
-        return name_all(metadata, path, section)
+        return name_tensors(metadata, path, section)
     if section is not None:
         raise BadRequest(f"{path} is a job's checkpoint, which has one model: leave --section out")
-    return Named(job_keys(metadata.tensors))
+    return NamedKeys(job_keys(metadata.tensors))
 
 
 def _tensor(
@@ -191,7 +198,7 @@ def _origin(
     path: Path,
     metadata: Metadata,
     record: JobRecord | None,
-    named: Named,
+    named: NamedKeys,
     keys: Mapping[str, Key],
     parts: Mapping[str, Metadata],
     tied: Mapping[str, str],

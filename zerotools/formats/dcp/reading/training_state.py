@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from zerotools.core.training import Group, LossScale, Scalar, TrainingState
+from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats.dcp.directories import NUMBERED, OPTIMIZERS
 from zerotools.formats.dcp.keys.flat_keys import STATE_ROLE
 from zerotools.formats.dcp.writing.lay_out import is_replicated
@@ -62,7 +62,9 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
     name = record.optimizer.name
     return TrainingState(
-        groups=tuple(Group(group.params, group.options()) for group in record.optimizer.groups),
+        groups=tuple(
+            ParamGroup(group.params, group.options()) for group in record.optimizer.groups
+        ),
         scalars=scalars_of(checkpoint),
         precision=_PRECISIONS.get(record.precision),
         optimizer=_OPTIMIZERS.get(name, name),
@@ -85,7 +87,7 @@ def _loss_scale(record: JobRecord) -> LossScale | None:
     return LossScale(saved.cur_scale, saved.dynamic, saved.options())
 
 
-def _buffers(checkpoint: Checkpoint, groups: Sequence[Group]) -> Iterator[str]:
+def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> Iterator[str]:
     """What no optimizer had and several ranks saved as one, where FSDP would have cut a frozen
     parameter, too, into one for each."""
     trained = {name for group in groups for name in group.params}
@@ -97,7 +99,7 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[Group]) -> Iterator[str]:
             yield key.name
 
 
-def _groups(checkpoint: Checkpoint) -> tuple[Group, ...]:
+def _groups(checkpoint: Checkpoint) -> tuple[ParamGroup, ...]:
     """The param groups, in order; names are canonical."""
     found: dict[str, dict[str, Any]] = {}
     for flat in _keys(checkpoint):
@@ -125,7 +127,9 @@ def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
     return numbered.get(int(name))
 
 
-def _numbered(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tuple[Group, ...]:
+def _numbered(
+    checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]
+) -> tuple[ParamGroup, ...]:
     groups = []
     for name in sorted(filter(_NUMBER.fullmatch, found), key=int):
         options = found[name]
@@ -133,17 +137,17 @@ def _numbered(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tu
         named = params if isinstance(params, list | tuple) else ()
         names = (_name(checkpoint, n) for n in named if isinstance(n, str) or type(n) is int)
         known = (name for name in names if name is not None)
-        groups.append(Group(tuple(checkpoint.aliases.get(n, n) for n in known), options))
+        groups.append(ParamGroup(tuple(checkpoint.aliases.get(n, n) for n in known), options))
     return tuple(groups)
 
 
-def _alike(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tuple[Group, ...]:
+def _alike(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tuple[ParamGroup, ...]:
     """Parameters with equal options are one group."""
     groups: dict[Any, tuple[dict[str, Any], list[str]]] = {}
     for name, options in found.items():
         same = frozenset((option, _hashable(value)) for option, value in options.items())
         groups.setdefault(same, (options, []))[1].append(checkpoint.aliases.get(name, name))
-    return tuple(Group(tuple(names), options) for options, names in groups.values())
+    return tuple(ParamGroup(tuple(names), options) for options, names in groups.values())
 
 
 def _hashable(value: Any) -> Any:

@@ -22,10 +22,16 @@ from zerotools.core.counts import counted
 from zerotools.core.dropping import lost_attributes
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.directories import DIRECTORIES, TIED, is_shard, lay_out_each
-from zerotools.formats.dcp.writing.rank_files import Copied, Entry, Moved, Tied, lay_out_directory
+from zerotools.formats.dcp.writing.rank_files import (
+    CarriedValue,
+    CopiedTensor,
+    DcpEntry,
+    TiedTensor,
+    lay_out_directory,
+)
 from zerotools.io.distcp.metadata import Item
-from zerotools.io.output.checkpoint_sidecars import files_around
-from zerotools.io.output.plain_files import companion_files, literal
+from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
+from zerotools.io.output.plain_files import literal, sidecar_files
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.record import record_to_json
@@ -54,7 +60,7 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
     one = partial(_lay_out_one, world_size=world_size)
     several = DIRECTORIES in source.origin.details
     target = lay_out_each(source, destination, one) if several else one(source, destination)
-    files, notes = files_around(
+    files, notes = run_sidecars_in(
         source.root,
         partial(is_shard, source),
         same_ranks=world_size == source.origin.world_size,
@@ -137,20 +143,20 @@ def _paths(
     return paths
 
 
-def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, Entry]:
+def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, DcpEntry]:
     """Everything to save, in the order of the state dict that was saved."""
     blobs = _blobs(source)
     tied: Mapping[str, str] = source.origin.details.get(TIED, {})
     order = (*(_paths(source, flat) or ()), *source.origin.details.get("order", ()), *flat, *blobs)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, DcpEntry] = {}
     for key in dict.fromkeys(order):
         if key in flat:
             tensor = source.tensors[flat[key]]
-            entries[key] = Copied(flat[key], tensor, not is_replicated(source, key, tensor))
+            entries[key] = CopiedTensor(flat[key], tensor, not is_replicated(source, key, tensor))
         elif key in blobs:
-            entries[key] = Moved(blobs[key], source.root)
+            entries[key] = CarriedValue(blobs[key], source.root)
         elif key in tied:
-            entries[key] = Tied(tied[key])
+            entries[key] = TiedTensor(tied[key])
     return entries
 
 
@@ -171,4 +177,4 @@ def _origin(source: Checkpoint, destination: Path, world_size: int) -> Origin:
 
 
 def _job_files(source: Checkpoint, record: JobRecord) -> dict[str, FilePlan]:
-    return {RECORD: literal(record_to_json(record).encode()), **companion_files(source)}
+    return {RECORD: literal(record_to_json(record).encode()), **sidecar_files(source)}

@@ -18,24 +18,24 @@ from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.dcp.writing.lay_out import check_world_size, is_replicated
-from zerotools.formats.dcp.writing.naming_styles import Place, Style, style_of
-from zerotools.formats.dcp.writing.param_groups import Groups, groups_of, trained
+from zerotools.formats.dcp.writing.naming_styles import DcpStyle, KeyPath, style_of
+from zerotools.formats.dcp.writing.param_groups import CompletedGroups, groups_of, trained
 from zerotools.formats.dcp.writing.rank_files import (
-    Copied,
-    Directory,
-    Entry,
-    Known,
-    Plain,
-    Tied,
+    CopiedTensor,
+    DcpEntry,
+    DcpFiles,
+    KnownTensor,
+    PlainValue,
+    TiedTensor,
     archive_of,
     lay_out_directory,
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE, optimizer_of
 from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.plain_files import companion_files
+from zerotools.io.output.plain_files import sidecar_files
 from zerotools.runs.record import RNG_PER_RANK, JobRecord
 
-Entries = dict[Place, Entry]
+DcpEntries = dict[KeyPath, DcpEntry]
 
 
 def lay_out_training(
@@ -65,8 +65,10 @@ def lay_out_training(
             f"without: give {', '.join(groups.missing)}"
         )
     ties = {alias: name for alias, name in source.aliases.items() if name in weights}
-    model: Entries = {chosen.weight(name): copied for name, copied in weights.items()}
-    model |= {chosen.weight(alias): Tied(chosen.weight(name).flat) for alias, name in ties.items()}
+    model: DcpEntries = {chosen.weight(name): copied for name, copied in weights.items()}
+    model |= {
+        chosen.weight(alias): TiedTensor(chosen.weight(name).flat) for alias, name in ties.items()
+    }
     optimizer = dict(_state(source, training, state, weights, groups, chosen))
     if not groups.missing:
         optimizer |= _groups(groups, chosen)
@@ -82,9 +84,9 @@ def lay_out_training(
     )
 
 
-def _weights(source: Checkpoint, training: TrainingState) -> dict[str, Copied]:
+def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTensor]:
     """What the model's state dict holds, by the canonical names."""
-    found: dict[str, Copied] = {}
+    found: dict[str, CopiedTensor] = {}
     for key, tensor in source.tensors.items():
         master = Key(key.name, "param")
         if key.role == "param16" and master not in source.tensors:
@@ -92,7 +94,7 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, Copied]:
         if key.role in ("param", "buffer"):
             is_buffer = key.role == "buffer" or key.name in training.buffers
             sharded = not is_buffer and _is_sharded(source, key, tensor)
-            found[key.name] = Copied(key, tensor, sharded)
+            found[key.name] = CopiedTensor(key, tensor, sharded)
     return found
 
 
@@ -107,7 +109,7 @@ def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
 
 
 def _refuse_nameless(
-    source: Checkpoint, state: Mapping[str, list[str]], weights: Mapping[str, Copied]
+    source: Checkpoint, state: Mapping[str, list[str]], weights: Mapping[str, CopiedTensor]
 ) -> None:
     strange = [name for name in state if name not in weights]
     if strange:
@@ -121,10 +123,10 @@ def _state(
     source: Checkpoint,
     training: TrainingState,
     state: Mapping[str, list[str]],
-    weights: Mapping[str, Copied],
-    groups: Groups,
-    style: Style,
-) -> Iterator[tuple[Place, Entry]]:
+    weights: Mapping[str, CopiedTensor],
+    groups: CompletedGroups,
+    style: DcpStyle,
+) -> Iterator[tuple[KeyPath, DcpEntry]]:
     """The optimizer's state, in the order of its groups."""
     for name in dict.fromkeys(name for group in groups.groups for name in group.params):
         for role in state.get(name, ()):
@@ -138,31 +140,31 @@ def _state(
             else:
                 tensor = source.tensors[key]
                 sharded = weights[name].sharded and bool(tensor.shape)
-                yield style.state(name, role), Copied(key, tensor, sharded)
+                yield style.state(name, role), CopiedTensor(key, tensor, sharded)
 
 
-def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> Entry:
+def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> DcpEntry:
     """torch's optimizers count steps in float32; another's number stays what it was."""
     dtype: DType | None = scalar.dtype
     if is_torch and key.role == "step" and (dtype is None or not dtype.is_float):
         dtype = FLOAT32
     if dtype is None:
-        return Plain(archive_of(scalar.value))
-    return Known(key, Tensor(dtype, (), ()), scalar_bytes(scalar.value, dtype))
+        return PlainValue(archive_of(scalar.value))
+    return KnownTensor(key, Tensor(dtype, (), ()), scalar_bytes(scalar.value, dtype))
 
 
-def _groups(groups: Groups, style: Style) -> Entries:
-    archives: dict[str, Plain] = {}
+def _groups(groups: CompletedGroups, style: DcpStyle) -> DcpEntries:
+    archives: dict[str, PlainValue] = {}
 
-    def archived(value: Any) -> Plain:
-        return archives.setdefault(repr(value), Plain(archive_of(value)))
+    def archived(value: Any) -> PlainValue:
+        return archives.setdefault(repr(value), PlainValue(archive_of(value)))
 
     return {place: archived(value) for place, value in style.groups(groups.groups)}
 
 
 def _directories(
-    model: Entries, optimizer: Entries, style: Style, world_size: int
-) -> list[Directory]:
+    model: DcpEntries, optimizer: DcpEntries, style: DcpStyle, world_size: int
+) -> list[DcpFiles]:
     parts = {style.model: model}
     if style.optimizer == style.model:
         parts[style.model] = model | optimizer
@@ -183,14 +185,14 @@ def _target(
     source: Checkpoint,
     training: TrainingState,
     destination: Path,
-    parts: list[Directory],
+    parts: list[DcpFiles],
     world_size: int,
     ties: Mapping[str, str],
     dropped: tuple[Dropped, ...],
     notes: tuple[str, ...],
 ) -> Target:
     files = {name: plan for part in parts for name, plan in part.files.items()}
-    files |= companion_files(source)
+    files |= sidecar_files(source)
     tensors = {key: tensor for part in parts for key, tensor in part.tensors.items()}
     checkpoint = Checkpoint(
         root=destination,
@@ -213,7 +215,9 @@ def _target(
     )
 
 
-def _dropped(source: Checkpoint, training: TrainingState, groups: Groups) -> Iterator[Dropped]:
+def _dropped(
+    source: Checkpoint, training: TrainingState, groups: CompletedGroups
+) -> Iterator[Dropped]:
     roles = {key.role for key in source.tensors}
     if any(k.role == "param16" and Key(k.name, "param") in source.tensors for k in source.tensors):
         yield Dropped("param16", "FSDP2 casts the masters itself")
@@ -243,7 +247,7 @@ def _is_said(training: TrainingState) -> bool:
 
 
 def _notes(
-    training: TrainingState, groups: Groups, style: Style, *, has_state: bool
+    training: TrainingState, groups: CompletedGroups, style: DcpStyle, *, has_state: bool
 ) -> Iterator[str]:
     stateless = groups.kind is not None and groups.kind.name == "SGD" and training.groups
     if not has_state and not stateless:

@@ -13,24 +13,24 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import Group
+from zerotools.core.training import ParamGroup
 
 OPTIMIZER = "optimizer"
 
 
-class Place(NamedTuple):
+class KeyPath(NamedTuple):
     """The flat key of a value and its path in the nested state dict (planner_data)."""
 
     flat: str
     path: tuple[str | int, ...]
 
 
-def _nested(*path: str | int) -> Place:
-    return Place(".".join(map(str, path)), path)
+def _nested(*path: str | int) -> KeyPath:
+    return KeyPath(".".join(map(str, path)), path)
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class DcpStyle:
     """`model` and `optimizer` are the directories below the root that each lies in."""
 
     name: str
@@ -38,15 +38,15 @@ class Style:
     optimizer: str = ""
     is_flat: bool = False
 
-    def weight(self, name: str) -> Place:
+    def weight(self, name: str) -> KeyPath:
         return _nested(name) if self.is_flat else _nested("model", name)
 
-    def state(self, name: str, role: str) -> Place:
+    def state(self, name: str, role: str) -> KeyPath:
         if self.is_flat:
             return _nested(OPTIMIZER, f"state.{name}.{role}")
         return _nested(OPTIMIZER, "state", name, role)
 
-    def groups(self, groups: Sequence[Group]) -> Iterator[tuple[Place, Any]]:
+    def groups(self, groups: Sequence[ParamGroup]) -> Iterator[tuple[KeyPath, Any]]:
         """Each value of the param groups. A flat style has every option for every parameter."""
         for number, group in enumerate(groups):
             if self.is_flat:
@@ -59,17 +59,17 @@ class Style:
                 yield _nested(OPTIMIZER, "param_groups", number, "params"), list(group.params)
 
 
-STYLES: Mapping[str, Style] = {
+STYLES: Mapping[str, DcpStyle] = {
     style.name: style
     for style in (
-        Style("torch"),
-        Style("accelerate", "pytorch_model_fsdp_0/", "optimizer_0/"),
-        Style("torchtitan", is_flat=True),
+        DcpStyle("torch"),
+        DcpStyle("accelerate", "pytorch_model_fsdp_0/", "optimizer_0/"),
+        DcpStyle("torchtitan", is_flat=True),
     )
 }
 
 
-def style_of(name: str) -> Style:
+def style_of(name: str) -> DcpStyle:
     """The style of that name.
 
     Raises:

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Dropped
-from zerotools.core.training import Group, TrainingState
-from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Class, class_of
+from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.formats.torch_optimizers import (
+    STATE_ROLE,
+    WEIGHT_ROLES,
+    OptimizerClass,
+    optimizer_class_of,
+)
 
 # DeepSpeed's own: what its fused kernels and its split of experts need, or count once more.
 _ANOTHERS = frozenset({"bias_correction", "moe", "params", "param_names", "state", "step"})
@@ -16,12 +21,12 @@ _LONGEST = 16
 
 
 @dataclass(frozen=True)
-class Groups:
+class CompletedGroups:
     """`missing` are the options that the training state lacks, as words for the user; `kind` is
     torch's class, None for an optimizer that is not torch's."""
 
-    kind: Class | None
-    groups: tuple[Group, ...]
+    kind: OptimizerClass | None
+    groups: tuple[ParamGroup, ...]
     missing: tuple[str, ...]
     dropped: tuple[Dropped, ...]
 
@@ -35,21 +40,21 @@ def trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]
     return {name: sorted(roles, key=lambda role: role != "step") for name, roles in found.items()}
 
 
-def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> Groups:
+def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> CompletedGroups:
     """Complete the groups of a run whose optimizer has `state`, roles by parameter."""
-    kind = class_of(training, {role for roles in state.values() for role in roles})
+    kind = optimizer_class_of(training, {role for roles in state.values() for role in roles})
     needed = kind.needed if kind is not None else ("lr",)
     missing: dict[str, None] = {}
-    for group in training.groups or ([Group((), {})] if state else []):
+    for group in training.groups or ([ParamGroup((), {})] if state else []):
         missing |= dict.fromkeys(name for name in needed if not _is_said(group.options.get(name)))
     named = {name for group in training.groups for name in group.params}
     strays = [name for name in state if name not in named] if training.groups else []
     if strays:
         missing[f"the param group of {strays[0]}" + _others(len(strays) - 1)] = None
-    return Groups(
+    return CompletedGroups(
         kind,
         tuple(
-            Group(params, _complete(group.options, kind))
+            ParamGroup(params, _complete(group.options, kind))
             for params, group in zip(_members(training), training.groups, strict=True)
         ),
         tuple(missing),
@@ -71,7 +76,7 @@ def _others(count: int) -> str:
     return f" and {count} others" if count else ""
 
 
-def _complete(options: Mapping[str, Any], kind: Class | None) -> dict[str, Any]:
+def _complete(options: Mapping[str, Any], kind: OptimizerClass | None) -> dict[str, Any]:
     own = {
         name: _as_torch(name, value)
         for name, value in options.items()

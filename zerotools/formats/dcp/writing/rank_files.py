@@ -15,21 +15,21 @@ from zlib import crc32
 
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import (
-    Carried,
+    CarriedBytes,
     Checksum,
     Chunk,
     FilePlan,
     Key,
-    Literal,
+    LiteralBytes,
     Tensor,
 )
 from zerotools.core.dtypes import DType
 from zerotools.formats.dcp.directories import METADATA
-from zerotools.formats.dcp.writing.save_plan import Shard, Value, assign
+from zerotools.formats.dcp.writing.save_plan import RankShard, SaveItem, assign_shards
 from zerotools.io.distcp.metadata import Item
-from zerotools.io.distcp.metadata_writer import Written, metadata_bytes
+from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.output.plain_files import literal
-from zerotools.io.torchzip.archive_layout import Layout
+from zerotools.io.torchzip.archive_layout import ArchiveLayout
 from zerotools.io.torchzip.archive_layout import lay_out as lay_out_archive
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps
@@ -38,7 +38,7 @@ Paths = Mapping[str, tuple[str | int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedTensor:
     """A tensor whose bytes are copied; only its type and shape count. What is not sharded every
     rank holds whole."""
 
@@ -48,7 +48,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTensor:
     """A tensor whose bytes are known, which every rank holds: a number such as `step`."""
 
     key: Key
@@ -57,7 +57,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class CarriedValue:
     """A value that is not a tensor, saved in the file `root / item.file`: its bytes are carried
     over, never pickled again."""
 
@@ -66,24 +66,24 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainValue:
     """A value that is not a tensor, as the archive that `archive_of` gives."""
 
     archive: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Tied:
+class TiedTensor:
     """Another name of the tensor with the key `flat`: it lies in the same place."""
 
     flat: str
 
 
-Entry = Copied | Known | Moved | Plain | Tied
+DcpEntry = CopiedTensor | KnownTensor | CarriedValue | PlainValue | TiedTensor
 
 
 @dataclass(frozen=True)
-class Directory:
+class DcpFiles:
     """`tensors` are the copied ones, `known` the others; files are relative to the checkpoint."""
 
     files: Mapping[str, FilePlan]
@@ -92,17 +92,19 @@ class Directory:
 
 
 def lay_out_directory(
-    entries: Mapping[str, Entry], paths: Paths | None, world_size: int, *, prefix: str = ""
-) -> Directory:
+    entries: Mapping[str, DcpEntry], paths: Paths | None, world_size: int, *, prefix: str = ""
+) -> DcpFiles:
     """Lay out `entries`, by flat key and in the order of the state dict, in the directory `prefix`
     below the root. `paths` is planner_data."""
     tied: dict[str, list[str]] = {}
     for name, entry in entries.items():
-        if isinstance(entry, Tied):
+        if isinstance(entry, TiedTensor):
             tied.setdefault(entry.flat, []).append(name)
-    values = [_value(key, entry) for key, entry in entries.items() if not isinstance(entry, Tied)]
+    values = [
+        _value(key, entry) for key, entry in entries.items() if not isinstance(entry, TiedTensor)
+    ]
     files = [_File(f"__{rank}_0.distcp", prefix) for rank in range(world_size)]
-    for file, shards in zip(files, assign(values, world_size), strict=True):
+    for file, shards in zip(files, assign_shards(values, world_size), strict=True):
         file.add(shards, entries)
     written = [one for file in files for one in file.planned(tied)]
     plans = {prefix + file.name: file.plan() for file in files}
@@ -111,7 +113,9 @@ def lay_out_directory(
     for file in files:
         for key, chunk in file.chunks:
             chunks.setdefault(key, []).append(chunk)
-    return Directory(plans, _tensors(Copied, entries, chunks), _tensors(Known, entries, chunks))
+    return DcpFiles(
+        plans, _tensors(CopiedTensor, entries, chunks), _tensors(KnownTensor, entries, chunks)
+    )
 
 
 def archive_of(value: Any) -> bytes:
@@ -124,18 +128,18 @@ def archive_of(value: Any) -> bytes:
     return b"".join(data for _, data in layout.literals)
 
 
-def _value(flat: str, entry: Entry) -> Value:
-    if isinstance(entry, Copied):
+def _value(flat: str, entry: DcpEntry) -> SaveItem:
+    if isinstance(entry, CopiedTensor):
         tensor = entry.tensor
-        return Value(flat, tensor.shape, tensor.nbytes, entry.sharded)
-    if isinstance(entry, Known):
-        return Value(flat, entry.tensor.shape, entry.tensor.nbytes, sharded=False)
-    return Value(flat, None, 0, sharded=False)
+        return SaveItem(flat, tensor.shape, tensor.nbytes, entry.sharded)
+    if isinstance(entry, KnownTensor):
+        return SaveItem(flat, entry.tensor.shape, entry.tensor.nbytes, sharded=False)
+    return SaveItem(flat, None, 0, sharded=False)
 
 
 def _tensors(
-    kind: type[Copied] | type[Known],
-    entries: Mapping[str, Entry],
+    kind: type[CopiedTensor] | type[KnownTensor],
+    entries: Mapping[str, DcpEntry],
     chunks: Mapping[Key, list[Chunk]],
 ) -> dict[Key, Tensor]:
     return {
@@ -152,56 +156,58 @@ class _File:
     name: str
     prefix: str
     size: int = 0
-    literals: list[Literal] = field(default_factory=list)
-    carried: list[Carried] = field(default_factory=list)
+    literals: list[LiteralBytes] = field(default_factory=list)
+    carried: list[CarriedBytes] = field(default_factory=list)
     checksums: list[Checksum] = field(default_factory=list)
     chunks: list[tuple[Key, Chunk]] = field(default_factory=list)
-    items: dict[str, Written] = field(default_factory=dict)
+    items: dict[str, WrittenItem] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
-    def add(self, shards: list[Shard], entries: Mapping[str, Entry]) -> None:
+    def add(self, shards: list[RankShard], entries: Mapping[str, DcpEntry]) -> None:
         self.order = [shard.value.key for shard in shards]
         for shard in shards:
             entry = entries[shard.value.key]
-            if isinstance(entry, Moved):
+            if isinstance(entry, CarriedValue):
                 self._move(shard.value.key, entry)
-            elif isinstance(entry, Plain):
-                self.literals.append(Literal(self.size, entry.archive))
-                self.items[shard.value.key] = Written(
+            elif isinstance(entry, PlainValue):
+                self.literals.append(LiteralBytes(self.size, entry.archive))
+                self.items[shard.value.key] = WrittenItem(
                     shard.value.key, self._take(len(entry.archive))
                 )
         for shard in shards:
             entry = entries[shard.value.key]
-            if isinstance(entry, Copied | Known) and shard.box is not None:
+            if isinstance(entry, CopiedTensor | KnownTensor) and shard.box is not None:
                 self._add_chunk(shard.value.key, entry, shard.box)
 
-    def _move(self, flat: str, entry: Moved) -> None:
+    def _move(self, flat: str, entry: CarriedValue) -> None:
         item = entry.item
-        self.carried.append(Carried(self.size, entry.root / item.file, item.offset, item.length))
-        self.items[flat] = Written(flat, self._take(item.length))
+        self.carried.append(
+            CarriedBytes(self.size, entry.root / item.file, item.offset, item.length)
+        )
+        self.items[flat] = WrittenItem(flat, self._take(item.length))
 
-    def _add_chunk(self, flat: str, entry: Copied | Known, box: Box) -> None:
+    def _add_chunk(self, flat: str, entry: CopiedTensor | KnownTensor, box: Box) -> None:
         tensor, begin = entry.tensor, self.size
-        data = entry.data if isinstance(entry, Known) else None
+        data = entry.data if isinstance(entry, KnownTensor) else None
         layout = _archive(tensor.dtype, box.shape, None if data is None else crc32(data))
-        self.literals += (Literal(begin + at, text) for at, text in layout.literals)
+        self.literals += (LiteralBytes(begin + at, text) for at, text in layout.literals)
         for payload in layout.payloads:
             start = begin + payload.offset
             if data is None:
                 crc_at = tuple(begin + at for at in payload.crc_at)
                 self.checksums.append(Checksum(start, payload.length, crc_at))
             else:
-                self.literals.append(Literal(start, data))
+                self.literals.append(LiteralBytes(start, data))
             self.chunks.append((entry.key, Chunk(box, self.prefix + self.name, start)))
         item = self._take(layout.length)
-        self.items[flat] = Written(flat, item, tensor.dtype, tensor.shape, box)
+        self.items[flat] = WrittenItem(flat, item, tensor.dtype, tensor.shape, box)
 
     def _take(self, length: int) -> Item:
         item = Item(self.name, self.size, length)
         self.size += length
         return item
 
-    def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[Written]:
+    def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[WrittenItem]:
         """The file's items in the order in which they were planned, not that of their bytes."""
         for key in self.order:
             yield self.items[key]
@@ -212,7 +218,7 @@ class _File:
 
 
 @lru_cache(maxsize=4096)
-def _archive(dtype: DType, shape: tuple[int, ...], crc: int | None) -> Layout:
+def _archive(dtype: DType, shape: tuple[int, ...], crc: int | None) -> ArchiveLayout:
     """The archive of one contiguous tensor, the same for every chunk of that type and shape; `crc`
     is that of its bytes, where they are known."""
     nbytes = Tensor(dtype, shape, ()).nbytes

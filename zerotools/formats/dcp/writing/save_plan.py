@@ -15,7 +15,7 @@ from zerotools.core.boxes import Box
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class SaveItem:
     """Something to save. `shape` is None for what is not a tensor; `nbytes` is of the whole."""
 
     key: str
@@ -25,10 +25,10 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class RankShard:
     """What one rank saves of a value; `box` is None for what is not a tensor."""
 
-    value: Value
+    value: SaveItem
     box: Box | None
 
 
@@ -40,10 +40,10 @@ def shard_box(shape: tuple[int, ...], rank: int, ranks: int) -> Box:
     return Box((first, *(0 for _ in shape[1:])), (stop - first, *shape[1:]))
 
 
-def assign(values: Sequence[Value], ranks: int) -> list[list[Shard]]:
+def assign_shards(values: Sequence[SaveItem], ranks: int) -> list[list[RankShard]]:
     """What each rank saves, in the order of `values`."""
     planned = [0] * ranks
-    mine: list[dict[int, Shard]] = [{} for _ in range(ranks)]
+    mine: list[dict[int, RankShard]] = [{} for _ in range(ranks)]
     seen: set[tuple[str, tuple[int, ...] | None]] = set()
     for rank in range(ranks):
         for number, value in enumerate(values):
@@ -55,17 +55,17 @@ def assign(values: Sequence[Value], ranks: int) -> list[list[Shard]]:
             holders = _holders(value, box, rank, ranks)
             chosen = min(holders, key=planned.__getitem__)
             planned[chosen] += value.nbytes or 1
-            mine[chosen][number] = Shard(value, box)
+            mine[chosen][number] = RankShard(value, box)
     return [[shards[number] for number in sorted(shards)] for shards in mine]
 
 
-def _box(value: Value, rank: int, ranks: int) -> Box | None:
+def _box(value: SaveItem, rank: int, ranks: int) -> Box | None:
     if value.shape is None:
         return None
     return shard_box(value.shape, rank, ranks) if value.sharded else Box.whole(value.shape)
 
 
-def _holders(value: Value, box: Box | None, rank: int, ranks: int) -> range:
+def _holders(value: SaveItem, box: Box | None, rank: int, ranks: int) -> range:
     """The ranks that hold the same chunk; those before `rank` have been asked already."""
     if box is None or not value.sharded:
         return range(ranks)

@@ -16,7 +16,7 @@ from typing import Any
 from zerotools.core.boxes import row_major_strides
 from zerotools.core.checkpoint import Key, Opaque, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.formats.deepspeed.logical.logical_state import BASE_STATE, STATE, Blueprint
+from zerotools.formats.deepspeed.logical.logical_state import BASE_STATE, STATE, LogicalState
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor
@@ -29,7 +29,7 @@ _SCALER = Opaque(
 )
 
 
-def recast(blueprint: Blueprint, kind: str, stage: int | None) -> Blueprint:
+def change_stage(blueprint: LogicalState, kind: str, stage: int | None) -> LogicalState:
     """The blueprint with the trees of `kind` and `stage`; their layout is left to the writer."""
     if (blueprint.kind, blueprint.stage) == (kind, stage):
         return blueprint
@@ -47,7 +47,7 @@ def zero_stage(stage: int) -> Opaque:
     return Opaque("deepspeed.runtime.zero.config", "ZeroStageEnum", (stage,), called=True)
 
 
-def stored(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredTensor:
+def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredTensor:
     """A tensor in a storage of its own. `key` is unique in its tree, and no number."""
     numel = Tensor(dtype, shape, ()).numel
     return StoredTensor(Storage(key, dtype, numel), dtype, 0, shape, row_major_strides(shape))
@@ -66,7 +66,7 @@ def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
     return new
 
 
-def _flat_state(blueprint: Blueprint, stage: int | None) -> dict[str, Any]:
+def _flat_state(blueprint: LogicalState, stage: int | None) -> dict[str, Any]:
     """What DeepSpeedZeroOptimizer saves, out of what another class saved."""
     saved, model = blueprint.inner, blueprint.model
     clip = saved.get("clip_grad", _clipping(model.get("ds_config")))
@@ -92,7 +92,7 @@ def _clipping(config: Any) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _frozen(blueprint: Blueprint, stage: int | None) -> dict[str, Any]:
+def _frozen(blueprint: LogicalState, stage: int | None) -> dict[str, Any]:
     """What the model file says of frozen parameters at stages 1 and 2.
 
     DeepSpeed looks every frozen parameter of its model up in a list that is there, so there is none
@@ -108,7 +108,7 @@ def _frozen(blueprint: Blueprint, stage: int | None) -> dict[str, Any]:
     }
 
 
-def _to_sliced(blueprint: Blueprint) -> Blueprint:
+def _to_sliced(blueprint: LogicalState) -> LogicalState:
     saved = blueprint.inner
     base = saved[BASE_STATE] if isinstance(saved[BASE_STATE], Mapping) else {}
     inner = {
@@ -138,7 +138,7 @@ def _to_sliced(blueprint: Blueprint) -> Blueprint:
     )
 
 
-def _placeholders(blueprint: Blueprint) -> Ordered:
+def _placeholders(blueprint: LogicalState) -> Ordered:
     """`module` with an empty tensor in place of each parameter; buffers stay."""
     buffers = {key.name for key in blueprint.held if key.role == "buffer"}
     module: Ordered = blueprint.model["module"]
@@ -146,12 +146,16 @@ def _placeholders(blueprint: Blueprint) -> Ordered:
     for name, value in module.items():
         tensor = as_tensor(value)
         is_weight = tensor is not None and name not in buffers
-        made[name] = stored(f"empty-{name}", tensor.dtype, (0,)) if is_weight and tensor else value
+        made[name] = (
+            new_stored_tensor(f"empty-{name}", tensor.dtype, (0,))
+            if is_weight and tensor
+            else value
+        )
     made.attributes = getattr(module, "attributes", None)
     return made
 
 
-def _with_weights(blueprint: Blueprint) -> Blueprint:
+def _with_weights(blueprint: LogicalState) -> LogicalState:
     """`module` with the weights of a stage-3 checkpoint: cast from masters, or put together.
 
     An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
@@ -170,7 +174,9 @@ def _with_weights(blueprint: Blueprint) -> Blueprint:
             continue
         source = blueprint.held[Key(canonical, "param")]
         role = weight_role(tensor.dtype) if canonical in masters else "param"
-        weights[Key(canonical, role)] = stored(f"whole-{canonical}", tensor.dtype, source.shape)
+        weights[Key(canonical, role)] = new_stored_tensor(
+            f"whole-{canonical}", tensor.dtype, source.shape
+        )
         sources[Key(canonical, role)] = source
         made[name] = weights[Key(canonical, role)]
     made.attributes = getattr(module, "attributes", None)

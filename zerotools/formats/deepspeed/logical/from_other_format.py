@@ -15,9 +15,13 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.logical.change_stage import stored, weight_role, zero_stage
-from zerotools.formats.deepspeed.logical.logical_state import BASE_STATE, STATE, Blueprint
-from zerotools.formats.deepspeed.logical.param_groups import Given, group_of
+from zerotools.formats.deepspeed.logical.change_stage import (
+    new_stored_tensor,
+    weight_role,
+    zero_stage,
+)
+from zerotools.formats.deepspeed.logical.logical_state import BASE_STATE, STATE, LogicalState
+from zerotools.formats.deepspeed.logical.param_groups import ForeignCheckpoint, group_of
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor
@@ -27,7 +31,7 @@ VERSION = "0.19.8"
 """The DeepSpeed whose files these are."""
 
 
-def blueprint_from(given: Given) -> Blueprint:
+def logical_state_from(given: ForeignCheckpoint) -> LogicalState:
     """The blueprint of a run of DeepSpeed that is where `given` is.
 
     Raises:
@@ -37,7 +41,7 @@ def blueprint_from(given: Given) -> Blueprint:
     numbers: dict[str, bytes] = {}
     groups = [group_of(given, number, numbers) for number in range(len(given.training.groups))]
     module, weights, sources = _module(given)
-    return Blueprint(
+    return LogicalState(
         kind=given.kind,
         stage=given.stage,
         groups=groups,
@@ -52,7 +56,7 @@ def blueprint_from(given: Given) -> Blueprint:
     )
 
 
-def _inner(given: Given) -> dict[str, Any]:
+def _inner(given: ForeignCheckpoint) -> dict[str, Any]:
     """What the optimizer saves; the writer fills in what is None."""
     scaler = scaler_of(given.training.loss_scale, given.config, given.precision)
     common = {
@@ -78,7 +82,7 @@ def _inner(given: Given) -> dict[str, Any]:
 
 
 def _module(
-    given: Given,
+    given: ForeignCheckpoint,
 ) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
     """The weights as the model has them (stage 3: empty ones), what fills them, and from where."""
     module, trained, tensors = Ordered(), given.trained, given.source.tensors
@@ -91,21 +95,23 @@ def _module(
         # What was not trained may be a buffer, which keeps its own type; loading casts the rest.
         dtype = given.precision if key.name in trained else tensor.dtype
         if given.kind == STAGE_3 and is_weight:
-            module[key.name] = stored(f"empty-{key.name}", dtype, (0,))
+            module[key.name] = new_stored_tensor(f"empty-{key.name}", dtype, (0,))
             continue
         own = Key(key.name, weight_role(dtype)) if key.name in trained else key
         if not is_weight:
             own = Key(key.name, "buffer")
         copy = tensors.get(Key(key.name, "param16"))
         sources[own] = copy if copy is not None and copy.dtype == dtype else tensor
-        module[key.name] = weights[own] = stored(f"whole-{key.name}", dtype, tensor.shape)
+        module[key.name] = weights[own] = new_stored_tensor(
+            f"whole-{key.name}", dtype, tensor.shape
+        )
     for alias, name in given.source.aliases.items():
         if name in module:
             module[alias] = module[name]
     return module, weights, sources
 
 
-def _model_tree(given: Given, module: Ordered) -> dict[str, Any]:
+def _model_tree(given: ForeignCheckpoint, module: Ordered) -> dict[str, Any]:
     training, frozen = given.training, given.frozen
     shapes: Ordered | None = Ordered({name: Size(each.shape) for name, each in frozen.items()})
     fragments: Ordered | None = Ordered()
@@ -136,7 +142,7 @@ def _model_tree(given: Given, module: Ordered) -> dict[str, Any]:
     }
 
 
-def _is_buffer(given: Given, key: Key) -> bool:
+def _is_buffer(given: ForeignCheckpoint, key: Key) -> bool:
     is_other = key.name not in given.trained and key.name not in given.frozen
     return key.role in ("param", "buffer") and is_other
 

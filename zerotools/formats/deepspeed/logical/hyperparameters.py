@@ -14,8 +14,8 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
-from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.optim_states import first_of
 from zerotools.formats.torch_optimizers import CLASSES
 
@@ -87,7 +87,7 @@ def completed_options(
     return {**_defaults(*_section(config)), **options}
 
 
-def hyperparameters_of(column: Column, settings: Settings) -> Mapping[str, Any]:
+def hyperparameters_of(column: MpRank, settings: ZeroSettings) -> Mapping[str, Any]:
     """Options for groups that the files have none for; empty where all have.
 
     Raises:

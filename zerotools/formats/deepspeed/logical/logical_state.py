@@ -15,12 +15,12 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
 from zerotools.formats.deepspeed.reading.training_state import scalar_of
 from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import Shapes
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, Shard, first_of
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, first_of
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -29,7 +29,7 @@ BASE_STATE = "base_optimizer_state"
 
 
 @dataclass(frozen=True)
-class Part:
+class StatePart:
     """Parameters whose state was kept together. `dtypes` are of the vectors by role, masters
     (`param`) first; `state` is the optimizer's entry, in its order, whose vectors are replaced, or
     None where it was never stepped. `numbers` are what must be equal for parts to become one."""
@@ -42,14 +42,14 @@ class Part:
 
 
 @dataclass(frozen=True)
-class ParamGroup:
+class LogicalGroup:
     """`shapes` has the parameters in the order in which the optimizer was given them; `parts` are
     in the same order. `options` are torch's param group but for `params`. Of experts, `shapes` has
     the names that files use, and `experts` for each expert-parallel rank what they are called over
     all ranks, by those names; `parts` are then of all of them."""
 
     shapes: Shapes
-    parts: Sequence[Part]
+    parts: Sequence[StatePart]
     options: Mapping[str, Any]
     experts: Sequence[Mapping[str, str]] = ()
 
@@ -60,7 +60,7 @@ class ParamGroup:
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class LogicalState:
     """`model` and `optimizer` are the whole trees of the two kinds of file, those of rank 0 for
     stage 3; what lies in `model_file` and `shard_file` is carried over. `shapes` are the values of
     `param_shapes` as they are to be written. `frozen` are the frozen parameters, of which stage 3
@@ -70,7 +70,7 @@ class Blueprint:
 
     kind: str
     stage: int | None
-    groups: Sequence[ParamGroup]
+    groups: Sequence[LogicalGroup]
     model: dict[str, Any]
     optimizer: dict[str, Any]
     shapes: Mapping[str, Any]
@@ -101,7 +101,7 @@ class Blueprint:
         return any(group.experts for group in self.groups)
 
 
-def blueprint_of(column: Column, hyperparameters: Mapping[str, Any]) -> Blueprint:
+def logical_state_of(column: MpRank, hyperparameters: Mapping[str, Any]) -> LogicalState:
     """The blueprint of what was read. Elastic state has no options: they are `hyperparameters`.
 
     Raises:
@@ -110,7 +110,7 @@ def blueprint_of(column: Column, hyperparameters: Mapping[str, Any]) -> Blueprin
     """
     shard = first_of(column.shards)
     saved = column.model.fields.need("param_shapes", list)
-    return Blueprint(
+    return LogicalState(
         kind=shard.kind,
         stage=shard.stage,
         groups=list(_groups(column, shard, hyperparameters)),
@@ -126,7 +126,7 @@ def blueprint_of(column: Column, hyperparameters: Mapping[str, Any]) -> Blueprin
     )
 
 
-def _frozen(column: Column, shard: Shard) -> Iterator[str]:
+def _frozen(column: MpRank, shard: OptimStates) -> Iterator[str]:
     """In the order of the files; stage 1 does not list them."""
     listed = column.model.frozen_shapes
     yield from listed
@@ -135,7 +135,7 @@ def _frozen(column: Column, shard: Shard) -> Iterator[str]:
         yield from (name for name in names if name in column.frozen and name not in listed)
 
 
-def _precision(column: Column) -> DType | None:
+def _precision(column: MpRank) -> DType | None:
     """The type of the run's weights, if the model file has any that was trained."""
     module = column.model.module or {}
     names = (name for group in column.groups for name in group.shapes)
@@ -143,8 +143,8 @@ def _precision(column: Column) -> DType | None:
 
 
 def _groups(
-    column: Column, shard: Shard, hyperparameters: Mapping[str, Any]
-) -> Iterator[ParamGroup]:
+    column: MpRank, shard: OptimStates, hyperparameters: Mapping[str, Any]
+) -> Iterator[LogicalGroup]:
     round_robin = is_round_robin(column.model, shard)
     flat = _by_number(column.groups)
     saved = shard.param_groups
@@ -157,7 +157,7 @@ def _groups(
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]
         rest = {key: value for key, value in options.items() if key != "params"}
-        yield ParamGroup(shapes, parts, rest, experts)
+        yield LogicalGroup(shapes, parts, rest, experts)
 
 
 def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
@@ -183,7 +183,7 @@ def _ordered(
     return ordered, [dict(zip(ordered, order, strict=True)) for order in several]
 
 
-def _members(count: int, shard: Shard, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def _members(count: int, shard: OptimStates, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """The flat groups (stage 3: sub-groups) of each param group.
 
     Raises:
@@ -197,7 +197,7 @@ def _members(count: int, shard: Shard, saved: Sequence[Mapping[str, Any]]) -> li
     return found
 
 
-def _part(group: FlatGroup) -> Part:
+def _part(group: FlatGroup) -> StatePart:
     group.check_roles()
     shard = first_of(group.shards)
     saved = shard.fields.tree.get(BASE_STATE)
@@ -206,7 +206,7 @@ def _part(group: FlatGroup) -> Part:
     else:
         inner = saved if isinstance(saved, Mapping) else shard.fields.tree[STATE]
         state = (inner.get("state") or {}).get(group.number)
-    return Part(
+    return StatePart(
         where=f"{shard.file.path}: group {group.number}",
         shapes=group.shapes,
         dtypes={role: group.dtype(role) for role in group.roles},
@@ -218,7 +218,7 @@ def _part(group: FlatGroup) -> Part:
     )
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def join_parts(parts: Sequence[StatePart]) -> StatePart:
     """One of the parts for all of them.
 
     Raises:

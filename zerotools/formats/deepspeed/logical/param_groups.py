@@ -13,10 +13,10 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training import Group, Scalar, TrainingState
-from zerotools.formats.deepspeed.logical.change_stage import stored
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
+from zerotools.formats.deepspeed.logical.change_stage import new_stored_tensor
 from zerotools.formats.deepspeed.logical.hyperparameters import completed_options, steps_are_numbers
-from zerotools.formats.deepspeed.logical.logical_state import ParamGroup, Part
+from zerotools.formats.deepspeed.logical.logical_state import LogicalGroup, StatePart
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, STAGE_3
 from zerotools.io.numeric.scalars import scalar_bytes
 from zerotools.io.torchzip.pickle_values import StoredTensor
@@ -25,7 +25,7 @@ _NOT_STATE = ("param", "param16", "buffer", "state")
 
 
 @dataclass(frozen=True)
-class Given:
+class ForeignCheckpoint:
     """A checkpoint to be written for DeepSpeed; `config` is what its files will say of the run."""
 
     source: Checkpoint
@@ -61,7 +61,7 @@ class Given:
         return list(dict.fromkeys(k.role for k in self.source.tensors if k.role not in _NOT_STATE))
 
 
-def group_of(given: Given, number: int, numbers: dict[str, bytes]) -> ParamGroup:
+def group_of(given: ForeignCheckpoint, number: int, numbers: dict[str, bytes]) -> LogicalGroup:
     group, tensors = given.training.groups[number], given.source.tensors
     shapes = {}
     for name in group.params:
@@ -74,13 +74,13 @@ def group_of(given: Given, number: int, numbers: dict[str, bytes]) -> ParamGroup
         shapes[name] = weight.shape
     dtypes, state = _state(given, number, group, numbers)
     where = f"{given.source.origin.path}: group {number}"
-    part = Part(where, shapes, dtypes, state, {})
+    part = StatePart(where, shapes, dtypes, state, {})
     options = completed_options(group.options, given.config, given.source, number)
-    return ParamGroup(shapes, [part] if shapes else [], options)
+    return LogicalGroup(shapes, [part] if shapes else [], options)
 
 
 def _state(
-    given: Given, number: int, group: Group, numbers: dict[str, bytes]
+    given: ForeignCheckpoint, number: int, group: ParamGroup, numbers: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
     """The types of a group's vectors, and torch's entry of its state."""
     roles = _roles(given, group)
@@ -96,7 +96,7 @@ def _state(
     return types, state or None
 
 
-def _type_of(given: Given, group: Group, role: str) -> DType | None:
+def _type_of(given: ForeignCheckpoint, group: ParamGroup, role: str) -> DType | None:
     tensors = given.source.tensors
     keys = (Key(name, role) for name in group.params)
     found = {tensors[key].dtype for key in keys if key in tensors}
@@ -108,7 +108,7 @@ def _type_of(given: Given, group: Group, role: str) -> DType | None:
     return found.pop() if found else None
 
 
-def _roles(given: Given, group: Group) -> list[str]:
+def _roles(given: ForeignCheckpoint, group: ParamGroup) -> list[str]:
     """The roles of optimizer state in the shape of its parameter.
 
     Raises:
@@ -126,7 +126,7 @@ def _roles(given: Given, group: Group) -> list[str]:
     return found
 
 
-def _roles_of(given: Given, name: str) -> list[str]:
+def _roles_of(given: ForeignCheckpoint, name: str) -> list[str]:
     tensors, weight = given.source.tensors, given.source.tensors[Key(name, "param")]
     return [
         role
@@ -137,7 +137,7 @@ def _roles_of(given: Given, name: str) -> list[str]:
     ]
 
 
-def never_stepped(given: Given) -> list[str]:
+def never_stepped(given: ForeignCheckpoint) -> list[str]:
     """Parameters without state in a group that has some: their first gradient is still to come."""
     return [
         name
@@ -148,7 +148,7 @@ def never_stepped(given: Given) -> list[str]:
     ]
 
 
-def _scalars(given: Given, group: Group) -> dict[str, Scalar]:
+def _scalars(given: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]:
     """The numbers of a group's state, of which DeepSpeed keeps one for all parameters."""
     found: dict[str, Scalar] = {}
     names = set(group.params)
@@ -164,11 +164,11 @@ def _scalars(given: Given, group: Group) -> dict[str, Scalar]:
 
 
 def _number(
-    given: Given, key: str, role: str, scalar: Scalar, numbers: dict[str, bytes]
+    given: ForeignCheckpoint, key: str, role: str, scalar: Scalar, numbers: dict[str, bytes]
 ) -> StoredTensor | int | float:
     """A number of the state as the run's optimizer counts: a tensor, or a number of Python's."""
     if scalar.dtype is None or (role == "step" and steps_are_numbers(given.config)):
         whole = float(scalar.value).is_integer() and role == "step"
         return int(scalar.value) if whole else scalar.value
     numbers[key] = scalar_bytes(scalar.value, scalar.dtype)
-    return stored(key, scalar.dtype, ())
+    return new_stored_tensor(key, scalar.dtype, ())

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.partitioning.geometry import Geometry, partition_of
-from zerotools.formats.deepspeed.schema.experts import Naming, Placement, is_expert
-from zerotools.formats.deepspeed.schema.flat_buffer import Vector
+from zerotools.formats.deepspeed.partitioning.geometry import FlatLayout, partition_size
+from zerotools.formats.deepspeed.schema.experts import ExpertNaming, ExpertPlacement, is_expert
+from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, Shard, version_of
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
 from zerotools.io.torchzip.tensors import as_tensor
 
 ALIGNMENT_FACTORS = (2, 1)
@@ -30,8 +30,8 @@ class FlatGroup:
     """A group (stage 3: sub-group) over all ranks; `shards[r]` is None where a file is missing."""
 
     number: int
-    geometry: Geometry
-    shards: Sequence[Shard | None]
+    geometry: FlatLayout
+    shards: Sequence[OptimStates | None]
 
     @property
     def shapes(self) -> Shapes:
@@ -43,11 +43,11 @@ class FlatGroup:
         names = (name for shard in self.shards if shard for name in shard.states[self.number])
         return ["param", *dict.fromkeys(names)]
 
-    def vectors(self, role: str) -> list[Vector | None]:
+    def vectors(self, role: str) -> list[FlatPartition | None]:
         """Each rank's vector of one role."""
         return [None if shard is None else self._vector(shard, role) for shard in self.shards]
 
-    def _vector(self, shard: Shard, role: str) -> Vector | None:
+    def _vector(self, shard: OptimStates, role: str) -> FlatPartition | None:
         if role == "param":
             return shard.masters[self.number]
         return shard.states[self.number].get(role)
@@ -93,7 +93,7 @@ class FlatGroup:
                     yield name, role, tensor
 
 
-def _dtype(vectors: Sequence[Vector | None]) -> DType | None:
+def _dtype(vectors: Sequence[FlatPartition | None]) -> DType | None:
     present = [vector for vector in vectors if vector is not None]
     if not present:
         return None
@@ -106,7 +106,7 @@ def _dtype(vectors: Sequence[Vector | None]) -> DType | None:
 
 
 def flat_groups(
-    shapes: Sequence[Shapes], shards: Sequence[Shard | None], naming: Naming
+    shapes: Sequence[Shapes], shards: Sequence[OptimStates | None], naming: ExpertNaming
 ) -> list[FlatGroup]:
     """The groups of one model-parallel rank, from its `param_shapes` and its ranks' files; a group
     of experts is several of the same number, one for each expert-parallel rank.
@@ -137,7 +137,11 @@ def flat_groups(
 
 
 def _parts(
-    number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard, naming: Naming
+    number: int,
+    shapes: Shapes,
+    shards: Sequence[OptimStates | None],
+    first: OptimStates,
+    naming: ExpertNaming,
 ) -> Iterator[FlatGroup]:
     """One group; or, where each expert-parallel rank has experts of its own, one for each of them.
     Files name experts by their local number."""
@@ -155,7 +159,7 @@ def _parts(
             f"{first.file.path}: group {number} is shared by {ranks} of {len(shards)} ranks, and "
             "its parameters are not DeepSpeed's experts"
         )
-    placement = Placement(len(shards), len(shards) // ranks, naming.data_first)
+    placement = ExpertPlacement(len(shards), len(shards) // ranks, naming.data_first)
     for expert_rank in range(placement.expert_ranks):
         renamed = {
             naming.everywhere(name, expert_rank, placement.expert_ranks): shape
@@ -166,10 +170,14 @@ def _parts(
 
 
 def _group(
-    number: int, shapes: Shapes, shards: Sequence[Shard | None], first: Shard, ranks: int
+    number: int,
+    shapes: Shapes,
+    shards: Sequence[OptimStates | None],
+    first: OptimStates,
+    ranks: int,
 ) -> FlatGroup:
     paddings = (first.alignment_paddings or ())[number : number + 1]
-    unpartitioned = Geometry(shapes, paddings[0] if paddings else (), ranks, None)
+    unpartitioned = FlatLayout(shapes, paddings[0] if paddings else (), ranks, None)
     group = FlatGroup(number, unpartitioned, shards)
     if first.kind == STAGE_3:
         _check_slices(group)
@@ -177,7 +185,7 @@ def _group(
     return FlatGroup(number, replace(unpartitioned, partition=_partition(group, first)), shards)
 
 
-def _ranks_of_group(number: int, shards: Sequence[Shard | None], first: Shard) -> int:
+def _ranks_of_group(number: int, shards: Sequence[OptimStates | None], first: OptimStates) -> int:
     """How many ranks share the group: fewer than all for experts."""
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:
@@ -187,7 +195,7 @@ def _ranks_of_group(number: int, shards: Sequence[Shard | None], first: Shard) -
     return len(shards)
 
 
-def _partition(group: FlatGroup, first: Shard) -> int:
+def _partition(group: FlatGroup, first: OptimStates) -> int:
     """P, by the alignment rule that the files bear out.
 
     Raises:
@@ -201,7 +209,7 @@ def _partition(group: FlatGroup, first: Shard) -> int:
         if shard is not None and shard.is_rigid
         for vector in shard.states[group.number].values()
     }
-    candidates = [partition_of(total, ranks, factor) for factor in _factors(first)]
+    candidates = [partition_size(total, ranks, factor) for factor in _factors(first)]
     for partition in candidates:
         if longest <= partition and exact <= {partition}:
             return partition
@@ -212,7 +220,7 @@ def _partition(group: FlatGroup, first: Shard) -> int:
     )
 
 
-def _factors(first: Shard) -> tuple[int, ...]:
+def _factors(first: OptimStates) -> tuple[int, ...]:
     """Alignment factors to try, the likelier first: 2 since 0.5.2, 1 before."""
     version = first.fields.tree.get("ds_version")
     if isinstance(version, str) and version_of(version) < (0, 5, 2):

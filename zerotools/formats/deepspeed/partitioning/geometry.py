@@ -21,18 +21,18 @@ from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.ranges import Ranges
 from zerotools.formats.deepspeed.schema.flat_buffer import (
-    Segment,
-    Vector,
-    partition_ranges,
-    partition_segments,
-    slice_ranges,
-    slice_segments,
+    FlatPartition,
+    RankRange,
+    zero3_ranges,
+    zero3_rank_ranges,
+    zero12_ranges,
+    zero12_rank_ranges,
 )
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class FlatLayout:
     """A group (stage 3: sub-group) over `ranks` ranks.
 
     `paddings` are elements behind each parameter; there may be fewer than parameters. `partition`
@@ -70,45 +70,49 @@ class Geometry:
     def _padding(self, position: int) -> int:
         return self.paddings[position] if position < len(self.paddings) else 0
 
-    def segments(self, shape: tuple[int, ...], offset: int) -> Iterator[Segment]:
+    def segments(self, shape: tuple[int, ...], offset: int) -> Iterator[RankRange]:
         """Where the parameter of that shape and offset lies."""
         if self.partition is None:
             numel = prod(shape)
-            return slice_segments(offset, numel, -(-numel // self.ranks), self.ranks)
-        return partition_segments(offset, prod(shape), self.partition)
+            return zero3_rank_ranges(offset, numel, -(-numel // self.ranks), self.ranks)
+        return zero12_rank_ranges(offset, prod(shape), self.partition)
 
     def tensors(
-        self, dtype: DType, vectors: Sequence[Vector | None]
+        self, dtype: DType, vectors: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
         """The parameters by name, cut out of one vector per rank; None where one is missing."""
         for name, shape, offset in self.offsets():
             yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, vectors))
 
     def _chunks(
-        self, dtype: DType, shape: tuple[int, ...], offset: int, vectors: Sequence[Vector | None]
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        offset: int,
+        vectors: Sequence[FlatPartition | None],
     ) -> Ranges:
         partition, numel = self.partition, prod(shape)
         if partition is None:
             width = -(-numel // self.ranks)
-            return Ranges(dtype, shape, lambda: slice_ranges(offset, numel, width, vectors))
-        return Ranges(dtype, shape, lambda: partition_ranges(offset, numel, partition, vectors))
+            return Ranges(dtype, shape, lambda: zero3_ranges(offset, numel, width, vectors))
+        return Ranges(dtype, shape, lambda: zero12_ranges(offset, numel, partition, vectors))
 
 
-def partition_of(total: int, ranks: int, factor: int = 2) -> int:
+def partition_size(total: int, ranks: int, factor: int = 2) -> int:
     """P: elements of each rank's part of a group of `total`, padded to `factor * ranks`."""
     alignment = factor * ranks
     return -(-total // alignment) * factor
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PartitionContents:
     """What one rank's vector holds: (name, start, count) in its order, and the gaps between."""
 
     parts: Sequence[tuple[str, int, int]]
     gaps: Sequence[tuple[int, int]]
 
 
-def held(geometry: Geometry) -> list[Held]:
+def partition_contents(geometry: FlatLayout) -> list[PartitionContents]:
     """What each rank's vector holds; what is in no part is padding."""
     parts: list[list[tuple[str, int, int]]] = [[] for _ in range(geometry.ranks)]
     gaps: list[list[tuple[int, int]]] = [[] for _ in range(geometry.ranks)]
@@ -126,4 +130,4 @@ def held(geometry: Geometry) -> list[Held]:
             ends[segment.rank] = segment.at + count
     for rank in range(geometry.ranks):
         skip(rank, geometry.width)
-    return [Held(*both) for both in zip(parts, gaps, strict=True)]
+    return [PartitionContents(*both) for both in zip(parts, gaps, strict=True)]

@@ -11,34 +11,38 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import Ranges
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup, flat_groups
-from zerotools.formats.deepspeed.schema.experts import Naming
-from zerotools.formats.deepspeed.schema.flat_buffer import Vector, slice_ranges, vector_of
+from zerotools.formats.deepspeed.schema.experts import ExpertNaming
+from zerotools.formats.deepspeed.schema.flat_buffer import (
+    FlatPartition,
+    flat_partition_of,
+    zero3_ranges,
+)
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, tied_in_module
-from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_3, Shard
+from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_3, OptimStates
 
 SIXTEEN_BIT = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Column:
+class MpRank:
     """Tensors in the shapes of this model-parallel rank, which are the model's own where there is
     only one. `groups` are empty without ZeRO."""
 
     model: ModelStates
-    shards: Sequence[Shard | None]
+    shards: Sequence[OptimStates | None]
     groups: Sequence[FlatGroup]
     tensors: Mapping[Key, Tensor]
     aliases: Mapping[str, str]
     frozen: frozenset[str]
 
 
-def read_column(
+def read_mp_rank(
     models: Sequence[ModelStates],
-    shards: Sequence[Shard | None],
+    shards: Sequence[OptimStates | None],
     whole: Mapping[str, Tensor],
     *,
     sliced: bool = False,
-) -> Column:
+) -> MpRank:
     """Put one column together.
 
     `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' where frozen
@@ -68,7 +72,7 @@ def read_column(
                 tensors[Key(name, "param16")] = tensor
     tensors |= {Key(name, "param"): tensor for name, tensor in frozen.items()}
     tensors |= {Key(n, "buffer"): t for n, t in whole.items() if _is_buffer(model, n)}
-    return Column(model, shards, groups, tensors, aliases, frozenset(frozen))
+    return MpRank(model, shards, groups, tensors, aliases, frozenset(frozen))
 
 
 def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
@@ -88,7 +92,7 @@ def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
             yield Key(name, role), tensor
 
 
-def _group_shapes(model: ModelStates, shards: Sequence[Shard | None]) -> list[Shapes] | None:
+def _group_shapes(model: ModelStates, shards: Sequence[OptimStates | None]) -> list[Shapes] | None:
     """`param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
 
     None without ZeRO, and where stage 0 used BF16_Optimizer, whose shards nothing explains.
@@ -113,9 +117,11 @@ def _group_shapes(model: ModelStates, shards: Sequence[Shard | None]) -> list[Sh
     return shapes
 
 
-def _naming(model: ModelStates, shapes: Sequence[Shapes], whole: Mapping[str, Tensor]) -> Naming:
+def _naming(
+    model: ModelStates, shapes: Sequence[Shapes], whole: Mapping[str, Tensor]
+) -> ExpertNaming:
     names = (name for group in shapes for name in group)
-    return Naming.of(names, whole, model.fields.tree.get("ds_config"))
+    return ExpertNaming.of(names, whole, model.fields.tree.get("ds_config"))
 
 
 def _check_swapped(group: FlatGroup) -> None:
@@ -164,14 +170,14 @@ def _frozen_slices(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]
         yield name, Tensor(dtype, shape, _sliced(dtype, shape, ranks, vectors))
 
 
-def _fragment(model: ModelStates, name: str) -> Vector | None:
+def _fragment(model: ModelStates, name: str) -> FlatPartition | None:
     part = model.fragments.get(name)
-    return None if part is None else vector_of(model.file, part, f"the fragment of {name}")
+    return None if part is None else flat_partition_of(model.file, part, f"the fragment of {name}")
 
 
 def _sliced(
-    dtype: DType, shape: tuple[int, ...], ranks: int, vectors: Sequence[Vector | None]
+    dtype: DType, shape: tuple[int, ...], ranks: int, vectors: Sequence[FlatPartition | None]
 ) -> Ranges:
     numel = prod(shape)
     width = -(-numel // ranks)
-    return Ranges(dtype, shape, lambda: slice_ranges(0, numel, width, vectors))
+    return Ranges(dtype, shape, lambda: zero3_ranges(0, numel, width, vectors))

@@ -18,7 +18,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, Shard
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
 
 
 def slots(count: int, ranks: int) -> list[int]:
@@ -26,7 +26,7 @@ def slots(count: int, ranks: int) -> list[int]:
     return [i for first in range(ranks) for i in range(first, count, ranks)]
 
 
-def is_round_robin(model: ModelStates, shard: Shard) -> bool:
+def is_round_robin(model: ModelStates, shard: OptimStates) -> bool:
     """Whether the flat vectors are in round robin order; BF16_Optimizer has none."""
     zero = zero_optimization(model.fields.tree.get("ds_config"))
     return shard.kind == STAGE_1_AND_2 and zero.get(ROUND_ROBIN) is True
@@ -54,7 +54,7 @@ def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
     return names
 
 
-def _mapped(shard: Shard | None, number: int) -> Sequence[str]:
+def _mapped(shard: OptimStates | None, number: int) -> Sequence[str]:
     mappings = shard.fields.tree.get("param_slice_mappings") if shard is not None else None
     if not isinstance(mappings, list) or number >= len(mappings):
         return ()

@@ -18,7 +18,7 @@ from typing import Any
 from zerotools.core.checkpoint import Opaque, Problem
 from zerotools.formats.deepspeed.schema.file_names import identity_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, Shard, version_of
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
@@ -28,7 +28,7 @@ STEP = "step"
 _STEPS_ONCE_FOR_EACH = (0, 19)
 
 
-def step_of(shard: Shard) -> float | None:
+def step_of(shard: OptimStates) -> float | None:
     """The optimizer's step of the first group that counts one."""
     for scalars in shard.scalars:
         value = scalars.get(STEP)
@@ -55,7 +55,7 @@ def could_be_of(step: float | None, model: ModelStates) -> bool:
     return step == updates + 1 and version_of(model.version or "") < _STEPS_ONCE_FOR_EACH
 
 
-def compare_shards(shards: Sequence[Shard | None]) -> Iterator[Problem]:
+def compare_optim_states(shards: Sequence[OptimStates | None]) -> Iterator[Problem]:
     """Ranks whose files are of another save than the first one's."""
     present = [shard for shard in shards if shard is not None]
     said = {shard.file.name: dict(_said(shard)) for shard in present}
@@ -73,7 +73,7 @@ def compare_shards(shards: Sequence[Shard | None]) -> Iterator[Problem]:
                 break
 
 
-def _said(shard: Shard) -> Iterator[tuple[str, Any]]:
+def _said(shard: OptimStates) -> Iterator[tuple[str, Any]]:
     """What is alike on every rank of a save."""
     yield "the optimizer's step", step_of(shard)
     yield "partition_count", shard.partition_count
@@ -87,7 +87,7 @@ def _said(shard: Shard) -> Iterator[tuple[str, Any]]:
             yield f"{name} of the loss scaler", scaler.state.get(name)
 
 
-def compare_model(model: ModelStates, shard: Shard) -> Iterator[Problem]:
+def compare_model(model: ModelStates, shard: OptimStates) -> Iterator[Problem]:
     """A model file of another save than its shards.
 
     An optimizer that is behind may have begun anew in the middle of the run. Whether it did, the
@@ -106,7 +106,7 @@ def compare_model(model: ModelStates, shard: Shard) -> Iterator[Problem]:
     )
 
 
-def compare_columns(models: Sequence[ModelStates]) -> Iterator[Problem]:
+def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
     """Model files of other model-parallel ranks that are of another save than the first one's."""
     for model in models[1:]:
         if (own := model.fields.tree.get("global_steps")) != (
@@ -120,7 +120,7 @@ def compare_columns(models: Sequence[ModelStates]) -> Iterator[Problem]:
             )
 
 
-def misnamed(files: Iterable[TorchFile]) -> Iterator[Problem]:
+def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
     """Files that were saved under the name of another rank, layer or expert."""
     for file in files:
         folder = saved_as(file)
@@ -144,7 +144,7 @@ def _said_by(folder: str | None) -> tuple[str, ...] | None:
     return None if folder is None else identity_of(f"{folder}.pt")
 
 
-def doubled(files: Iterable[TorchFile]) -> Iterator[Problem]:
+def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
     """Ranks whose files hold the very bytes of another's.
 
     Only where an archive does not say whose it is: parts of constant values are equal indeed. Of

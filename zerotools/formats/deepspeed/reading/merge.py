@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.layout import Placed, Replicated, moved, placements, whole_shape
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
-from zerotools.formats.deepspeed.schema.tensor_parallel import Rules
+from zerotools.core.layout import PlacedBlock, Replicated, place_chunk, placements, whole_shape
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedRanks:
     """The tensors, aliases and frozen names of all columns."""
 
     tensors: Mapping[Key, Tensor]
@@ -27,7 +27,9 @@ class Merged:
     frozen: frozenset[str]
 
 
-def merge(columns: Sequence[Column], tensor_ranks: int, rules: Rules | None) -> Merged:
+def merge_mp_ranks(
+    columns: Sequence[MpRank], tensor_ranks: int, rules: ShardingRules | None
+) -> MergedRanks:
     """Put columns together, given in the order of their ranks: `tensor_ranks` to each stage.
 
     Raises:
@@ -45,10 +47,12 @@ def merge(columns: Sequence[Column], tensor_ranks: int, rules: Rules | None) -> 
         for name in column.frozen
         if column.tensors[Key(name, "param")].numel or not tensors[Key(name, "param")].numel
     }
-    return Merged(tensors, aliases, frozenset(frozen))
+    return MergedRanks(tensors, aliases, frozenset(frozen))
 
 
-def _merge_stage(stage: Sequence[Column], rules: Rules | None) -> Iterator[tuple[Key, Tensor]]:
+def _merge_stage(
+    stage: Sequence[MpRank], rules: ShardingRules | None
+) -> Iterator[tuple[Key, Tensor]]:
     if len(stage) == 1:
         yield from stage[0].tensors.items()
         return
@@ -72,7 +76,7 @@ def _merge_stage(stage: Sequence[Column], rules: Rules | None) -> Iterator[tuple
             yield key, next((shard for shard in present if shard.chunks), present[0])
 
 
-def _shard(column: Column, key: Key) -> Tensor | None:
+def _shard(column: MpRank, key: Key) -> Tensor | None:
     """One rank's shard. Where heads are fewer than ranks, some have an empty one, which DeepSpeed
     counts as frozen: it has no optimizer state to be missed."""
     shard = column.tensors.get(key)
@@ -82,7 +86,9 @@ def _shard(column: Column, key: Key) -> Tensor | None:
     return shard
 
 
-def _joined(key: Key, shards: Sequence[Tensor], stage: Sequence[Column], rules: Rules) -> Tensor:
+def _joined(
+    key: Key, shards: Sequence[Tensor], stage: Sequence[MpRank], rules: ShardingRules
+) -> Tensor:
     shapes = [shard.shape for shard in shards]
     # Moments are shared as their parameter is; buffers are whole everywhere unless a rule says so.
     otherwise = Replicated() if key.role == "buffer" else None
@@ -96,13 +102,13 @@ def _joined(key: Key, shards: Sequence[Tensor], stage: Sequence[Column], rules: 
     return Tensor(dtype, shape, ChunksOnDemand(lambda: _placed(shards, placed)))
 
 
-def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[Placed]]) -> list[Chunk]:
+def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[PlacedBlock]]) -> list[Chunk]:
     return [
         there
         for shard, blocks in zip(shards, placed, strict=True)
         for chunk in shard.chunks
         for block in blocks
-        if (there := moved(chunk, block, shard.dtype)) is not None
+        if (there := place_chunk(chunk, block, shard.dtype)) is not None
     ]
 
 

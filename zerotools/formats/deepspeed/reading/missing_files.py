@@ -19,8 +19,8 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Opaque, Problem, Tensor
 from zerotools.core.dtypes import FLOAT32
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
-from zerotools.formats.deepspeed.schema.file_names import Listing
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.io.torchzip.tensors import as_tensor
 
@@ -29,7 +29,7 @@ _PLAIN = re.compile(r"(?P<layer>\d+)\..+")
 
 
 def lost_layers(
-    directory: Path, stages: Sequence[Column], layers: Mapping[str, Tensor]
+    directory: Path, stages: Sequence[MpRank], layers: Mapping[str, Tensor]
 ) -> tuple[list[Problem], dict[Key, Tensor]]:
     """What is wrong, and holes for tied weights that a stage has trained and no layer file of it
     holds. `stages` are those of one tensor-parallel rank in their order, `layers` the tensors of
@@ -59,7 +59,7 @@ def lost_layers(
     return problems, holes
 
 
-def trained_by(column: Column) -> dict[str, int]:
+def trained_by(column: MpRank) -> dict[str, int]:
     """The parameters that a stage has trained, and their elements; none where no file has names."""
     if column.model.groups is not None:
         return {name: prod(shape) for group in column.model.groups for name, shape in group.items()}
@@ -92,7 +92,7 @@ def _most(trained: Sequence[Mapping[str, int]], name: str) -> int:
 
 def _lost_ties(
     directory: Path,
-    stages: Sequence[Column],
+    stages: Sequence[MpRank],
     trained: Sequence[Mapping[str, int]],
     layers: Mapping[str, Tensor],
 ) -> Iterator[tuple[str, Problem]]:
@@ -128,7 +128,7 @@ def _lost_ties(
 
 
 def _fewer_elements(
-    directory: Path, stages: Sequence[Column], layers: Mapping[str, Tensor]
+    directory: Path, stages: Sequence[MpRank], layers: Mapping[str, Tensor]
 ) -> Iterator[Problem]:
     """Layer files that hold less than was trained. A tied layer counts at every stage that uses it,
     and may have one file: that of the first layer."""
@@ -172,7 +172,7 @@ def _sizes(values: Sequence[Any]) -> list[int]:
 
 
 def lost_experts(
-    directory: Path, listing: Listing, models: Sequence[ModelStates]
+    directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
     """Expert files that are missing: `num_experts` counts those of each layer."""
     counts = models[0].fields.tree.get("num_experts")

@@ -12,38 +12,38 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.partitioning.mp_rank import (
     SIXTEEN_BIT,
-    Column,
-    read_column,
+    MpRank,
+    read_mp_rank,
     whole_tensors,
 )
 from zerotools.formats.deepspeed.reading.consistency import (
-    compare_columns,
     compare_model,
-    compare_shards,
-    doubled,
-    misnamed,
+    compare_mp_ranks,
+    compare_optim_states,
+    duplicated_files,
+    misnamed_files,
 )
-from zerotools.formats.deepspeed.reading.saves import Save, is_sliced
+from zerotools.formats.deepspeed.reading.saves import SaveFiles, is_zero3
 from zerotools.formats.deepspeed.schema.experts import EXPERTS
-from zerotools.formats.deepspeed.schema.file_names import Listing
+from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.model_states import (
     ModelStates,
     Shapes,
     parse_model,
     tensors_of,
 )
-from zerotools.formats.deepspeed.schema.optim_states import Shard, parse_shard
+from zerotools.formats.deepspeed.schema.optim_states import OptimStates, parse_optim_states
 from zerotools.io.torchzip.pt_file import TorchFile
 
 
-def load_column(
+def load_mp_rank(
     directory: Path,
-    listing: Listing,
+    listing: TagListing,
     mp: int,
-    save: Save,
+    save: SaveFiles,
     whole: Mapping[str, Tensor],
     problems: list[Problem],
-) -> Column:
+) -> MpRank:
     """The column of model-parallel rank `mp`; what is missing is added to `problems`.
 
     `whole` are tensors of layer and expert files, beside those of the model file itself.
@@ -51,23 +51,23 @@ def load_column(
     first = save.model
     shards = _shards(directory, save, problems)
     models = [first]
-    if is_sliced(first):
+    if is_zero3(first):
         size = len(shards) or first.data_parallel_size or 1
         models = stage_3_models(directory, listing, mp, first, size, problems)
-    problems += misnamed(model.file for model in models)
-    problems += compare_columns(models)
+    problems += misnamed_files(model.file for model in models)
+    problems += compare_mp_ranks(models)
     trained = {name: shape for group in first.groups or () for name, shape in group.items()}
     mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
     everything = {**mine, **whole_tensors(first)}
     if not trained or any(shard is not None for shard in shards):
-        return read_column(models, shards, everything)
+        return read_mp_rank(models, shards, everything)
     name = f"zero_pp_rank_0_mp_rank_{mp:02d}_optim_states.pt"
     message = f"{directory / name} and those of all other ranks are missing: no masters are there"
     problems.append(Problem(message, name))
-    return _without_masters(read_column(models, (), everything, sliced=is_sliced(first)), trained)
+    return _without_masters(read_mp_rank(models, (), everything, sliced=is_zero3(first)), trained)
 
 
-def _without_masters(column: Column, trained: Shapes) -> Column:
+def _without_masters(column: MpRank, trained: Shapes) -> MpRank:
     """A column whose shards are lost: holes for the masters, and 16-bit weights where there are."""
     copies = {
         Key(name, "param16"): tensor
@@ -88,14 +88,14 @@ def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
 
-def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard | None]:
+def _shards(directory: Path, save: SaveFiles, problems: list[Problem]) -> list[OptimStates | None]:
     """The optimizer files of every data-parallel rank, in rank order."""
     names, lowest = save.shards, save.lowest
     if lowest is None:
         return []
     ranks = sorted(names)
     size = _data_parallel_size(save.model, lowest, ranks)
-    shards: dict[int, Shard] = {}
+    shards: dict[int, OptimStates] = {}
     for rank in ranks:
         if rank >= size:
             problems.append(_left_over(directory, names[rank], size))
@@ -103,7 +103,7 @@ def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard 
             shards[rank] = lowest
         else:
             try:
-                shards[rank] = parse_shard(TorchFile.open(directory, names[rank]))
+                shards[rank] = parse_optim_states(TorchFile.open(directory, names[rank]))
             except BadFile as error:  # a hole, which the plan names together with the file
                 problems.append(Problem(str(error), names[rank]))
     for rank in range(size):
@@ -111,13 +111,13 @@ def _shards(directory: Path, save: Save, problems: list[Problem]) -> list[Shard 
             missing = names[ranks[0]].replace(f"pp_rank_{ranks[0]}_", f"pp_rank_{rank}_")
             problems.append(_missing(directory, missing, size))
     found = [shards.get(rank) for rank in range(size)]
-    problems += misnamed(shard.file for shard in found if shard is not None)
-    problems += doubled(
+    problems += misnamed_files(shard.file for shard in found if shard is not None)
+    problems += duplicated_files(
         shard.file
         for shard in found
         if shard is not None and any(vector.numel for vector in shard.masters)
     )
-    problems += compare_shards(found)
+    problems += compare_optim_states(found)
     problems += compare_model(save.model, lowest)
     return found
 
@@ -132,7 +132,7 @@ def _missing(directory: Path, name: str, size: int) -> Problem:
     return Problem(f"{directory / name} is missing; the run had {counted(size, 'rank')}", name)
 
 
-def _data_parallel_size(model: ModelStates, shard: Shard, ranks: Sequence[int]) -> int:
+def _data_parallel_size(model: ModelStates, shard: OptimStates, ranks: Sequence[int]) -> int:
     """The number of ranks that share the flat vectors, as the files say."""
     count = shard.partition_count
     if isinstance(count, int) and count > 0:
@@ -145,7 +145,7 @@ def _data_parallel_size(model: ModelStates, shard: Shard, ranks: Sequence[int]) 
 
 def stage_3_models(
     directory: Path,
-    listing: Listing,
+    listing: TagListing,
     mp: int,
     first: ModelStates,
     size: int,
@@ -171,7 +171,7 @@ def stage_3_models(
         for name in names.values()
         if name is not None
     ]
-    problems += doubled(model.file for model in found)
+    problems += duplicated_files(model.file for model in found)
     return found
 
 
@@ -186,7 +186,7 @@ def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
 
 
 def layer_tensors(
-    directory: Path, listing: Listing, tensor_rank: int, problems: list[Problem]
+    directory: Path, listing: TagListing, tensor_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
     """Tensors of a pipeline's layer files, under the names that the flat vectors use."""
     return {
@@ -198,7 +198,7 @@ def layer_tensors(
 
 
 def expert_tensors(
-    directory: Path, listing: Listing, mp: int, problems: list[Problem]
+    directory: Path, listing: TagListing, mp: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
     """Tensors of expert files, which name experts by their number over all ranks."""
     return {
@@ -213,7 +213,7 @@ def _state_dict(
     directory: Path, name: str, problems: list[Problem]
 ) -> Iterator[tuple[str, Tensor]]:
     file = TorchFile.open(directory, name)
-    problems += misnamed([file])
+    problems += misnamed_files([file])
     if not isinstance(file.tree, Mapping):
         raise BadFile(f"{file.path} is not a state dict but a {type(file.tree).__name__}")
     for key, stored in tensors_of(file.tree, file.path).items():

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque, Origin
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
-from zerotools.formats.deepspeed.reading.merge import Merged
-from zerotools.formats.deepspeed.schema.optim_states import Shard
-from zerotools.formats.deepspeed.schema.tag import Tag
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.reading.merge import MergedRanks
+from zerotools.formats.deepspeed.schema.optim_states import OptimStates
+from zerotools.formats.deepspeed.schema.tag import TagDirectory
 
 UNNAMED_STATE = (
     "without ZeRO, DeepSpeed does not name the parameters of its optimizer state, so only the "
@@ -18,16 +18,20 @@ UNNAMED_STATE = (
 )
 
 
-def present_shards(columns: Sequence[Column]) -> list[Shard]:
+def present_optim_states(columns: Sequence[MpRank]) -> list[OptimStates]:
     """The optimizer files that are there, of all columns."""
     return [shard for column in columns for shard in column.shards if shard is not None]
 
 
 def origin_of(
-    path: Path, found: Tag, columns: Sequence[Column], tensor_ranks: int, merged: Merged
+    path: Path,
+    found: TagDirectory,
+    columns: Sequence[MpRank],
+    tensor_ranks: int,
+    merged: MergedRanks,
 ) -> Origin:
     """Where the checkpoint comes from, and the facts that `inspect` shows."""
-    model, shards = columns[0].model, present_shards(columns)
+    model, shards = columns[0].model, present_optim_states(columns)
     stage = shards[0].stage if shards else 0
     notes = found.notes
     if not columns[0].groups and (shards or "optimizer" in model.fields):
@@ -55,12 +59,12 @@ def origin_of(
     )
 
 
-def _world_size(columns: Sequence[Column]) -> int | None:
+def _world_size(columns: Sequence[MpRank]) -> int | None:
     data_parallel = len(columns[0].shards) or columns[0].model.data_parallel_size
     return data_parallel * len(columns) if data_parallel else None
 
 
-def _precision(column: Column) -> str:
+def _precision(column: MpRank) -> str:
     """The type of the run's weights: of `module`, whose stage-3 placeholders have it too."""
     names = {"float16": "fp16", "bfloat16": "bf16"}
     buffers = column.model.buffer_names or frozenset()
@@ -71,9 +75,9 @@ def _precision(column: Column) -> str:
     return names.get(roles.get("param16", roles.get("param", "")), "fp32")
 
 
-def state_of(columns: Sequence[Column]) -> dict[str, Any]:
+def state_of(columns: Sequence[MpRank]) -> dict[str, Any]:
     """What belongs to the run beside its tensors; foreign objects stay opaque."""
-    model, shards = columns[0].model, present_shards(columns)
+    model, shards = columns[0].model, present_optim_states(columns)
     tree = model.fields.tree
     state: dict[str, Any] = {
         "lr_scheduler": tree.get("lr_scheduler"),
@@ -88,7 +92,7 @@ def state_of(columns: Sequence[Column]) -> dict[str, Any]:
     return state
 
 
-def _joined_groups(columns: Sequence[Column]) -> list[dict[str, Any]]:
+def _joined_groups(columns: Sequence[MpRank]) -> list[dict[str, Any]]:
     """The run's param groups: each model-parallel rank has its own parameters of every group."""
     joined: list[dict[str, Any]] = []
     for column in columns:
@@ -102,7 +106,7 @@ def _joined_groups(columns: Sequence[Column]) -> list[dict[str, Any]]:
     return joined
 
 
-def _param_groups(column: Column, shard: Shard) -> list[dict[str, Any]]:
+def _param_groups(column: MpRank, shard: OptimStates) -> list[dict[str, Any]]:
     """torch's param groups with the names of their parameters instead of numbers."""
     names: dict[int, list[str]] = {}
     for group in column.groups:

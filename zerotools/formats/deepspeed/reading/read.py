@@ -8,24 +8,28 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
-from zerotools.formats.deepspeed.reading.consistency import compare_columns
-from zerotools.formats.deepspeed.reading.merge import merge
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
+from zerotools.formats.deepspeed.reading.merge import merge_mp_ranks
 from zerotools.formats.deepspeed.reading.missing_files import lost_experts, lost_layers
 from zerotools.formats.deepspeed.reading.mp_rank_files import (
     expert_tensors,
     layer_tensors,
-    load_column,
+    load_mp_rank,
 )
-from zerotools.formats.deepspeed.reading.origin import origin_of, present_shards, state_of
-from zerotools.formats.deepspeed.reading.saves import Save, save_of
-from zerotools.formats.deepspeed.schema.file_names import Listing, list_files
+from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states, state_of
+from zerotools.formats.deepspeed.reading.saves import SaveFiles, save_of
+from zerotools.formats.deepspeed.schema.file_names import TagListing, list_files
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.tag import find
-from zerotools.formats.deepspeed.schema.tensor_parallel import Rules, parse_rules, read_layout
+from zerotools.formats.deepspeed.schema.tag import find_tag
+from zerotools.formats.deepspeed.schema.tensor_parallel import (
+    ShardingRules,
+    parse_rules,
+    read_layout,
+)
 from zerotools.formats.deepspeed.universal.read import is_universal, read_universal
 from zerotools.io.files.sources import note_source
-from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 INFO = "universal_checkpoint_info"
 
@@ -44,7 +48,7 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
-    found = find(path, tag)
+    found = find_tag(path, tag)
     if found is None:
         raise BadFile(f"{path} holds no *_model_states.pt of DeepSpeed")
     directory = found.directory
@@ -57,7 +61,7 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
         return read_universal(path, found, listing)
     problems: list[Problem] = []
     columns, tensor_ranks, holes = _columns(directory, listing, problems)
-    merged = merge(columns, tensor_ranks, _rules(columns, layout))
+    merged = merge_mp_ranks(columns, tensor_ranks, _rules(columns, layout))
     return Checkpoint(
         root=directory,
         tensors={**merged.tensors, **holes},
@@ -65,14 +69,14 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
         aliases=merged.aliases,
         state=state_of(columns),
         files=_sizes(directory, listing),
-        companions=companions(directory.parent),
+        companions=model_sidecars(directory.parent),
         problems=problems,
     )
 
 
 def _columns(
-    directory: Path, listing: Listing, problems: list[Problem]
-) -> tuple[list[Column], int, dict[Key, Tensor]]:
+    directory: Path, listing: TagListing, problems: list[Problem]
+) -> tuple[list[MpRank], int, dict[Key, Tensor]]:
     """One for each model-parallel rank, in their order; the tensor-parallel ranks of a stage; and
     holes for what is lost of a pipeline."""
     if listing.expert_optimizers and not listing.shards:
@@ -81,7 +85,7 @@ def _columns(
             "optimizer state that does not name its parameters; train with ZeRO stage 1 or 2, or "
             "load it with DeepSpeed"
         )
-    saves: list[Save] = []
+    saves: list[SaveFiles] = []
     for mp in listing.mp_ranks:
         if saves and mp >= (saves[0].model.model_parallel_size or mp + 1):
             problems += _of_larger_run(directory, listing, mp)
@@ -98,9 +102,9 @@ def _columns(
     for mp, save in zip(listing.mp_ranks, saves, strict=False):
         whole = {**(layers[mp % tensor_ranks] if mp % tensor_ranks < len(layers) else {})}
         whole |= expert_tensors(directory, listing, mp, problems)
-        columns.append(load_column(directory, listing, mp, save, whole, problems))
+        columns.append(load_mp_rank(directory, listing, mp, save, whole, problems))
     _check_complete(directory, listing, columns[0])
-    problems += compare_columns(models)
+    problems += compare_mp_ranks(models)
     problems += lost_experts(directory, listing, models)
     holes: dict[Key, Tensor] = {}
     for rank in range(tensor_ranks if models[0].module is None else 0):
@@ -111,8 +115,8 @@ def _columns(
 
 
 def _without_leftovers(
-    directory: Path, listing: Listing, model: ModelStates, problems: list[Problem]
-) -> Listing:
+    directory: Path, listing: TagListing, model: ModelStates, problems: list[Problem]
+) -> TagListing:
     """The listing without layer files of a pipeline, or experts, that the run did not have."""
     layers, experts = listing.layers, listing.experts
     if model.module is not None:
@@ -132,7 +136,7 @@ def _without_leftovers(
     return replace(listing, layers=layers, experts=experts)
 
 
-def _of_larger_run(directory: Path, listing: Listing, mp: int) -> Iterator[Problem]:
+def _of_larger_run(directory: Path, listing: TagListing, mp: int) -> Iterator[Problem]:
     """The files of a model-parallel rank that the run did not have."""
     own = (
         name
@@ -145,7 +149,7 @@ def _of_larger_run(directory: Path, listing: Listing, mp: int) -> Iterator[Probl
         )
 
 
-def _check_complete(directory: Path, listing: Listing, first: Column) -> None:
+def _check_complete(directory: Path, listing: TagListing, first: MpRank) -> None:
     """A shard must never pass for the whole because its neighbours are gone."""
     size = first.model.model_parallel_size or 1
     for mp in range(size):
@@ -156,18 +160,18 @@ def _check_complete(directory: Path, listing: Listing, first: Column) -> None:
             )
 
 
-def _rules(columns: list[Column], layout: Path | None) -> Rules | None:
+def _rules(columns: list[MpRank], layout: Path | None) -> ShardingRules | None:
     """How tensor-parallel ranks share weights: what the files record, else what the user says."""
     for column in columns:
         if INFO in column.model.fields:
             return parse_rules(column.model.file.path, column.model.fields.tree[INFO])
-    for shard in present_shards(columns):
+    for shard in present_optim_states(columns):
         if INFO in shard.fields:
             return parse_rules(shard.file.path, shard.fields.tree[INFO])
     return read_layout(layout) if layout is not None else None
 
 
-def _sizes(directory: Path, listing: Listing) -> dict[str, int]:
+def _sizes(directory: Path, listing: TagListing) -> dict[str, int]:
     names = [
         *listing.models.values(),
         *listing.shards.values(),

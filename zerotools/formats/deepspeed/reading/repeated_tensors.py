@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import Range, cover, matched
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
-from zerotools.formats.deepspeed.reading.saves import is_sliced
+from zerotools.core.ranges import Range, covering_ranges, match_ranges
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.reading.saves import is_zero3
 from zerotools.formats.deepspeed.schema.model_states import parse_model
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -23,7 +23,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 _READ_BYTES = 2**20
 
 
-class Copies(NamedTuple):
+class TensorPair(NamedTuple):
     """Two tensors that should be equal; their files lie below one root."""
 
     key: Key
@@ -37,7 +37,7 @@ def compare_copies(checkpoint: Checkpoint) -> int:
     Raises:
         BadFile: two differ, or a file is cut short.
     """
-    columns: Sequence[Column] = checkpoint.origin.details["columns"]
+    columns: Sequence[MpRank] = checkpoint.origin.details["columns"]
     root, total = columns[0].model.file.root, 0
     with OpenFiles(root) as files:
         for copies in (*_of_stages(checkpoint, columns), *_of_ranks(checkpoint, columns)):
@@ -45,20 +45,20 @@ def compare_copies(checkpoint: Checkpoint) -> int:
     return total
 
 
-def _of_stages(checkpoint: Checkpoint, columns: Sequence[Column]) -> Iterator[Copies]:
+def _of_stages(checkpoint: Checkpoint, columns: Sequence[MpRank]) -> Iterator[TensorPair]:
     ranks = int(checkpoint.origin.details["tensor_ranks"])
     first: dict[tuple[int, Key], Tensor] = {}
     for mp, column in enumerate(columns):
         for key, tensor in column.tensors.items():
             known = first.setdefault((mp % ranks, key), tensor)
             if known is not tensor and known.chunks is not tensor.chunks:
-                yield Copies(key, known, tensor)
+                yield TensorPair(key, known, tensor)
 
 
-def _of_ranks(checkpoint: Checkpoint, columns: Sequence[Column]) -> Iterator[Copies]:
+def _of_ranks(checkpoint: Checkpoint, columns: Sequence[MpRank]) -> Iterator[TensorPair]:
     for column in columns:
         name = column.model.file.name
-        if not is_sliced(column.model):
+        if not is_zero3(column.model):
             continue
         own = {key: t for key, t in column.tensors.items() if key.role == "buffer"}
         tail = name.partition("_mp_rank_")[2]
@@ -72,7 +72,7 @@ def _of_ranks(checkpoint: Checkpoint, columns: Sequence[Column]) -> Iterator[Cop
                 stored = (model.module or {}).get(key.name)
                 if stored is None or stored.shape != tensor.shape or stored.dtype != tensor.dtype:
                     raise BadFile(f"{model.file.path} has not the buffer {key.name} of {name}")
-                yield Copies(key, tensor, model.file.tensor(stored))
+                yield TensorPair(key, tensor, model.file.tensor(stored))
 
 
 def is_of_rank(name: str) -> bool:
@@ -80,9 +80,9 @@ def is_of_rank(name: str) -> bool:
     return name.startswith("zero_pp_rank_")
 
 
-def _compare(root: Path, files: OpenFiles, copies: Copies) -> int:
+def _compare(root: Path, files: OpenFiles, copies: TensorPair) -> int:
     key, first, other = copies
-    ranges = [cover(tensor, {}) for tensor in (first, other)]
+    ranges = [covering_ranges(tensor, {}) for tensor in (first, other)]
     if (first.shape, first.dtype) != (other.shape, other.dtype):
         raise BadFile(
             f"{root}: {key} is {first.dtype} of shape {first.shape} in one file, and "
@@ -91,7 +91,7 @@ def _compare(root: Path, files: OpenFiles, copies: Copies) -> int:
     if ranges[0] is None or ranges[1] is None:
         return 0
     total, itemsize = 0, first.dtype.itemsize
-    for place, pieces in matched(ranges[0], ranges[1], itemsize):
+    for place, pieces in match_ranges(ranges[0], ranges[1], itemsize):
         offset = place.offset
         for piece in pieces:
             length = (piece.end - piece.begin) * itemsize

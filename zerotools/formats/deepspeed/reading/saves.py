@@ -19,26 +19,26 @@ from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.reading.consistency import could_be_of, step_of
 from zerotools.formats.deepspeed.schema.ds_config import STAGE, zero_optimization
-from zerotools.formats.deepspeed.schema.file_names import Listing
+from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
 from zerotools.formats.deepspeed.schema.optim_states import (
     BF16_OPTIMIZER,
     STAGE_3,
-    Shard,
-    parse_shard,
+    OptimStates,
+    parse_optim_states,
 )
 from zerotools.io.torchzip.pt_file import TorchFile
 
 
 @dataclass(frozen=True)
-class Save:
+class SaveFiles:
     """One save's files of a model-parallel rank. `model` is its only model file, or that of the
     lowest rank; `shards` are the names of its optimizer files by data-parallel rank, and `lowest`
     the first of them that can be read."""
 
     model: ModelStates
     shards: Mapping[int, str] = field(default_factory=dict)
-    lowest: Shard | None = None
+    lowest: OptimStates | None = None
 
     @property
     def stage(self) -> int:
@@ -53,7 +53,7 @@ class Save:
         return f"stage {self.stage} at step {step} ({self.model.file.name}, {first})"
 
 
-def save_of(directory: Path, listing: Listing, mp: int, problems: list[Problem]) -> Save:
+def save_of(directory: Path, listing: TagListing, mp: int, problems: list[Problem]) -> SaveFiles:
     """The save that the files of model-parallel rank `mp` make up; those of others are added to
     `problems`.
 
@@ -87,7 +87,7 @@ def save_of(directory: Path, listing: Listing, mp: int, problems: list[Problem])
     return save
 
 
-def _families(listing: Listing, mp: int) -> Iterator[dict[int, str]]:
+def _families(listing: TagListing, mp: int) -> Iterator[dict[int, str]]:
     """Optimizer files by rank, those of each spelling of the name apart."""
     for spelling in sorted({spelling for _, _, spelling in listing.shards}):
         names = {
@@ -101,7 +101,7 @@ def _families(listing: Listing, mp: int) -> Iterator[dict[int, str]]:
 
 def _saves(
     directory: Path, shared: str | None, sliced: Mapping[int, str], families: list[dict[int, str]]
-) -> Iterator[Save]:
+) -> Iterator[SaveFiles]:
     """Every model file with the shards that it may belong to. Model files without any count only
     where nothing else does."""
     whole = parse_model(TorchFile.open(directory, shared)) if shared is not None else None
@@ -111,17 +111,17 @@ def _saves(
         shard = _first_readable(directory, names)
         model = first if shard.kind == STAGE_3 else whole
         if model is not None and _was_trained_with(model, shard):
-            complete.append(Save(model, names, shard))
+            complete.append(SaveFiles(model, names, shard))
     if whole is not None and is_without_zero(whole) and all(s.model is not whole for s in complete):
-        complete.append(Save(whole))
+        complete.append(SaveFiles(whole))
     if complete:
         yield from complete
         return
     if not families:
-        yield from (Save(model) for model in (whole, first) if model is not None)
+        yield from (SaveFiles(model) for model in (whole, first) if model is not None)
 
 
-def _first_readable(directory: Path, names: Mapping[int, str]) -> Shard:
+def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates:
     """The shard of the lowest rank whose file can be read; of a damaged one the others tell.
 
     Raises:
@@ -130,7 +130,7 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> Shard:
     errors = []
     for rank in sorted(names):
         try:
-            return parse_shard(TorchFile.open(directory, names[rank]))
+            return parse_optim_states(TorchFile.open(directory, names[rank]))
         except BadFile as error:
             errors.append(error)
     raise errors[0]
@@ -139,7 +139,7 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> Shard:
 def is_without_zero(model: ModelStates) -> bool:
     """Whether a model file was saved by a run without ZeRO: all of its optimizer is in it, or the
     run's configuration has stage 0, and nothing lists parameters of shards."""
-    if model.groups is not None or is_sliced(model):
+    if model.groups is not None or is_zero3(model):
         return False
     # Without a configuration it is of a version that listed no parameters anywhere.
     return "optimizer" in model.fields or ("ds_config" in model.fields and not stage_of(model))
@@ -151,12 +151,12 @@ def stage_of(model: ModelStates) -> int:
     return stage if isinstance(stage, int) else 0
 
 
-def is_sliced(model: ModelStates) -> bool:
+def is_zero3(model: ModelStates) -> bool:
     """Whether a model file is one rank's, as those of stage 3 are."""
     return model.file.name.startswith("zero_pp_rank_")
 
 
-def _was_trained_with(model: ModelStates, shard: Shard) -> bool:
+def _was_trained_with(model: ModelStates, shard: OptimStates) -> bool:
     if model.groups is not None or shard.groups is not None:
         return True
     if shard.kind == BF16_OPTIMIZER:
@@ -165,27 +165,27 @@ def _was_trained_with(model: ModelStates, shard: Shard) -> bool:
     return not is_without_zero(model)
 
 
-def _contradicts_itself(save: Save) -> bool:
+def _contradicts_itself(save: SaveFiles) -> bool:
     """Whether the model file says something else than its shards."""
     if save.lowest is None:
         return False
     if not could_be_of(step_of(save.lowest), save.model):
         return True
     types = {stored.dtype.name for stored in (save.model.module or {}).values()}
-    if types and (shards_of_bf16(save) != ("bfloat16" in types)):
+    if types and (bf16_optim_states(save) != ("bfloat16" in types)):
         return True
     counts = save.lowest.partition_count
     sizes = [counts] if isinstance(counts, int) else [n for n in counts or () if type(n) is int]
     return bool(sizes) and save.model.data_parallel_size not in (None, max(sizes))
 
 
-def shards_of_bf16(save: Save) -> bool:
+def bf16_optim_states(save: SaveFiles) -> bool:
     """Whether the shards have the prefix of a run in bf16."""
     return any(name.startswith("bf16_") for name in save.shards.values())
 
 
 def _none_or_several(
-    directory: Path, mp: int, found: list[Save], families: list[dict[int, str]]
+    directory: Path, mp: int, found: list[SaveFiles], families: list[dict[int, str]]
 ) -> str:
     if found:
         return (
@@ -193,7 +193,7 @@ def _none_or_several(
             f"{'; '.join(map(str, found))}; move the files of all but one elsewhere"
         )
     shards = directory / families[0][min(families[0])]
-    kind = parse_shard(TorchFile.open(directory, shards.name)).kind
+    kind = parse_optim_states(TorchFile.open(directory, shards.name)).kind
     rank = "zero_pp_rank_0_" if kind == STAGE_3 else ""
     return (
         f"{directory / f'{rank}mp_rank_{mp:02d}_model_states.pt'} is missing, to which {shards} "

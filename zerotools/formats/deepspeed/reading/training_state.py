@@ -11,10 +11,10 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from zerotools.core.training import Group, LossScale, Scalar, TrainingState
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
-from zerotools.formats.deepspeed.schema.optim_states import Shard, first_of
+from zerotools.formats.deepspeed.schema.optim_states import OptimStates, first_of
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.tensors import as_tensor
 
@@ -69,7 +69,7 @@ def loss_scale_of(saved: Mapping[str, Any]) -> LossScale | None:
     return LossScale(float(scale), dynamic, options)
 
 
-def _groups(column: Column) -> list[Group]:
+def _groups(column: MpRank) -> list[ParamGroup]:
     shard = first_of(column.shards)
     round_robin = is_round_robin(column.model, shard)
     names: dict[int, list[str]] = {}
@@ -77,7 +77,7 @@ def _groups(column: Column) -> list[Group]:
         names.setdefault(flat.number, []).extend(optimizer_order(flat, round_robin=round_robin))
     saved = shard.param_groups or [{"params": [number]} for number in names]
     return [
-        Group(
+        ParamGroup(
             tuple(name for number in _members(group) for name in names.get(number, ())),
             {str(key): value for key, value in group.items() if key not in _NOT_OPTIONS},
         )
@@ -91,18 +91,18 @@ def _members(group: Mapping[str, Any]) -> list[int]:
     return [number for number in found if type(number) is int]
 
 
-def _joined(of_columns: Sequence[Sequence[Group]]) -> tuple[Group, ...]:
+def _joined(of_columns: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:
     """Each model-parallel rank has its own parameters of every group."""
     count = max(map(len, of_columns), default=0)
     joined = []
     for number in range(count):
         parts = [groups[number] for groups in of_columns if number < len(groups)]
         names = dict.fromkeys(name for part in parts for name in part.params)
-        joined.append(Group(tuple(names), parts[0].options))
+        joined.append(ParamGroup(tuple(names), parts[0].options))
     return tuple(joined)
 
 
-def _scalars(column: Column) -> Iterator[tuple[Key, Scalar]]:
+def _scalars(column: MpRank) -> Iterator[tuple[Key, Scalar]]:
     shard = first_of(column.shards)
     for group in column.groups:
         for role, value in shard.scalars[group.number].items():
@@ -111,7 +111,7 @@ def _scalars(column: Column) -> Iterator[tuple[Key, Scalar]]:
                 yield from ((Key(name, role), scalar) for name in group.shapes)
 
 
-def scalar_of(shard: Shard, value: Any) -> Scalar | None:
+def scalar_of(shard: OptimStates, value: Any) -> Scalar | None:
     """A number of the optimizer's state; None for what is none."""
     stored = as_tensor(value)
     if stored is not None:

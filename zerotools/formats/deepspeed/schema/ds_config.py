@@ -21,7 +21,7 @@ _STAGES = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ZeroSettings:
     """What was asked for; None keeps what the source has. `ds_config` is the configuration of the
     resuming run, whose every key then counts, also by its default."""
 
@@ -30,7 +30,7 @@ class Settings:
     round_robin: bool | None = None
     ds_config: Mapping[str, Any] | None = None
 
-    def settled(self) -> Settings:
+    def settled(self) -> ZeroSettings:
         """With the values of `ds_config` where there is one.
 
         Raises:
@@ -54,7 +54,7 @@ class Settings:
         _agree("--stage", self.stage, stage)
         _agree("--sub-group-size", self.sub_group_size, size)
         _agree("--round-robin", self.round_robin, round_robin)
-        return Settings(
+        return ZeroSettings(
             stage,
             size if stage == 3 else None,
             round_robin if stage != 3 else None,
@@ -62,7 +62,7 @@ class Settings:
         )
 
 
-AS_IS = Settings()
+AS_IS = ZeroSettings()
 
 
 LARGEST_CONFIG = 2**24

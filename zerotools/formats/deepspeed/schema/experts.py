@@ -21,7 +21,7 @@ _EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ExpertPlacement:
     """`ranks` data-parallel ranks over `expert_ranks` expert-parallel ones: neighbours have
     different experts, or, `data_first`, the same. What all share has one expert-parallel rank."""
 
@@ -48,7 +48,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class ExpertNaming:
     """`local` has the number of experts that one rank has, and `total` that of all ranks, each by
     layer and as far as names tell; layers may differ."""
 
@@ -57,7 +57,7 @@ class Naming:
     data_first: bool = False
 
     @classmethod
-    def of(cls, local: Iterable[str], everywhere: Iterable[str], config: Any) -> Naming:
+    def of(cls, local: Iterable[str], everywhere: Iterable[str], config: Any) -> ExpertNaming:
         """From the names on one rank and those over all ranks, and the run's configuration."""
         return cls(_counts(local), _counts(everywhere), is_data_first(config))
 

@@ -37,7 +37,7 @@ _SPELLING = ("bf16", "separator")
 
 
 @dataclass
-class Listing:
+class TagListing:
     """The files of a tag directory by what they are; ranks and layers are the keys.
 
     `models` and `shards` are keyed by (mp rank, dp rank), and shards by how their name is spelt
@@ -65,7 +65,7 @@ class Listing:
         return len(self.mp_ranks)
 
 
-def list_files(directory: Path) -> Listing:
+def list_files(directory: Path) -> TagListing:
     """Sort the names in a tag directory.
 
     Raises:
@@ -94,8 +94,8 @@ def identity_of(name: str) -> tuple[str, ...] | None:
     return None
 
 
-def _sort(directory: Path, names: Iterable[str]) -> Listing:
-    listing = Listing()
+def _sort(directory: Path, names: Iterable[str]) -> TagListing:
+    listing = TagListing()
     for name in names:
         if _SPLIT.fullmatch(name):
             raise Unsupported(

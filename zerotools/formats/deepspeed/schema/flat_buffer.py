@@ -18,7 +18,7 @@ from zerotools.io.torchzip.tensors import as_tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Vector:
+class FlatPartition:
     """A contiguous 1-D tensor: `numel` elements from byte `offset` of `file` on."""
 
     file: str
@@ -27,7 +27,7 @@ class Vector:
     dtype: DType
 
 
-def vector_of(file: TorchFile, value: Any, what: str) -> Vector:
+def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
     """`value`, from the tree of `file`, as a contiguous 1-D tensor; `what` is for messages.
 
     Raises:
@@ -36,10 +36,10 @@ def vector_of(file: TorchFile, value: Any, what: str) -> Vector:
     tensor = as_tensor(value)
     if tensor is None or len(tensor.shape) != 1 or tensor.strides not in ((1,), (0,)):
         raise BadFile(f"{file.path}: {what} is not a flat tensor")
-    return Vector(file.name, file.first_byte(tensor), tensor.shape[0], tensor.dtype)
+    return FlatPartition(file.name, file.first_byte(tensor), tensor.shape[0], tensor.dtype)
 
 
-class Segment(NamedTuple):
+class RankRange(NamedTuple):
     """Elements [begin, end) of a flattened parameter: from element `at` of `rank`'s vector on."""
 
     rank: int
@@ -48,7 +48,7 @@ class Segment(NamedTuple):
     end: int
 
 
-def partition_segments(offset: int, numel: int, partition: int) -> Iterator[Segment]:
+def zero12_rank_ranges(offset: int, numel: int, partition: int) -> Iterator[RankRange]:
     """Stages 1 and 2: a parameter at [offset, offset+numel) of a group's vector, of which rank r
     owns [r*partition, (r+1)*partition)."""
     if not numel:
@@ -56,10 +56,10 @@ def partition_segments(offset: int, numel: int, partition: int) -> Iterator[Segm
     for rank in range(offset // partition, (offset + numel - 1) // partition + 1):
         first = rank * partition
         begin, end = max(offset, first), min(offset + numel, first + partition)
-        yield Segment(rank, begin - first, begin - offset, end - offset)
+        yield RankRange(rank, begin - first, begin - offset, end - offset)
 
 
-def slice_segments(offset: int, numel: int, width: int, ranks: int) -> Iterator[Segment]:
+def zero3_rank_ranges(offset: int, numel: int, width: int, ranks: int) -> Iterator[RankRange]:
     """Stage 3: a parameter whose rank r owns [r*width, (r+1)*width) of it.
 
     Its slice starts at element `offset` of every rank's vector.
@@ -68,24 +68,26 @@ def slice_segments(offset: int, numel: int, width: int, ranks: int) -> Iterator[
         begin = rank * width
         if begin >= numel:
             return
-        yield Segment(rank, offset, begin, min(begin + width, numel))
+        yield RankRange(rank, offset, begin, min(begin + width, numel))
 
 
-def partition_ranges(
-    offset: int, numel: int, partition: int, vectors: Sequence[Vector | None]
+def zero12_ranges(
+    offset: int, numel: int, partition: int, vectors: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
-    """`partition_segments` in vectors; `vectors[r]` is None where rank r's file is missing."""
-    return _ranges(partition_segments(offset, numel, partition), vectors)
+    """`zero12_rank_ranges` in vectors; `vectors[r]` is None where rank r's file is missing."""
+    return _ranges(zero12_rank_ranges(offset, numel, partition), vectors)
 
 
-def slice_ranges(
-    offset: int, numel: int, width: int, vectors: Sequence[Vector | None]
+def zero3_ranges(
+    offset: int, numel: int, width: int, vectors: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
-    """`slice_segments` in vectors; `vectors[r]` is None where rank r's file is missing."""
-    return _ranges(slice_segments(offset, numel, width, len(vectors)), vectors)
+    """`zero3_rank_ranges` in vectors; `vectors[r]` is None where rank r's file is missing."""
+    return _ranges(zero3_rank_ranges(offset, numel, width, len(vectors)), vectors)
 
 
-def _ranges(segments: Iterator[Segment], vectors: Sequence[Vector | None]) -> Iterator[Range]:
+def _ranges(
+    segments: Iterator[RankRange], vectors: Sequence[FlatPartition | None]
+) -> Iterator[Range]:
     """What a vector is too short to hold is left out: a hole, which the plan names."""
     for rank, at, begin, end in segments:
         vector = vectors[rank] if rank < len(vectors) else None

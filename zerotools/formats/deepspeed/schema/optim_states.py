@@ -19,7 +19,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.schema.fields import Fields, integer_of
-from zerotools.formats.deepspeed.schema.flat_buffer import Vector, vector_of
+from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
@@ -30,7 +30,7 @@ STAGE_3 = "DeepSpeedZeroOptimizer_Stage3"
 
 
 @dataclass(frozen=True)
-class Shard:
+class OptimStates:
     """One rank's file. Vector i of `masters` belongs to group (stage 3: sub-group) i.
 
     `states[i]` maps a state's name (`exp_avg`) to its vector; it is empty where the group was
@@ -41,8 +41,8 @@ class Shard:
     file: TorchFile
     kind: str
     stage: int | None
-    masters: Sequence[Vector]
-    states: Sequence[Mapping[str, Vector]]
+    masters: Sequence[FlatPartition]
+    states: Sequence[Mapping[str, FlatPartition]]
     scalars: Sequence[Mapping[str, Any]]
     param_groups: Sequence[Mapping[str, Any]] | None
     partition_count: Sequence[int] | int | None
@@ -52,7 +52,7 @@ class Shard:
     groups: list[Shapes] | None
 
 
-def parse_shard(file: TorchFile) -> Shard:
+def parse_optim_states(file: TorchFile) -> OptimStates:
     """Check one rank's optimizer file once, completely.
 
     Raises:
@@ -73,12 +73,12 @@ def parse_shard(file: TorchFile) -> Shard:
     raise BadFile(f"{file.path} has neither the keys of ZeRO stages 1 and 2 nor those of stage 3")
 
 
-def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> Shard:
+def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
     masters = _vectors(file, fields.need("fp32_flat_groups", list), "fp32_flat_groups")
     inner = fields.inside("optimizer_state_dict")
     states, scalars = _rigid_states(file, inner, len(masters))
     count = fields.tree.get("partition_count")
-    return Shard(
+    return OptimStates(
         file,
         STAGE_3,
         integer_of(fields.tree.get("zero_stage")) or 3,
@@ -94,7 +94,7 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> Shard:
     )
 
 
-def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> Shard:
+def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
     key = "single_partition_of_fp32_groups"
     masters = _vectors(file, fields.need(key, list), key)
     base = fields.tree.get("base_optimizer_state")
@@ -107,7 +107,7 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> Shard:
         groups = _param_groups(inner)
     stage = integer_of(fields.tree.get("zero_stage"))
     count = fields.tree.get("partition_count")
-    return Shard(
+    return OptimStates(
         file,
         STAGE_1_AND_2 if "zero_stage" in fields else BF16_OPTIMIZER,
         stage,
@@ -123,13 +123,13 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> Shard:
     )
 
 
-def _vectors(file: TorchFile, values: Sequence[Any], what: str) -> list[Vector]:
-    return [vector_of(file, value, f"{what}[{i}]") for i, value in enumerate(values)]
+def _vectors(file: TorchFile, values: Sequence[Any], what: str) -> list[FlatPartition]:
+    return [flat_partition_of(file, value, f"{what}[{i}]") for i, value in enumerate(values)]
 
 
 def _rigid_states(
     file: TorchFile, inner: Fields, count: int
-) -> tuple[list[dict[str, Vector]], list[dict[str, Any]]]:
+) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
     """torch's `state`, keyed by the number of the group's one flat parameter."""
     state = inner.maybe("state", dict) or {}
     unknown = [key for key in state if type(key) is not int or not 0 <= key < count]
@@ -140,7 +140,7 @@ def _rigid_states(
 
 def _elastic_states(
     file: TorchFile, base: Sequence[Any], count: int
-) -> tuple[list[dict[str, Vector]], list[dict[str, Any]]]:
+) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
     if len(base) != count:
         raise BadFile(f"{file.path} has {len(base)} optimizer states for {count} groups")
     return _split(file, base)
@@ -148,9 +148,9 @@ def _elastic_states(
 
 def _split(
     file: TorchFile, states: Sequence[Any]
-) -> tuple[list[dict[str, Vector]], list[dict[str, Any]]]:
+) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
     """Vectors on one side, scalars on the other."""
-    vectors: list[dict[str, Vector]] = []
+    vectors: list[dict[str, FlatPartition]] = []
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
         if not isinstance(state, Mapping):
@@ -159,7 +159,7 @@ def _split(
         for name, value in state.items():
             tensor = as_tensor(value)
             if tensor is not None and len(tensor.shape) == 1:
-                flat[str(name)] = vector_of(file, value, f"{name} of group {number}")
+                flat[str(name)] = flat_partition_of(file, value, f"{name} of group {number}")
             else:
                 rest[str(name)] = value
         vectors.append(flat)
@@ -174,7 +174,7 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
     return groups
 
 
-def first_of(shards: Sequence[Shard | None]) -> Shard:
+def first_of(shards: Sequence[OptimStates | None]) -> OptimStates:
     """The first file that is there: all are equal in everything but their vectors."""
     return next(shard for shard in shards if shard is not None)
 

@@ -15,7 +15,7 @@ _LARGEST_LATEST = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class TagDirectory:
     """A tag directory; `others` are the tags beside it, `notes` what the user should know."""
 
     directory: Path
@@ -27,7 +27,7 @@ class Tag:
         return self.directory.name
 
 
-def find(path: Path, tag: str | None = None) -> Tag | None:
+def find_tag(path: Path, tag: str | None = None) -> TagDirectory | None:
     """The tag directory that `path` means, or None where nothing of DeepSpeed lies there.
 
     In this order: `tag` of a save directory, the directory itself, what `latest` says, the only
@@ -40,7 +40,7 @@ def find(path: Path, tag: str | None = None) -> Tag | None:
     if tag is not None:
         return _named(path, tag)
     if is_tag_directory(path):
-        return Tag(path)
+        return TagDirectory(path)
     tags = _tags(path)
     if tags:
         return _choose(path, tags)
@@ -53,27 +53,27 @@ def _tags(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if is_tag_directory(entry))
 
 
-def _named(path: Path, tag: str) -> Tag:
+def _named(path: Path, tag: str) -> TagDirectory:
     for save_directory in (path, path.parent):
         tags = _tags(save_directory)
         if tag in tags:
             others = tuple(other for other in tags if other != tag)
-            return Tag(save_directory / tag, others)
+            return TagDirectory(save_directory / tag, others)
     known = ", ".join(_tags(path)) or "none"
     raise BadRequest(f"{path} has no tag {tag!r}; its tags: {known}")
 
 
-def _choose(path: Path, tags: list[str]) -> Tag:
+def _choose(path: Path, tags: list[str]) -> TagDirectory:
     latest = _read_latest(path)
     if latest in tags:
-        return Tag(path / latest, tuple(tag for tag in tags if tag != latest))
+        return TagDirectory(path / latest, tuple(tag for tag in tags if tag != latest))
     if len(tags) == 1:
         note = (
             f"{path} has no {LATEST[0]} file"
             if latest is None
             else (f"{path / LATEST[0]} says {latest!r}, which is not there")
         )
-        return Tag(path / tags[0], (), (f"{note}; took its only tag, {tags[0]}",))
+        return TagDirectory(path / tags[0], (), (f"{note}; took its only tag, {tags[0]}",))
     why = "no file `latest`" if latest is None else f"a `latest` that says {latest!r}"
     raise BadRequest(f"{path} has {len(tags)} tags ({', '.join(tags)}) and {why}; pass --tag")
 

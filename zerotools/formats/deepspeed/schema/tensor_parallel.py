@@ -20,16 +20,23 @@ from typing import Any
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.layout import Fused, Pieces, Placed, Replicated, Rule, Split
+from zerotools.core.layout import (
+    ExplicitBlocks,
+    Fused,
+    PlacedBlock,
+    Replicated,
+    ShardingRule,
+    Split,
+)
 from zerotools.formats.deepspeed.schema.fields import Fields
-from zerotools.io.files.regular import read_given
+from zerotools.io.files.regular import read_user_file
 
 AFFINE_VERSION = 1
-Shards = Sequence[tuple[int, ...]]
+ShardShapes = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Rules:
+class ShardingRules:
     """The rules of one checkpoint; `path` is the file that they come from, for messages."""
 
     path: Path
@@ -41,7 +48,9 @@ class Rules:
     affine: Mapping[str, Any] | None = None
     default_dim: int | None = 0
 
-    def rule_of(self, name: str, shards: Shards, otherwise: Rule | None = None) -> Rule:
+    def rule_of(
+        self, name: str, shards: ShardShapes, otherwise: ShardingRule | None = None
+    ) -> ShardingRule:
         """The rule of one tensor, whose shards have these shapes in rank order.
 
         `otherwise` is the rule of a name that no pattern matches, in place of the default.
@@ -78,7 +87,7 @@ class Rules:
         return Split(self.default_dim)
 
 
-def parse_rules(path: Path, info: Any) -> Rules:
+def parse_rules(path: Path, info: Any) -> ShardingRules:
     """`universal_checkpoint_info` as rules.
 
     Raises:
@@ -92,7 +101,7 @@ def parse_rules(path: Path, info: Any) -> Rules:
             f"{path}: affine maps of version {affine.get('version')!r:.20}; zerotools reads "
             f"{AFFINE_VERSION}"
         )
-    return Rules(
+    return ShardingRules(
         path,
         replicated=_patterns(fields, "tp_replicated_parameter_patterns"),
         averaged=_patterns(fields, "parameter_to_average_patterns"),
@@ -107,7 +116,7 @@ def parse_rules(path: Path, info: Any) -> Rules:
     )
 
 
-def read_layout(path: Path) -> Rules:
+def read_layout(path: Path) -> ShardingRules:
     """Rules from a TOML file: name patterns by `split` (a dimension), `replicated` or `fused`.
 
         [[rule]]
@@ -121,7 +130,7 @@ def read_layout(path: Path) -> Rules:
     import tomllib
 
     try:
-        tree = tomllib.loads(read_given(path).decode())
+        tree = tomllib.loads(read_user_file(path).decode())
     except (OSError, ValueError) as error:
         raise BadRequest(f"{path} cannot be read as TOML: {error}") from None
     replicated: list[str] = []
@@ -142,7 +151,7 @@ def read_layout(path: Path) -> Rules:
                 f"{path}: rule {pattern!r} says none of split = DIM, replicated = true, "
                 "fused = [SIZES]"
             )
-    return Rules(path, replicated=replicated, along=along, fused=fused, default_dim=None)
+    return ShardingRules(path, replicated=replicated, along=along, fused=fused, default_dim=None)
 
 
 def _patterns(fields: Fields, key: str) -> list[str]:
@@ -173,7 +182,7 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
     return [(str(pattern), tuple(int(size) for size in sizes), dim) for pattern in patterns]
 
 
-def _pieces(path: Path, name: str, value: Any, shards: Shards) -> Rule:
+def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingRule:
     """An affine map whose views are boxes on both sides, as all of DeepSpeed's are."""
     fields = Fields(path, value, f"the affine map of {name}")
     shape = tuple(int(n) for n in fields.need("logical_shape", list | tuple))  # type: ignore[arg-type]
@@ -192,12 +201,12 @@ def _pieces(path: Path, name: str, value: Any, shards: Shards) -> Rule:
                 taken.add(block)
                 placed.append(one)
         of_rank.append(tuple(placed))
-    return Pieces(shape, tuple(of_rank))
+    return ExplicitBlocks(shape, tuple(of_rank))
 
 
 def _piece(
     path: Path, name: str, piece: Any, whole: tuple[int, ...], shard: tuple[int, ...]
-) -> Placed:
+) -> PlacedBlock:
     fields = Fields(path, piece, f"a piece of {name}")
     if fields.tree.get("scale", 1.0) != 1.0:
         raise Unsupported(
@@ -207,7 +216,7 @@ def _piece(
     block = tuple(int(n) for n in fields.tree.get("shape", ()))
     source = _corner(path, name, fields.tree.get("source"), whole, block)
     dest = _corner(path, name, fields.tree.get("dest"), shard, block)
-    return Placed(Box(dest, block), source)
+    return PlacedBlock(Box(dest, block), source)
 
 
 def _corner(

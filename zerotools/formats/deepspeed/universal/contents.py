@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.logical.hyperparameters import steps_are_numbers
 from zerotools.formats.deepspeed.schema.experts import EXPERTS
 from zerotools.io.files.filenames import stays_below_root
@@ -28,7 +28,7 @@ _LONGEST_NAME = 255 - len(".pt")
 
 
 @dataclass(frozen=True)
-class Contents:
+class UniversalContents:
     """`groups` are names and shapes in the optimizer's order. `states` are the tensors of trained
     parameters, `step` among them where it is one; `numbers` are the steps of all of them. `begun`
     are states where they begin, zero: of parameters that no gradient reached yet. `whole` are the
@@ -50,7 +50,9 @@ class Contents:
         return {self.numbers[name].value for name in group if name in self.numbers}
 
 
-def contents_of(source: Checkpoint, training: TrainingState, stage: int | None = None) -> Contents:
+def contents_of(
+    source: Checkpoint, training: TrainingState, stage: int | None = None
+) -> UniversalContents:
     """Sort the tensors of `source`. At `stage` 3 Adam's state is there also before its first step,
     as DeepSpeed's loader reads it.
 
@@ -96,7 +98,7 @@ def contents_of(source: Checkpoint, training: TrainingState, stage: int | None =
         numbers = dict.fromkeys((key.name for key in states), first)
     why = "DeepSpeed loads state that is as long as its parameter, and the step, and no other"
     dropped = [Dropped(role, why) for role in sorted(refused)]
-    contents = Contents(groups, states, numbers, begun, whole, dropped)
+    contents = UniversalContents(groups, states, numbers, begun, whole, dropped)
     _check(source, contents)
     return contents
 
@@ -137,7 +139,7 @@ def _first_step(training: TrainingState) -> Scalar | None:
     return Scalar(0.0, FLOAT32) if "capturable" in options[0] else Scalar(0)
 
 
-def _shapes(source: Checkpoint, group: Group) -> dict[str, tuple[int, ...]]:
+def _shapes(source: Checkpoint, group: ParamGroup) -> dict[str, tuple[int, ...]]:
     for name in group.params:
         if Key(name, "param") not in source.tensors:
             raise BadRequest(
@@ -151,7 +153,7 @@ def _shapes(source: Checkpoint, group: Group) -> dict[str, tuple[int, ...]]:
     return {name: source.tensors[Key(name, "param")].shape for name in group.params}
 
 
-def _check(source: Checkpoint, contents: Contents) -> None:
+def _check(source: Checkpoint, contents: UniversalContents) -> None:
     path = source.origin.path
     for name in _names(contents):
         if not stays_below_root(name) or "/" in name or len(os.fsencode(name)) > _LONGEST_NAME:
@@ -180,7 +182,7 @@ def _listed(roles: set[str]) -> str:
     return ", ".join(sorted(roles - {"param", STEP})) or "no state"
 
 
-def _names(contents: Contents) -> Iterator[str]:
+def _names(contents: UniversalContents) -> Iterator[str]:
     for key in (*contents.states, *contents.begun):
         yield key.name
         yield key.role

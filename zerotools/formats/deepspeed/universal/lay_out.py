@@ -32,11 +32,11 @@ from zerotools.core.checkpoint import (
 from zerotools.core.dropping import LOOSE
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.logical.change_stage import stored as new_tensor
+from zerotools.formats.deepspeed.logical.change_stage import new_stored_tensor as new_tensor
 from zerotools.formats.deepspeed.logical.from_other_format import schedule_of
 from zerotools.formats.deepspeed.reading.read import read
 from zerotools.formats.deepspeed.schema.tag import LATEST
-from zerotools.formats.deepspeed.universal.contents import STEP, Contents, contents_of
+from zerotools.formats.deepspeed.universal.contents import STEP, UniversalContents, contents_of
 from zerotools.formats.deepspeed.universal.notes import notes_of
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE, ZERO
 from zerotools.formats.deepspeed.universal.trees import (
@@ -46,10 +46,10 @@ from zerotools.formats.deepspeed.universal.trees import (
     source_model,
     source_optimizer,
 )
-from zerotools.formats.deepspeed.writing.pt_files import Draft, Output
-from zerotools.formats.deepspeed.writing.tag_sidecars import around
+from zerotools.formats.deepspeed.writing.pt_files import FileDraft, FileLayout
+from zerotools.formats.deepspeed.writing.tag_sidecars import run_sidecars
 from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.plain_files import companion_files, literal
+from zerotools.io.output.plain_files import literal, sidecar_files
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -80,7 +80,7 @@ class _Files:
     ) -> None:
         """A file with tensors to be copied, `made`; those of `known` bytes; those of `source`."""
         file = f"{self.tag}/{name}"
-        output = Draft.of(tree, source, made.values(), known=known).at(file)
+        output = FileDraft.of(tree, source, made.values(), known=known).at(file)
         self.plans[file] = output.plan({})
         self.tensors |= {key: _placed(output, file, stored) for key, stored in made.items()}
 
@@ -91,13 +91,13 @@ class _Files:
         file = f"{self.tag}/{name}"
         data = {} if known is None else {_NEW: known}
         made = [stored] if known is None else []
-        output = Draft.of(tree, None, made, known=data).at(file)
+        output = FileDraft.of(tree, None, made, known=data).at(file)
         whole = [(0, stored.storage.numel)] if known is None and stored.storage.numel else []
         self.plans[file] = output.plan({_NEW: whole} if whole else {})
         self.carried[key] = _placed(output, file, stored)
 
 
-def _placed(output: Output, file: str, stored: StoredTensor) -> Tensor:
+def _placed(output: FileLayout, file: str, stored: StoredTensor) -> Tensor:
     if stored.storage.numel:
         return output.placed(file, stored)
     return Tensor(stored.dtype, stored.shape, [Chunk(Box.whole(stored.shape), file, 0)])
@@ -154,7 +154,7 @@ def _tag(source: Checkpoint, training: TrainingState) -> str:
     return name + SUFFIX
 
 
-def _add_parameters(files: _Files, contents: Contents, *, bare: bool) -> None:
+def _add_parameters(files: _Files, contents: UniversalContents, *, bare: bool) -> None:
     """A file for each tensor and each `step`; a number that is not a tensor is pickled as it is."""
     for key, tensor in (*contents.states.items(), *contents.begun.items()):
         name = f"{ZERO}/{key.name}/{'fp32' if key.role == 'param' else key.role}.pt"
@@ -178,7 +178,7 @@ def _add_parameters(files: _Files, contents: Contents, *, bare: bool) -> None:
 
 
 def _add_optimizer(
-    files: _Files, source: Checkpoint, training: TrainingState, contents: Contents
+    files: _Files, source: Checkpoint, training: TrainingState, contents: UniversalContents
 ) -> None:
     step: Any = None
     known = {}
@@ -196,7 +196,7 @@ def _add_models(
     files: _Files,
     source: Checkpoint,
     training: TrainingState,
-    contents: Contents,
+    contents: UniversalContents,
     client: Mapping[str, Any],
     stage: int | None,
 ) -> None:
@@ -243,6 +243,6 @@ def _dropped(
 def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
     """What lies beside the tag or belongs to the model."""
     if source.origin.format in ("deepspeed", "universal"):
-        plans, notes = around(source, same_ranks=False)
+        plans, notes = run_sidecars(source, same_ranks=False)
         return {n: plan for n, plan in plans.items() if n not in (*LATEST, *_SCRIPTS)}, notes
-    return companion_files(source), ()
+    return sidecar_files(source), ()

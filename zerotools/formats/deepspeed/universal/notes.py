@@ -7,9 +7,9 @@ from math import prod
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.partitioning.geometry import partition_of
+from zerotools.formats.deepspeed.partitioning.geometry import partition_size
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN
-from zerotools.formats.deepspeed.universal.contents import MOMENTS, STEP, Contents
+from zerotools.formats.deepspeed.universal.contents import MOMENTS, STEP, UniversalContents
 from zerotools.formats.deepspeed.universal.trees import common_options
 
 _MANY_RANKS = 1024
@@ -17,7 +17,7 @@ _NATIVE = "a native checkpoint (zerotools reshard, or convert --to deepspeed) ha
 
 
 def notes_of(
-    contents: Contents, training: TrainingState, stage: int | None, *, model_parallel: int
+    contents: UniversalContents, training: TrainingState, stage: int | None, *, model_parallel: int
 ) -> tuple[str, ...]:
     """Sentences, the most important first. `model_parallel` are the source's such ranks."""
     notes = ['the resuming run needs "checkpoint": {"load_universal": true} in its configuration']
@@ -50,7 +50,7 @@ def notes_of(
     return tuple(notes)
 
 
-def _of_flat(contents: Contents, training: TrainingState) -> Iterator[str]:
+def _of_flat(contents: UniversalContents, training: TrainingState) -> Iterator[str]:
     """Stages 1 and 2."""
     zero = (training.ds_config or {}).get("zero_optimization")
     if isinstance(zero, Mapping) and zero.get(ROUND_ROBIN) is True:
@@ -61,7 +61,7 @@ def _of_flat(contents: Contents, training: TrainingState) -> Iterator[str]:
     limits = {
         number: limit
         for number, group in enumerate(contents.groups)
-        if group and (limit := most_ranks(group)) < _MANY_RANKS
+        if group and (limit := max_ranks(group)) < _MANY_RANKS
     }
     if limits:
         number = min(limits, key=limits.__getitem__)
@@ -71,14 +71,16 @@ def _of_flat(contents: Contents, training: TrainingState) -> Iterator[str]:
         )
 
 
-def most_ranks(group: Mapping[str, tuple[int, ...]]) -> int:
+def max_ranks(group: Mapping[str, tuple[int, ...]]) -> int:
     """The number of ranks up to which each has a part of a group, at stages 1 and 2."""
     total = sum(map(prod, group.values()))
-    fits = ((ranks - 1) * partition_of(total, ranks) < total for ranks in range(1, _MANY_RANKS + 1))
+    fits = (
+        (ranks - 1) * partition_size(total, ranks) < total for ranks in range(1, _MANY_RANKS + 1)
+    )
     return next((ranks for ranks, fit in enumerate(fits) if not fit), _MANY_RANKS)
 
 
-def _of_stage_3(contents: Contents, training: TrainingState) -> Iterator[str]:
+def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterator[str]:
     missing = sorted(set(MOMENTS) - contents.roles)
     if missing or not contents.numbers:
         lacks = ", ".join([*missing, *([] if contents.numbers else [STEP])])
@@ -107,7 +109,7 @@ def _of_stage_3(contents: Contents, training: TrainingState) -> Iterator[str]:
         )
 
 
-def _other_types(contents: Contents) -> list[str]:
+def _other_types(contents: UniversalContents) -> list[str]:
     """Kinds of state in another type than their master's."""
     found = {
         key.role

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
-from zerotools.core.training import Group
+from zerotools.core.training import ParamGroup
 from zerotools.formats.deepspeed.partitioning.parameter_order import slots
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.fields import integer_of
@@ -36,7 +36,7 @@ class UniversalState:
 
     file: TorchFile | None
     tree: Mapping[str, Any]
-    groups: tuple[Group, ...]
+    groups: tuple[ParamGroup, ...]
     shapes: tuple[tuple[str, ...], ...]
 
     def numbers(self) -> Iterator[tuple[Key, Tensor | int | float]]:
@@ -79,7 +79,7 @@ def parse_state(directory: Path, model: ModelStates) -> UniversalState:
         file,
         tree,
         tuple(
-            Group(names, {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS})
+            ParamGroup(names, {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS})
             for names, group in zip(named, groups, strict=False)
         ),
         shapes,

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column, read_column, whole_tensors
-from zerotools.formats.deepspeed.reading.consistency import misnamed
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank, read_mp_rank, whole_tensors
+from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
-from zerotools.formats.deepspeed.schema.file_names import Listing
+from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
-from zerotools.formats.deepspeed.schema.tag import Tag
+from zerotools.formats.deepspeed.schema.tag import TagDirectory
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
     ZERO,
@@ -40,7 +40,7 @@ from zerotools.formats.deepspeed.universal.param_files import (
     unlisted,
 )
 from zerotools.io.files.sources import note_source
-from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
 
 STATE = "universal_state"
@@ -52,7 +52,7 @@ def is_universal(directory: Path) -> bool:
     return zero.is_dir() and any((entry / MASTER).is_file() for entry in zero.iterdir())
 
 
-def read_universal(path: Path, tag: Tag, listing: Listing) -> Checkpoint:
+def read_universal(path: Path, tag: TagDirectory, listing: TagListing) -> Checkpoint:
     """The checkpoint in `tag`, whose model files are listed.
 
     Raises:
@@ -74,7 +74,7 @@ def read_universal(path: Path, tag: Tag, listing: Listing) -> Checkpoint:
     found = dict(saved.numbers()) | dict(states_of(directory, model, shapes, problems))
     found |= dict(lost_state(directory, found, model.groups or [], problems))
     problems += unlisted(directory, model, shapes)
-    problems += misnamed(each.file for each in models)
+    problems += misnamed_files(each.file for each in models)
     if saved.file is None:
         problems.append(Problem(f"{directory / OPTIMIZER_STATE} is missing", OPTIMIZER_STATE))
     tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
@@ -87,14 +87,14 @@ def read_universal(path: Path, tag: Tag, listing: Listing) -> Checkpoint:
         aliases=model.shared,
         state=_state(model, saved),
         files={name: note_source(directory / name) for name in names},
-        companions=companions(directory.parent),
+        companions=model_sidecars(directory.parent),
         problems=problems,
     )
 
 
 def _rest(models: list[ModelStates], *, is_stage_3: bool) -> dict[Key, Tensor]:
     """Buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model file."""
-    column: Column = read_column(models, [], whole_tensors(models[0]), sliced=is_stage_3)
+    column: MpRank = read_mp_rank(models, [], whole_tensors(models[0]), sliced=is_stage_3)
     trained = {name: shape for group in models[0].groups or () for name, shape in group.items()}
     rest = {}
     for key, tensor in column.tensors.items():
@@ -112,7 +112,7 @@ def _files_of(directory: Path) -> list[str]:
 
 def _origin(
     path: Path,
-    tag: Tag,
+    tag: TagDirectory,
     model: ModelStates,
     saved: UniversalState,
     numbers: Mapping[Key, int | float],

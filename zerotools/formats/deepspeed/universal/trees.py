@@ -17,9 +17,9 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, TensorRef
 from zerotools.core.dtypes import FLOAT16
-from zerotools.core.training import Group, TrainingState
+from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.formats.deepspeed.logical.from_other_format import VERSION, schedule_of
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
 from zerotools.formats.deepspeed.reading.training_state import loss_scale_of
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -42,7 +42,7 @@ def source_model(source: Checkpoint) -> ModelStates | None:
     """The model file of a checkpoint of DeepSpeed."""
     details = source.origin.details
     if source.origin.format == "deepspeed":
-        columns: Sequence[Column] = details["columns"]
+        columns: Sequence[MpRank] = details["columns"]
         return columns[0].model
     model: ModelStates | None = details.get("model")
     return model if source.origin.format == "universal" else None
@@ -52,7 +52,7 @@ def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str,
     """One of its optimizer files, and what that says for all ranks."""
     details = source.origin.details
     if source.origin.format == "deepspeed":
-        columns: Sequence[Column] = details["columns"]
+        columns: Sequence[MpRank] = details["columns"]
         shard = first_of(columns[0].shards)
         return shard.file, shard.fields.tree
     if source.origin.format == "universal":
@@ -136,7 +136,7 @@ def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> di
     }
 
 
-def common_options(groups: Sequence[Group]) -> dict[str, Any]:
+def common_options(groups: Sequence[ParamGroup]) -> dict[str, Any]:
     """The options that all groups have, and have alike."""
     first = groups[0].options if groups else {}
     return {

@@ -12,8 +12,8 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import ranges_of
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
-from zerotools.formats.deepspeed.schema.ds_config import Settings, zero_optimization
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.io.files.open_files import OpenFiles
@@ -24,7 +24,7 @@ COMPARED = 64
 """Elements of each part of a master that are compared with the weight."""
 
 
-def check_supported(path: Path, column: Column, count: int, settings: Settings) -> None:
+def check_supported(path: Path, column: MpRank, count: int, settings: ZeroSettings) -> None:
     """Refuse what cannot be laid out again. `count` are the model-parallel ranks.
 
     Raises:
@@ -62,7 +62,7 @@ def check_supported(path: Path, column: Column, count: int, settings: Settings) 
         )
 
 
-def _check_experts(path: Path, column: Column, count: int, settings: Settings) -> None:
+def _check_experts(path: Path, column: MpRank, count: int, settings: ZeroSettings) -> None:
     """Experts are moved over the ranks that share them; nothing else about them changes."""
     shard = first_of(column.shards)
     if column.model.fields.tree.get("ds_autoep_layers"):
@@ -101,7 +101,7 @@ def check_weights(source: Checkpoint) -> None:
             check_masters(source, column)
 
 
-def check_masters(source: Checkpoint, column: Column) -> None:
+def check_masters(source: Checkpoint, column: MpRank) -> None:
     """Compare the beginning of every part of every master with the weight that was cast from it.
 
     Where they agree, the files are of one save, and the vectors lie in the order that
@@ -144,7 +144,7 @@ def _path(source: Checkpoint, tensor: Tensor) -> Path:
     return source.root / next(iter(tensor.chunks)).file
 
 
-def _pairs(column: Column) -> Iterator[tuple[str, Tensor, Tensor]]:
+def _pairs(column: MpRank) -> Iterator[tuple[str, Tensor, Tensor]]:
     for group in column.groups:
         for name, master in group.tensors("param"):
             stored = (column.model.module or {}).get(name)

@@ -13,27 +13,31 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats.deepspeed.logical.change_stage import COPY, recast
+from zerotools.formats.deepspeed.logical.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_of
-from zerotools.formats.deepspeed.logical.logical_state import Blueprint, blueprint_of
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
+from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
 from zerotools.formats.deepspeed.reading.read import read
-from zerotools.formats.deepspeed.schema.ds_config import AS_IS, Settings
+from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.writing.checks import check_masters, check_supported
 from zerotools.formats.deepspeed.writing.notes import notes_on
-from zerotools.formats.deepspeed.writing.pt_files import REPEATED, Files
-from zerotools.formats.deepspeed.writing.tag_sidecars import around
-from zerotools.formats.deepspeed.writing.target_layout import Wanted, configured, wanted_of
-from zerotools.formats.deepspeed.writing.zero3 import lay_out_sliced
-from zerotools.formats.deepspeed.writing.zero12 import lay_out_flat
+from zerotools.formats.deepspeed.writing.pt_files import REPEATED, OutputFiles
+from zerotools.formats.deepspeed.writing.tag_sidecars import run_sidecars
+from zerotools.formats.deepspeed.writing.target_layout import (
+    TargetLayout,
+    configured,
+    target_layout_of,
+)
+from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
+from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
 from zerotools.io.output.plain_files import carried_file
 
 COLUMNS = "columns"
 
 
 def lay_out(
-    source: Checkpoint, destination: Path, *, world_size: int, settings: Settings = AS_IS
+    source: Checkpoint, destination: Path, *, world_size: int, settings: ZeroSettings = AS_IS
 ) -> Target:
     """Lay `source`, as the reader of DeepSpeed gave it, out for `world_size` ranks.
 
@@ -44,12 +48,12 @@ def lay_out(
             that do not say what is needed.
         BadFile: its files disagree.
     """
-    columns: Sequence[Column] = source.origin.details[COLUMNS]
+    columns: Sequence[MpRank] = source.origin.details[COLUMNS]
     ranks = data_parallel(source, world_size)
     laid = [_lay_out_column(source, mp, settings, ranks) for mp in range(len(columns))]
     tag, first = source.root.name, laid[0]
     same_ranks = ranks == len(columns[0].shards)
-    plans, notes = around(source, same_ranks=same_ranks)
+    plans, notes = run_sidecars(source, same_ranks=same_ranks)
     for each in laid:
         plans |= each.files.plans
     plans |= {f"{tag}/{name}": carried_file(source.root / name) for name in layer_files(source)}
@@ -87,24 +91,24 @@ def lay_out(
 class _Laid:
     """One model-parallel rank: its blueprint as it was read, its layout, and its files."""
 
-    source: Blueprint
-    wanted: Wanted
-    files: Files
+    source: LogicalState
+    wanted: TargetLayout
+    files: OutputFiles
 
 
-def _lay_out_column(source: Checkpoint, mp: int, settings: Settings, ranks: int) -> _Laid:
-    columns: Sequence[Column] = source.origin.details[COLUMNS]
+def _lay_out_column(source: Checkpoint, mp: int, settings: ZeroSettings, ranks: int) -> _Laid:
+    columns: Sequence[MpRank] = source.origin.details[COLUMNS]
     column, tag = columns[mp], source.root.name
     check_supported(source.root, column, len(columns), settings)
-    blueprint = blueprint_of(column, hyperparameters_of(column, settings))
-    wanted = wanted_of(blueprint, settings, ranks, len(column.shards))
+    blueprint = logical_state_of(column, hyperparameters_of(column, settings))
+    wanted = target_layout_of(blueprint, settings, ranks, len(column.shards))
     check_masters(source, column)
-    made = configured(recast(blueprint, wanted.kind, wanted.stage), wanted)
+    made = configured(change_stage(blueprint, wanted.kind, wanted.stage), wanted)
     layers = layer_files(source)
     there = {key: tensor for key, tensor in made.held.items() if _lies_in(tensor, layers)}
     made = replace(made, held={k: t for k, t in made.held.items() if k not in there})
     bf16 = first_of(column.shards).file.name.startswith("bf16_")
-    files = cut(made, wanted, tag, mp, bf16=bf16)
+    files = lay_out_mp_rank(made, wanted, tag, mp, bf16=bf16)
     carried = {key: _below(tag, tensor) for key, tensor in there.items()}
     files = replace(files, carried={**files.carried, **carried})
     if len(columns) > 1:
@@ -112,7 +116,9 @@ def _lay_out_column(source: Checkpoint, mp: int, settings: Settings, ranks: int)
     return _Laid(blueprint, wanted, files)
 
 
-def cut(blueprint: Blueprint, wanted: Wanted, tag: str, mp: int, *, bf16: bool) -> Files:
+def lay_out_mp_rank(
+    blueprint: LogicalState, wanted: TargetLayout, tag: str, mp: int, *, bf16: bool
+) -> OutputFiles:
     """The files of one model-parallel rank, in the directory `tag`."""
     models, names = [], []
     for rank in range(wanted.ranks):
@@ -120,8 +126,8 @@ def cut(blueprint: Blueprint, wanted: Wanted, tag: str, mp: int, *, bf16: bool) 
         models.append(f"{tag}/{zero}_model_states.pt")
         names.append(f"{tag}/{'bf16_' if bf16 else ''}{zero}_optim_states.pt")
     if wanted.kind == STAGE_3:
-        return lay_out_sliced(blueprint, wanted, models, names)
-    return lay_out_flat(blueprint, wanted, f"{tag}/mp_rank_{mp:02d}_model_states.pt", names)
+        return lay_out_zero3(blueprint, wanted, models, names)
+    return lay_out_zero12(blueprint, wanted, f"{tag}/mp_rank_{mp:02d}_model_states.pt", names)
 
 
 def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
@@ -160,10 +166,10 @@ def _below(tag: str, tensor: Tensor) -> Tensor:
     return replace(tensor, chunks=chunks)
 
 
-def _apart(files: Files, mp: int, column: Column) -> Files:
+def _apart(files: OutputFiles, mp: int, column: MpRank) -> OutputFiles:
     """The files of one of several model-parallel ranks, whose tensors have names of their own."""
     sources = {key: files.sources.get(key) or column.tensors[key] for key in files.tensors}
-    return Files(
+    return OutputFiles(
         files.plans,
         *(
             {_of_rank(mp, key): tensor for key, tensor in tensors.items()}
@@ -172,7 +178,7 @@ def _apart(files: Files, mp: int, column: Column) -> Files:
     )
 
 
-def _spelled(columns: Sequence[Column]) -> dict[Key, tuple[Key, ...]]:
+def _spelled(columns: Sequence[MpRank]) -> dict[Key, tuple[Key, ...]]:
     """Each tensor's keys in the output, which keeps several model-parallel ranks apart."""
     found: dict[Key, tuple[Key, ...]] = {}
     for mp, column in enumerate(columns if len(columns) > 1 else ()):
@@ -198,14 +204,14 @@ def _read_back(columns: int, directory: Path) -> Checkpoint:
     return replace(found, tensors=tensors)
 
 
-def _dropped(source: Checkpoint, wanted: Wanted) -> tuple[Dropped, ...]:
+def _dropped(source: Checkpoint, wanted: TargetLayout) -> tuple[Dropped, ...]:
     copies = any(key.role == "param16" for key in source.tensors)
     if wanted.kind != STAGE_3 or not copies:
         return ()
     return (Dropped("param16", "stage 3 keeps no 16-bit copies: they are cast from the masters"),)
 
 
-def is_as_asked(source: Checkpoint, world_size: int, settings: Settings) -> bool:
+def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSettings) -> bool:
     """Whether `source` is laid out for `world_size` ranks and with `settings` already.
 
     Raises:
@@ -213,15 +219,15 @@ def is_as_asked(source: Checkpoint, world_size: int, settings: Settings) -> bool
     """
     if source.origin.world_size != world_size or source.origin.details["elastic"]:
         return False
-    column: Column = source.origin.details[COLUMNS][0]
+    column: MpRank = source.origin.details[COLUMNS][0]
     if settings == AS_IS:
         return True
     if not column.groups:
         return False
-    blueprint = blueprint_of(column, {})
+    blueprint = logical_state_of(column, {})
     saved = len(column.shards)
-    wanted = wanted_of(blueprint, settings, saved, saved)
+    wanted = target_layout_of(blueprint, settings, saved, saved)
     try:
-        return wanted == wanted_of(blueprint, AS_IS, saved, saved)
+        return wanted == target_layout_of(blueprint, AS_IS, saved, saved)
     except Unsupported:  # sub-groups that only the settings explain
         return False

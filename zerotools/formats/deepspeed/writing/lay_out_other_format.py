@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import (
     Dropped,
     Origin,
     Target,
-    Zeros,
+    ZeroBytes,
 )
 from zerotools.core.dropping import LOOSE
 from zerotools.core.dtypes import FLOAT16, DType
@@ -20,34 +20,34 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import COPY
 from zerotools.formats.deepspeed.logical.from_other_format import (
-    blueprint_from,
     carried_client,
+    logical_state_from,
     schedule_of,
 )
-from zerotools.formats.deepspeed.logical.param_groups import Given, never_stepped
+from zerotools.formats.deepspeed.logical.param_groups import ForeignCheckpoint, never_stepped
 from zerotools.formats.deepspeed.schema.ds_config import (
     AS_IS,
     PRECISION_KEYS,
-    Settings,
+    ZeroSettings,
     configured_precision,
 )
 from zerotools.formats.deepspeed.schema.experts import is_expert
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.tag import LATEST
-from zerotools.formats.deepspeed.writing.lay_out import cut, unlisted_keys
+from zerotools.formats.deepspeed.writing.lay_out import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes import needed_settings
-from zerotools.formats.deepspeed.writing.pt_files import Files
-from zerotools.formats.deepspeed.writing.target_layout import configured, wanted_of
-from zerotools.io.output.plain_files import companion_files, literal
+from zerotools.formats.deepspeed.writing.pt_files import OutputFiles
+from zerotools.formats.deepspeed.writing.target_layout import configured, target_layout_of
+from zerotools.io.output.plain_files import literal, sidecar_files
 
 
-def lay_out_fresh(
+def lay_out_foreign(
     source: Checkpoint,
     training: TrainingState,
     destination: Path,
     *,
     world_size: int,
-    settings: Settings = AS_IS,
+    settings: ZeroSettings = AS_IS,
 ) -> Target:
     """Lay a checkpoint of any format out for `world_size` ranks of DeepSpeed.
 
@@ -58,13 +58,13 @@ def lay_out_fresh(
     settled = settings.settled()
     _check_dense(source)
     given = _given(source, training, settled)
-    blueprint = blueprint_from(given)
-    wanted = wanted_of(blueprint, settings, world_size)
+    blueprint = logical_state_from(given)
+    wanted = target_layout_of(blueprint, settings, world_size)
     tag = f"global_step{given.training.steps or 0}"
     made = configured(blueprint, wanted)
-    files = cut(made, wanted, tag, 0, bf16=given.precision == PRECISION_KEYS["bf16"])
+    files = lay_out_mp_rank(made, wanted, tag, 0, bf16=given.precision == PRECISION_KEYS["bf16"])
     files = _with_zeros(files, set(never_stepped(given)))
-    plans = {**companion_files(source), **files.plans, LATEST[0]: literal(tag.encode())}
+    plans = {**sidecar_files(source), **files.plans, LATEST[0]: literal(tag.encode())}
     checkpoint = Checkpoint(
         destination,
         files.tensors,
@@ -92,9 +92,9 @@ def _check_dense(source: Checkpoint) -> None:
         )
 
 
-def _given(source: Checkpoint, training: TrainingState, settled: Settings) -> Given:
+def _given(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> ForeignCheckpoint:
     """Raises:
-    BadRequest: see `lay_out_fresh`."""
+    BadRequest: see `lay_out_foreign`."""
     config = settled.ds_config if settled.ds_config is not None else training.ds_config
     precision = _precision(source, training, settled)
     missing = []
@@ -120,7 +120,7 @@ def _given(source: Checkpoint, training: TrainingState, settled: Settings) -> Gi
     if training.steps is None:
         training = replace(training, steps=counted_steps(training))
     made = dict(config) if config is not None else _least_config(precision)
-    return Given(source, training, made, precision, settled.stage)
+    return ForeignCheckpoint(source, training, made, precision, settled.stage)
 
 
 def counted_steps(training: TrainingState) -> int | None:
@@ -129,7 +129,7 @@ def counted_steps(training: TrainingState) -> int | None:
     return int(max(counts, default=0)) or None
 
 
-def _precision(source: Checkpoint, training: TrainingState, settled: Settings) -> DType | None:
+def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> DType | None:
     """Raises:
     BadRequest: the configuration trains in another type than the source."""
     asked, known = configured_precision(settled.ds_config), training.precision
@@ -147,7 +147,7 @@ def _least_config(precision: DType) -> dict[str, Any]:
     return {key: {"enabled": True} for key, dtype in PRECISION_KEYS.items() if dtype == precision}
 
 
-def _with_zeros(files: Files, names: set[str]) -> Files:
+def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
     """Zeros for the state of parameters that have none: where it begins at their first step."""
     if not names:
         return files
@@ -156,10 +156,10 @@ def _with_zeros(files: Files, names: set[str]) -> Files:
         for key, tensor in files.tensors.items()
         if key.name in names and key.role not in ("param", "param16", COPY)
     }
-    zeros: dict[str, list[Zeros]] = {}
+    zeros: dict[str, list[ZeroBytes]] = {}
     for tensor in filled.values():
         for chunk in tensor.chunks:
-            run = Zeros(chunk.offset, chunk.box.numel * tensor.dtype.itemsize)
+            run = ZeroBytes(chunk.offset, chunk.box.numel * tensor.dtype.itemsize)
             zeros.setdefault(chunk.file, []).append(run)
     plans = {
         name: replace(plan, zeros=[*plan.zeros, *zeros.get(name, ())])
@@ -169,7 +169,7 @@ def _with_zeros(files: Files, names: set[str]) -> Files:
     return replace(files, plans=plans, tensors=tensors, carried={**files.carried, **filled})
 
 
-def _notes(given: Given, training: TrainingState) -> Iterator[str]:
+def _notes(given: ForeignCheckpoint, training: TrainingState) -> Iterator[str]:
     if training.steps is None and given.training.steps:
         yield (
             f"the run goes on from step {given.training.steps}, which is what its optimizer "
@@ -193,7 +193,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
 
 
-def _dropped(given: Given) -> Iterator[Dropped]:
+def _dropped(given: ForeignCheckpoint) -> Iterator[Dropped]:
     training, tensors = given.training, given.source.tensors
     if given.stage == 3 and any(key.role == "param16" for key in tensors):
         why = "stage 3 keeps no 16-bit copies: they are cast from the masters"

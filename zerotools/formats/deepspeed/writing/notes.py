@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.formats.deepspeed.logical.logical_state import Blueprint
-from zerotools.formats.deepspeed.partitioning.mp_rank import Column
-from zerotools.formats.deepspeed.schema.ds_config import Settings
+from zerotools.formats.deepspeed.logical.logical_state import LogicalState
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.experts import DATA_FIRST
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
-from zerotools.formats.deepspeed.writing.target_layout import Wanted, needed_keys
+from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, needed_keys
 
 
 def notes_on(
-    column: Column, blueprint: Blueprint, wanted: Wanted, settings: Settings
+    column: MpRank, blueprint: LogicalState, wanted: TargetLayout, settings: ZeroSettings
 ) -> tuple[str, ...]:
     """Sentences on one model-parallel rank; `blueprint` is that of the source."""
     return (
@@ -26,7 +26,9 @@ def notes_on(
     )
 
 
-def needed_settings(blueprint: Blueprint, wanted: Wanted, settings: Settings) -> list[str]:
+def needed_settings(
+    blueprint: LogicalState, wanted: TargetLayout, settings: ZeroSettings
+) -> list[str]:
     """Keys of the configuration that the resuming run must have; none where it was given."""
     needed = needed_keys(blueprint, wanted)
     if settings.ds_config is not None:
@@ -37,7 +39,7 @@ def needed_settings(blueprint: Blueprint, wanted: Wanted, settings: Settings) ->
     return notes
 
 
-def _elastic(column: Column, settings: Settings) -> list[str]:
+def _elastic(column: MpRank, settings: ZeroSettings) -> list[str]:
     if first_of(column.shards).is_rigid:
         return []
     origin = "the configuration given" if settings.ds_config else "the run's configuration"
@@ -47,7 +49,7 @@ def _elastic(column: Column, settings: Settings) -> list[str]:
     ]
 
 
-def _client_state(column: Column, wanted: Wanted) -> list[str]:
+def _client_state(column: MpRank, wanted: TargetLayout) -> list[str]:
     """At stage 3 each rank saves what its caller gave it."""
     kept = ", ".join(column.model.client_state)
     if not kept or wanted.kind != STAGE_3:
@@ -55,7 +57,7 @@ def _client_state(column: Column, wanted: Wanted) -> list[str]:
     return [f"the caller's own state ({kept}) is that of rank 0 on every rank"]
 
 
-def _batch(column: Column, ranks: int) -> list[str]:
+def _batch(column: MpRank, ranks: int) -> list[str]:
     """What keeps the global batch, and so the schedule, equal."""
     before = len(column.shards)
     config: Any = column.model.fields.tree.get("ds_config")

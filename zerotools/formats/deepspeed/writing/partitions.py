@@ -11,34 +11,34 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.formats.deepspeed.logical.logical_state import Part
-from zerotools.formats.deepspeed.partitioning.geometry import Geometry
-from zerotools.formats.deepspeed.schema.experts import Placement
-from zerotools.formats.deepspeed.schema.flat_buffer import Vector
-from zerotools.formats.deepspeed.writing.pt_files import Output
+from zerotools.formats.deepspeed.logical.logical_state import StatePart
+from zerotools.formats.deepspeed.partitioning.geometry import FlatLayout
+from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
+from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
+from zerotools.formats.deepspeed.writing.pt_files import FileLayout
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor
 
-Place = tuple[int, str]
+BufferRole = tuple[int, str]
 """The number of a unit, and a role."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class FlatBuffer:
     """`part` is one of those that its parameters come from, which are equal in everything else.
     `geometry` is over the ranks that share the vectors, `placement` over all; `experts` are what
     its parameters are called on each expert-parallel rank, if those have their own."""
 
-    geometry: Geometry
-    part: Part
-    placement: Placement
+    geometry: FlatLayout
+    part: StatePart
+    placement: ExpertPlacement
     experts: Sequence[Mapping[str, str]] = ()
 
     def names(self, expert_rank: int) -> Sequence[str]:
         """What its parameters on one expert-parallel rank are called over all ranks."""
         return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
 
-    def tensors(self, vectors: Sequence[Vector]) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, vectors: Sequence[FlatPartition]) -> Iterator[tuple[str, Tensor]]:
         """Its parameters by those names, cut out of one vector for each of all ranks."""
         for expert_rank in range(self.placement.expert_ranks):
             own = [vectors[rank] for rank in self.placement.ranks_of(expert_rank)]
@@ -48,17 +48,17 @@ class Unit:
 
 
 @dataclass
-class Scalars:
+class BufferScalars:
     """Tensors of no dimension, such as `step`, by place. `copies` are storages of the source by
     the key of their copy: where a group was split each part counts for itself, in place."""
 
-    found: dict[Place, StoredTensor] = field(default_factory=dict)
+    found: dict[BufferRole, StoredTensor] = field(default_factory=dict)
     copies: dict[str, Storage] = field(default_factory=dict)
 
 
-def scalars_of(units: Sequence[Unit]) -> Scalars:
+def scalars_of(units: Sequence[FlatBuffer]) -> BufferScalars:
     """The tensors of no dimension of all units, each in a storage of its own."""
-    scalars, used = Scalars(), set[str]()
+    scalars, used = BufferScalars(), set[str]()
     for number, unit in enumerate(units):
         for role, value in (unit.part.state or {}).items():
             stored = as_tensor(value)
@@ -74,7 +74,10 @@ def scalars_of(units: Sequence[Unit]) -> Scalars:
 
 
 def placed_scalars(
-    units: Sequence[Unit], scalars: Scalars, outputs: Sequence[Output], files: Sequence[str]
+    units: Sequence[FlatBuffer],
+    scalars: BufferScalars,
+    outputs: Sequence[FileLayout],
+    files: Sequence[str],
 ) -> Iterator[tuple[Key, Tensor]]:
     """Where the output has them: all ranks' files have the same, and the first that has a parameter
     counts."""
@@ -86,8 +89,8 @@ def placed_scalars(
             yield from ((Key(name, role), tensor) for name in unit.names(expert_rank))
 
 
-def state_of(
-    units: Sequence[Unit], values: Mapping[Place, StoredTensor]
+def optimizer_state_of(
+    units: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
 ) -> dict[int, dict[str, Any]]:
     """torch's `state` by the number of the unit: tensors replaced, numbers as they are."""
     return {

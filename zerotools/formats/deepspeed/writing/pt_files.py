@@ -16,18 +16,18 @@ from zlib import crc32
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import (
-    Carried,
+    CarriedBytes,
     Checksum,
     Chunk,
     FilePlan,
     Key,
-    Literal,
+    LiteralBytes,
     Tensor,
-    Zeros,
+    ZeroBytes,
 )
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.formats.deepspeed.schema.flat_buffer import Vector
+from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps_renumbered
@@ -36,7 +36,9 @@ from zerotools.io.torchzip.pt_file import TorchFile
 Gaps = Iterable[tuple[int, int]]
 
 
-def new_vector(key: str, dtype: DType, numel: int, *, requires_grad: bool = False) -> StoredTensor:
+def new_partition(
+    key: str, dtype: DType, numel: int, *, requires_grad: bool = False
+) -> StoredTensor:
     """A flat tensor in a storage of its own, to be filled by copies. `key` is unique in its tree,
     and no number, so that it differs from those of the source."""
     storage = Storage(key, dtype, numel)
@@ -44,7 +46,7 @@ def new_vector(key: str, dtype: DType, numel: int, *, requires_grad: bool = Fals
 
 
 @dataclass(frozen=True)
-class Draft:
+class FileDraft:
     """What goes into a file, whatever its name; ranks whose trees are equal share one.
 
     `storages` are those of the pickle by number, and `origins` where the bytes of each come from.
@@ -67,7 +69,7 @@ class Draft:
         made: Iterable[StoredTensor],
         copies: Mapping[str, Storage] = MappingProxyType({}),
         known: Mapping[str, bytes] = MappingProxyType({}),
-    ) -> Draft:
+    ) -> FileDraft:
         """Those of `tree`, whose storages are those of `made` and of `source`, and copies: `copies`
         has the storage of the source by the key of its copy. `known` are the bytes of storages
         that are in no file."""
@@ -90,31 +92,31 @@ class Draft:
         }
         return cls(pickle, storages, origins, crcs, data, source, new, kept)
 
-    def at(self, file: str) -> Output:
+    def at(self, file: str) -> FileLayout:
         """The layout of the file of that name. Its folder says which file it is, as torch's do:
         one under another rank's name is found."""
         sizes = [storage.nbytes for storage in self.storages]
         folder = PurePosixPath(file).stem
         layout = archives.lay_out(self.pickle, sizes, self.crcs, folder=folder)
-        literals = [Literal(at, each) for at, each in layout.literals]
+        literals = [LiteralBytes(at, each) for at, each in layout.literals]
         full = [(i, storage) for i, storage in enumerate(self.storages) if storage.nbytes]
         offsets, carried, checksums = {}, [], []
         for (number, storage), at in zip(full, layout.payloads, strict=True):
             offsets[storage.key] = at.offset
             if number in self.data:
-                literals.append(Literal(at.offset, self.data[number]))
+                literals.append(LiteralBytes(at.offset, self.data[number]))
             elif storage.key not in self.made:
                 assert self.source is not None, f"{storage.key} is in no file"
                 begin = self.source.payload(self.origins[number])
-                carried.append(Carried(at.offset, self.source.path, begin, at.length))
+                carried.append(CarriedBytes(at.offset, self.source.path, begin, at.length))
             if number not in self.crcs:
                 checksums.append(Checksum(at.offset, at.length, at.crc_at))
         plan = FilePlan(layout.length, literals, carried, checksums)
-        return Output(plan, offsets, self.source, self.made, self.kept)
+        return FileLayout(plan, offsets, self.source, self.made, self.kept)
 
 
 @dataclass(frozen=True)
-class Output:
+class FileLayout:
     """The layout of a file, but for the padding of its new vectors.
 
     `offsets` say where each storage begins, by its key in the tree.
@@ -132,16 +134,16 @@ class Output:
         plan = self.base
         return FilePlan(plan.size, plan.literals, plan.carried, plan.checksums, zeros)
 
-    def _zeros(self, gaps: Mapping[str, Gaps]) -> Iterator[Zeros]:
+    def _zeros(self, gaps: Mapping[str, Gaps]) -> Iterator[ZeroBytes]:
         for key, runs in gaps.items():
             dtype = self.made[key].dtype
             for start, count in runs:
-                yield Zeros(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
+                yield ZeroBytes(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
 
-    def vector(self, file: str, tensor: StoredTensor) -> Vector:
+    def vector(self, file: str, tensor: StoredTensor) -> FlatPartition:
         """Where a new vector is in `file`, which has this layout."""
         offset = self.offsets.get(tensor.storage.key, 0)
-        return Vector(file, offset, tensor.shape[0], tensor.dtype)
+        return FlatPartition(file, offset, tensor.shape[0], tensor.dtype)
 
     def placed(self, file: str, stored: StoredTensor) -> Tensor:
         """Where a small tensor of the tree is in `file`."""
@@ -171,7 +173,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Files:
+class OutputFiles:
     """Files by name, tensors to be copied into them, tensors in what they carry over, and sources
     of tensors that only the output has under their names."""
 
@@ -186,7 +188,7 @@ REPEATED = " of rank "
 
 
 def carried_tensors(
-    held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, Output]
+    held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, FileLayout]
 ) -> dict[Key, Tensor]:
     """Where the tensors that are not `elsewhere` lie in the bytes that `files` carry over."""
     found = {}

@@ -12,24 +12,24 @@ from __future__ import annotations
 from math import prod
 
 from zerotools.core.errors import Unsupported
-from zerotools.formats.deepspeed.logical.logical_state import Blueprint, ParamGroup, joined
-from zerotools.formats.deepspeed.partitioning.geometry import Geometry
+from zerotools.formats.deepspeed.logical.logical_state import LogicalGroup, LogicalState, join_parts
+from zerotools.formats.deepspeed.partitioning.geometry import FlatLayout
 from zerotools.formats.deepspeed.schema.ds_config import (
     DEFAULT_SUB_GROUP_SIZE,
     SUB_GROUP_SIZE,
     number_of,
 )
-from zerotools.formats.deepspeed.schema.experts import Placement
+from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
 from zerotools.formats.deepspeed.schema.model_states import Shapes
-from zerotools.formats.deepspeed.writing.partitions import Unit
+from zerotools.formats.deepspeed.writing.partitions import FlatBuffer
 
 
-def size_of(blueprint: Blueprint) -> int:
+def size_of(blueprint: LogicalState) -> int:
     """`sub_group_size` as the run's configuration has it."""
     return number_of(blueprint.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
 
 
-def check_explained(blueprint: Blueprint, ranks: int) -> None:
+def check_explained(blueprint: LogicalState, ranks: int) -> None:
     """Check that the sub-groups of `ranks` ranks are cut as the configuration says.
 
     Raises:
@@ -37,7 +37,9 @@ def check_explained(blueprint: Blueprint, ranks: int) -> None:
     """
     limit = size_of(blueprint)
     for group in blueprint.groups:
-        if cut(group.shapes, ranks, limit) != [dict(part.shapes) for part in group.parts]:
+        if split_sub_groups(group.shapes, ranks, limit) != [
+            dict(part.shapes) for part in group.parts
+        ]:
             file = blueprint.model_file.path if blueprint.model_file else "the source"
             raise Unsupported(
                 f"{file}: ds_config says {SUB_GROUP_SIZE} = {limit}, and the sub-groups are not "
@@ -45,23 +47,23 @@ def check_explained(blueprint: Blueprint, ranks: int) -> None:
             )
 
 
-def sub_groups(group: ParamGroup, ranks: int, limit: int) -> list[Unit]:
+def sub_groups(group: LogicalGroup, ranks: int, limit: int) -> list[FlatBuffer]:
     """The sub-groups of one param group.
 
     Raises:
         Unsupported: parts that would be put together differ in what must be equal.
     """
     return [
-        Unit(
-            Geometry(shapes, (), ranks, None),
-            joined([part for part in group.parts if not part.shapes.keys().isdisjoint(shapes)]),
-            Placement(ranks),
+        FlatBuffer(
+            FlatLayout(shapes, (), ranks, None),
+            join_parts([part for part in group.parts if not part.shapes.keys().isdisjoint(shapes)]),
+            ExpertPlacement(ranks),
         )
-        for shapes in cut(group.shapes, ranks, limit)
+        for shapes in split_sub_groups(group.shapes, ranks, limit)
     ]
 
 
-def cut(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
+def split_sub_groups(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
     """The sub-groups of one param group; none where it has no parameters."""
     widths = {name: -(-prod(shape) // ranks) for name, shape in shapes.items()}
     if not shapes or limit >= sum(widths.values()):

@@ -7,11 +7,13 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, FilePlan
 from zerotools.formats.deepspeed.schema.file_names import is_tag_directory
 from zerotools.formats.deepspeed.schema.tag import LATEST
-from zerotools.io.output.checkpoint_sidecars import files_around
+from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
 from zerotools.io.output.plain_files import literal
 
 
-def around(source: Checkpoint, *, same_ranks: bool) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
+def run_sidecars(
+    source: Checkpoint, *, same_ranks: bool
+) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
     """The files beside the tag's directory, with `latest` naming it, and what to say of them."""
 
     def is_own(path: Path) -> bool:
@@ -22,7 +24,7 @@ def around(source: Checkpoint, *, same_ranks: bool) -> tuple[dict[str, FilePlan]
     plans: dict[str, FilePlan] = {}
     notes: tuple[str, ...] = ()
     if _is_save_directory(source):
-        plans, notes = files_around(directory, is_own, same_ranks=same_ranks)
+        plans, notes = run_sidecars_in(directory, is_own, same_ranks=same_ranks)
     plans[LATEST[0]] = literal(tag.encode())
     return plans, notes
 

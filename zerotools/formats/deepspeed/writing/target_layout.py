@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats.deepspeed.logical.logical_state import Blueprint
+from zerotools.formats.deepspeed.logical.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.parameter_order import alignment_of
 from zerotools.formats.deepspeed.schema.ds_config import (
     ALIGNED,
@@ -16,7 +16,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     ROUND_ROBIN,
     STAGE,
     SUB_GROUP_SIZE,
-    Settings,
+    ZeroSettings,
     adds_up_in_fp32,
     configured_precision,
     zero_optimization,
@@ -27,7 +27,7 @@ from zerotools.formats.deepspeed.writing.sub_groups import check_explained, size
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetLayout:
     """`kind` is that of the optimizer files; `stage` is None for BF16_Optimizer. `alignment` is in
     elements; None: parameters are not aligned. Sub-groups are of stage 3, the rest of the others.
     `data_first` has neighbouring ranks share their experts.
@@ -42,9 +42,9 @@ class Wanted:
     data_first: bool = False
 
 
-def wanted_of(
-    blueprint: Blueprint, settings: Settings, ranks: int, saved_ranks: int | None = None
-) -> Wanted:
+def target_layout_of(
+    blueprint: LogicalState, settings: ZeroSettings, ranks: int, saved_ranks: int | None = None
+) -> TargetLayout:
     """The layout for `ranks` ranks of what `saved_ranks` of DeepSpeed saved; None: no such ranks
     did.
 
@@ -64,23 +64,23 @@ def wanted_of(
             if blueprint.kind == STAGE_3 and saved_ranks is not None:
                 check_explained(blueprint, saved_ranks)
             size = size_of(blueprint)
-        return Wanted(ranks, kind, stage, sub_group_size=size)
+        return TargetLayout(ranks, kind, stage, sub_group_size=size)
     if settled.sub_group_size is not None:
         raise BadRequest(f"--sub-group-size is of stage 3, and the output is of stage {stage or 1}")
     if _is_bf16_optimizers(blueprint, settings, settled.stage):
         if settings.round_robin:
             raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
-        return Wanted(ranks, kind, stage, data_first=data_first)
+        return TargetLayout(ranks, kind, stage, data_first=data_first)
     round_robin = settled.round_robin
     if round_robin is None:
         round_robin = blueprint.zero.get(ROUND_ROBIN) is True
     alignment = _alignment(blueprint, settings)
-    return Wanted(
+    return TargetLayout(
         ranks, kind, stage, round_robin=round_robin, alignment=alignment, data_first=data_first
     )
 
 
-def _data_first(blueprint: Blueprint, settings: Settings, ranks: int) -> bool:
+def _data_first(blueprint: LogicalState, settings: ZeroSettings, ranks: int) -> bool:
     """The placement of experts, whose expert-parallel ranks stay as many as they are."""
     for group in blueprint.groups:
         if ranks % group.expert_ranks:
@@ -94,7 +94,7 @@ def _data_first(blueprint: Blueprint, settings: Settings, ranks: int) -> bool:
     return blueprint.has_experts and is_data_first(config)
 
 
-def _check_precision(blueprint: Blueprint, settings: Settings) -> None:
+def _check_precision(blueprint: LogicalState, settings: ZeroSettings) -> None:
     asked, known = configured_precision(settings.ds_config), blueprint.precision
     if asked is not None and known is not None and asked != known:
         raise BadRequest(
@@ -104,7 +104,7 @@ def _check_precision(blueprint: Blueprint, settings: Settings) -> None:
 
 
 def _class_of(
-    blueprint: Blueprint, settings: Settings, stage: int | None
+    blueprint: LogicalState, settings: ZeroSettings, stage: int | None
 ) -> tuple[str, int | None]:
     """What writes the optimizer files. BF16_Optimizer loads those of the other class too."""
     if stage is None:
@@ -116,7 +116,7 @@ def _class_of(
     return STAGE_1_AND_2, stage
 
 
-def _is_bf16_optimizers(blueprint: Blueprint, settings: Settings, stage: int | None) -> bool:
+def _is_bf16_optimizers(blueprint: LogicalState, settings: ZeroSettings, stage: int | None) -> bool:
     """Whether the run that resumes has BF16_Optimizer, whose vectors are in plain order."""
     was = blueprint.kind == BF16_OPTIMIZER
     if stage is None:
@@ -130,7 +130,7 @@ def _is_bf16_optimizers(blueprint: Blueprint, settings: Settings, stage: int | N
     return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
 
 
-def _alignment(blueprint: Blueprint, settings: Settings) -> int | None:
+def _alignment(blueprint: LogicalState, settings: ZeroSettings) -> int | None:
     zero = blueprint.zero if settings.ds_config is None else zero_optimization(settings.ds_config)
     is_kept = settings.ds_config is None and blueprint.is_aligned
     if not is_kept and zero.get(ALIGNED) is not True:
@@ -141,7 +141,7 @@ def _alignment(blueprint: Blueprint, settings: Settings) -> int | None:
     return alignment_of(blueprint.precision)
 
 
-def configured(blueprint: Blueprint, wanted: Wanted) -> Blueprint:
+def configured(blueprint: LogicalState, wanted: TargetLayout) -> LogicalState:
     """The blueprint whose saved configuration says how the output is laid out."""
     changed = dict(_differing(blueprint, wanted))
     placed = dict(_placed(blueprint, wanted))
@@ -154,14 +154,14 @@ def configured(blueprint: Blueprint, wanted: Wanted) -> Blueprint:
     )
 
 
-def _placed(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]]:
+def _placed(blueprint: LogicalState, wanted: TargetLayout) -> Iterator[tuple[str, Any]]:
     """What changes of a configuration beside `zero_optimization`."""
     known = is_data_first(blueprint.model.get("ds_config"))
     if blueprint.has_experts and known != wanted.data_first:
         yield DATA_FIRST, wanted.data_first
 
 
-def _differing(blueprint: Blueprint, wanted: Wanted) -> Iterator[tuple[str, Any]]:
+def _differing(blueprint: LogicalState, wanted: TargetLayout) -> Iterator[tuple[str, Any]]:
     zero = blueprint.zero
     if wanted.stage is not None and zero.get(STAGE) != wanted.stage:
         yield STAGE, wanted.stage
@@ -184,7 +184,7 @@ def _with_config(
     return {**tree, "ds_config": {**config, "zero_optimization": zero, **placed}}
 
 
-def needed_keys(source: Blueprint, wanted: Wanted) -> dict[str, Any]:
+def needed_keys(source: LogicalState, wanted: TargetLayout) -> dict[str, Any]:
     """Keys of `zero_optimization` that the resuming run must have: what is not DeepSpeed's default,
     and what is no longer as the source had it."""
     needed = dict(_differing(source, wanted))

@@ -16,25 +16,35 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.logical.logical_state import (
     BASE_STATE,
     STATE,
-    Blueprint,
-    Part,
-    joined,
+    LogicalState,
+    StatePart,
+    join_parts,
 )
-from zerotools.formats.deepspeed.partitioning.geometry import Geometry, Held, held, partition_of
+from zerotools.formats.deepspeed.partitioning.geometry import (
+    FlatLayout,
+    PartitionContents,
+    partition_contents,
+    partition_size,
+)
 from zerotools.formats.deepspeed.partitioning.parameter_order import flat_order, paddings_of
-from zerotools.formats.deepspeed.schema.experts import Placement
-from zerotools.formats.deepspeed.schema.flat_buffer import Vector
+from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
+from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER
 from zerotools.formats.deepspeed.writing.partitions import (
-    Place,
-    Scalars,
-    Unit,
+    BufferRole,
+    BufferScalars,
+    FlatBuffer,
+    optimizer_state_of,
     placed_scalars,
     scalars_of,
-    state_of,
 )
-from zerotools.formats.deepspeed.writing.pt_files import Draft, Files, carried_tensors, new_vector
-from zerotools.formats.deepspeed.writing.target_layout import Wanted
+from zerotools.formats.deepspeed.writing.pt_files import (
+    FileDraft,
+    OutputFiles,
+    carried_tensors,
+    new_partition,
+)
+from zerotools.formats.deepspeed.writing.target_layout import TargetLayout
 from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 
 MASTERS = "single_partition_of_fp32_groups"
@@ -44,9 +54,9 @@ ALIGNMENTS = "param_alignment_paddings"
 ELASTIC_STEP = "base_optimizer_state_step"
 
 
-def lay_out_flat(
-    blueprint: Blueprint, wanted: Wanted, model_name: str, names: Sequence[str]
-) -> Files:
+def lay_out_zero12(
+    blueprint: LogicalState, wanted: TargetLayout, model_name: str, names: Sequence[str]
+) -> OutputFiles:
     """The model file `model_name`, and `names[r]` for the vectors of rank r.
 
     Raises:
@@ -54,10 +64,10 @@ def lay_out_flat(
     """
     units = _units(blueprint, wanted)
     scalars = scalars_of(units)
-    contents = [held(unit.geometry) for unit in units]
+    contents = [partition_contents(unit.geometry) for unit in units]
     model = _model_file(blueprint, units, wanted.ranks).at(model_name)
     plans = {model_name: model.plan({})}
-    vectors: dict[Place, list[Vector]] = {}
+    vectors: dict[BufferRole, list[FlatPartition]] = {}
     outputs = []
     for rank, name in enumerate(names):
         made = _made(blueprint, units, rank)
@@ -65,7 +75,7 @@ def lay_out_flat(
             content[_part_of(unit, rank)] for unit, content in zip(units, contents, strict=True)
         ]
         tree = _tree(blueprint, units, scalars, rank, made, here)
-        output = Draft.of(
+        output = FileDraft.of(
             tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers
         ).at(name)
         gaps = {
@@ -85,43 +95,45 @@ def lay_out_flat(
     small = dict(placed_scalars(units, scalars, outputs, names))
     known = {**tensors, **weights, **small}
     carried = carried_tensors(blueprint.held, known, {model_name: model})
-    return Files(plans, {**tensors, **weights}, {**carried, **small}, blueprint.sources)
+    return OutputFiles(plans, {**tensors, **weights}, {**carried, **small}, blueprint.sources)
 
 
-def _units(blueprint: Blueprint, wanted: Wanted) -> list[Unit]:
+def _units(blueprint: LogicalState, wanted: TargetLayout) -> list[FlatBuffer]:
     """One for each param group, in the order of the vector."""
     units = []
     for group in blueprint.groups:
-        placement = Placement(wanted.ranks, group.expert_ranks, wanted.data_first)
+        placement = ExpertPlacement(wanted.ranks, group.expert_ranks, wanted.data_first)
         ranks = placement.sharing
         names = flat_order(list(group.shapes), ranks, round_robin=wanted.round_robin)
         shapes = {name: group.shapes[name] for name in names}
         alignment = wanted.alignment
         paddings = () if alignment is None else paddings_of(shapes, alignment)
-        total = Geometry(shapes, paddings, ranks, None).total
-        geometry = Geometry(shapes, paddings, ranks, partition_of(total, ranks))
-        part = joined(group.parts) if group.parts else _EMPTY
-        units.append(Unit(geometry, part, placement, group.experts))
+        total = FlatLayout(shapes, paddings, ranks, None).total
+        geometry = FlatLayout(shapes, paddings, ranks, partition_size(total, ranks))
+        part = join_parts(group.parts) if group.parts else _EMPTY
+        units.append(FlatBuffer(geometry, part, placement, group.experts))
     return units
 
 
-def _part_of(unit: Unit, rank: int) -> int:
+def _part_of(unit: FlatBuffer, rank: int) -> int:
     """Which part of a unit's vectors `rank` has: all ranks share them, or those of its experts."""
     return unit.placement.of(rank)[1]
 
 
-_EMPTY = Part("", {}, {"param": FLOAT32}, None, {})
+_EMPTY = StatePart("", {}, {"param": FLOAT32}, None, {})
 
 
-def _model_file(blueprint: Blueprint, units: Sequence[Unit], ranks: int) -> Draft:
+def _model_file(blueprint: LogicalState, units: Sequence[FlatBuffer], ranks: int) -> FileDraft:
     shapes = [
         Ordered({name: blueprint.shapes[name] for name in unit.geometry.shapes}) for unit in units
     ]
     tree = {**blueprint.model, "dp_world_size": ranks, "param_shapes": shapes}
-    return Draft.of(tree, blueprint.model_file, blueprint.weights.values())
+    return FileDraft.of(tree, blueprint.model_file, blueprint.weights.values())
 
 
-def _made(blueprint: Blueprint, units: Sequence[Unit], rank: int) -> dict[Place, StoredTensor]:
+def _made(
+    blueprint: LogicalState, units: Sequence[FlatBuffer], rank: int
+) -> dict[BufferRole, StoredTensor]:
     """One rank's vectors by group and role."""
     is_cut = blueprint.kind != BF16_OPTIMIZER and PADDINGS in blueprint.inner
     made = {}
@@ -131,27 +143,27 @@ def _made(blueprint: Blueprint, units: Sequence[Unit], rank: int) -> dict[Place,
             if master and is_cut:
                 length -= _padding(unit.geometry, _part_of(unit, rank))
             key = f"new-{number}-{role}"
-            made[number, role] = new_vector(key, dtype, length, requires_grad=master)
+            made[number, role] = new_partition(key, dtype, length, requires_grad=master)
     return made
 
 
-def _padding(geometry: Geometry, part: int) -> int:
+def _padding(geometry: FlatLayout, part: int) -> int:
     """Elements of a part of the vector that are behind the end of the group."""
     return min(geometry.width, max(0, (part + 1) * geometry.width - geometry.total))
 
 
-def _clipped(content: Held, length: int) -> list[tuple[int, int]]:
+def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
     """The gaps of a vector that may be cut short."""
     return [(start, min(count, length - start)) for start, count in content.gaps if start < length]
 
 
 def _tree(
-    blueprint: Blueprint,
-    units: Sequence[Unit],
-    scalars: Scalars,
+    blueprint: LogicalState,
+    units: Sequence[FlatBuffer],
+    scalars: BufferScalars,
     rank: int,
-    made: Mapping[Place, StoredTensor],
-    contents: Sequence[Held],
+    made: Mapping[BufferRole, StoredTensor],
+    contents: Sequence[PartitionContents],
 ) -> dict[str, Any]:
     """The optimizer file of one rank: the blueprint's, with vectors and layout replaced."""
     saved = blueprint.inner
@@ -160,7 +172,7 @@ def _tree(
     groups = [
         {**group.options, "params": [number]} for number, group in enumerate(blueprint.groups)
     ]
-    state = {"state": state_of(units, {**made, **scalars.found}), "param_groups": groups}
+    state = {"state": optimizer_state_of(units, {**made, **scalars.found}), "param_groups": groups}
     new = {
         **{key: value for key, value in saved.items() if key != ELASTIC_STEP},
         BASE_STATE: {**(base if isinstance(base, dict) else {}), **state},
@@ -183,7 +195,7 @@ def _tree(
     return {**blueprint.optimizer, STATE: new}
 
 
-def _booked(kind: str, unit: Unit, rank: int) -> int:
+def _booked(kind: str, unit: FlatBuffer, rank: int) -> int:
     """`group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
     geometry, part = unit.geometry, _part_of(unit, rank)
     if kind != BF16_OPTIMIZER:
@@ -204,7 +216,7 @@ def _address(mappings: Any) -> Opaque:
     return _FRAGMENT
 
 
-def _mapping(content: Held, order: Sequence[str], address: Opaque) -> Ordered:
+def _mapping(content: PartitionContents, order: Sequence[str], address: Opaque) -> Ordered:
     """Places by name, in the optimizer's order, whatever the vector's is."""
     places = {
         name: Opaque(address.module, address.name, state={"numel": count, "start": start})

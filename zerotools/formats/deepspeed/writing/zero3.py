@@ -13,31 +13,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerotools.core.checkpoint import FilePlan, Key, Tensor
-from zerotools.formats.deepspeed.logical.logical_state import STATE, Blueprint
-from zerotools.formats.deepspeed.partitioning.geometry import Geometry, held
+from zerotools.formats.deepspeed.logical.logical_state import STATE, LogicalState
+from zerotools.formats.deepspeed.partitioning.geometry import FlatLayout, partition_contents
 from zerotools.formats.deepspeed.writing.partitions import (
-    Place,
-    Unit,
+    BufferRole,
+    FlatBuffer,
+    optimizer_state_of,
     placed_scalars,
     scalars_of,
-    state_of,
 )
 from zerotools.formats.deepspeed.writing.pt_files import (
     REPEATED,
-    Draft,
-    Files,
-    Output,
+    FileDraft,
+    FileLayout,
+    OutputFiles,
     carried_tensors,
-    new_vector,
+    new_partition,
 )
 from zerotools.formats.deepspeed.writing.sub_groups import sub_groups
-from zerotools.formats.deepspeed.writing.target_layout import Wanted
+from zerotools.formats.deepspeed.writing.target_layout import TargetLayout
 from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 
 
-def lay_out_sliced(
-    blueprint: Blueprint, wanted: Wanted, model_names: Sequence[str], names: Sequence[str]
-) -> Files:
+def lay_out_zero3(
+    blueprint: LogicalState, wanted: TargetLayout, model_names: Sequence[str], names: Sequence[str]
+) -> OutputFiles:
     """`model_names[r]` and `names[r]` for each rank.
 
     Raises:
@@ -46,7 +46,7 @@ def lay_out_sliced(
     grouped = [sub_groups(group, wanted.ranks, wanted.sub_group_size) for group in blueprint.groups]
     units = [unit for group in grouped for unit in group]
     made = {
-        (number, role): new_vector(
+        (number, role): new_partition(
             f"new-{number}-{role}", dtype, unit.geometry.width, requires_grad=role == "param"
         )
         for number, unit in enumerate(units)
@@ -54,7 +54,9 @@ def lay_out_sliced(
     }
     scalars = scalars_of(units)
     tree = _tree(blueprint, grouped, wanted.ranks, made, {**made, **scalars.found})
-    draft = Draft.of(tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers)
+    draft = FileDraft.of(
+        tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers
+    )
     outputs = [draft.at(name) for name in names]
     layouts = {tensor.storage.key: units[number].geometry for (number, _), tensor in made.items()}
     plans = _plans(outputs, names, layouts)
@@ -73,11 +75,11 @@ def lay_out_sliced(
     carried = carried_tensors(blueprint.held, {**tensors, **small}, {model_names[0]: models[0]})
     sources = {key: blueprint.sources[of] for key, (of, _) in repeated.items()}
     tensors |= {key: tensor for key, (_, tensor) in repeated.items()}
-    return Files(plans, tensors, {**carried, **small}, {**blueprint.sources, **sources})
+    return OutputFiles(plans, tensors, {**carried, **small}, {**blueprint.sources, **sources})
 
 
 def _repeated(
-    blueprint: Blueprint, models: Sequence[Output], names: Sequence[str]
+    blueprint: LogicalState, models: Sequence[FileLayout], names: Sequence[str]
 ) -> dict[Key, tuple[Key, Tensor]]:
     """What the model files of all ranks but the first have whole too, and which tensor it is."""
     return {
@@ -89,10 +91,13 @@ def _repeated(
 
 
 def _plans(
-    outputs: Sequence[Output], names: Sequence[str], layouts: Mapping[str, Geometry]
+    outputs: Sequence[FileLayout], names: Sequence[str], layouts: Mapping[str, FlatLayout]
 ) -> dict[str, FilePlan]:
     """The file of each rank, with the padding that its new vectors have."""
-    gaps = {key: [rank.gaps for rank in held(geometry)] for key, geometry in layouts.items()}
+    gaps = {
+        key: [rank.gaps for rank in partition_contents(geometry)]
+        for key, geometry in layouts.items()
+    }
     return {
         name: output.plan({key: of_ranks[rank] for key, of_ranks in gaps.items()})
         for rank, (name, output) in enumerate(zip(names, outputs, strict=True))
@@ -100,11 +105,11 @@ def _plans(
 
 
 def _tree(
-    blueprint: Blueprint,
-    grouped: Sequence[Sequence[Unit]],
+    blueprint: LogicalState,
+    grouped: Sequence[Sequence[FlatBuffer]],
     ranks: int,
-    made: Mapping[Place, StoredTensor],
-    values: Mapping[Place, StoredTensor],
+    made: Mapping[BufferRole, StoredTensor],
+    values: Mapping[BufferRole, StoredTensor],
 ) -> dict[str, Any]:
     """The optimizer file: the blueprint's, with vectors and sub-groups replaced."""
     saved = blueprint.inner
@@ -115,7 +120,7 @@ def _tree(
         first += len(own)
     new = {
         **saved,
-        STATE: {**saved[STATE], "state": state_of(units, values), "param_groups": groups},
+        STATE: {**saved[STATE], "state": optimizer_state_of(units, values), "param_groups": groups},
         "fp32_flat_groups": [made[number, "param"] for number in range(len(units))],
     }
     if "partition_count" in saved:
@@ -124,18 +129,20 @@ def _tree(
 
 
 def _model_files(
-    blueprint: Blueprint,
+    blueprint: LogicalState,
     ranks: int,
-    units: Sequence[Unit],
+    units: Sequence[FlatBuffer],
     names: Sequence[str],
     plans: dict[str, FilePlan],
-) -> tuple[list[Output], dict[Key, Tensor]]:
+) -> tuple[list[FileLayout], dict[Key, Tensor]]:
     """Adds the model files to `plans`; returns them, and what is filled in them: the slices of
     frozen parameters in all, and in the first what the blueprint has to be filled."""
     frozen = blueprint.frozen
-    layouts = {name: Geometry({name: each.shape}, (), ranks, None) for name, each in frozen.items()}
+    layouts = {
+        name: FlatLayout({name: each.shape}, (), ranks, None) for name, each in frozen.items()
+    }
     made = {
-        name: new_vector(f"new-{name}", frozen[name].dtype, layout.width)
+        name: new_partition(f"new-{name}", frozen[name].dtype, layout.width)
         for name, layout in layouts.items()
     }
     tree = {
@@ -149,12 +156,12 @@ def _model_files(
     if made:
         tree["frozen_param_fragments"] = Ordered(made)
     filled = [*made.values(), *blueprint.weights.values()]
-    first = Draft.of(tree, blueprint.model_file, filled).at(names[0])
+    first = FileDraft.of(tree, blueprint.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
         # Only the first rank of a run lists tied weights.
         others = {**tree, "shared_params": {}} if tree.get("shared_params") else tree
-        draft = Draft.of(others, blueprint.model_file, filled)
+        draft = FileDraft.of(others, blueprint.model_file, filled)
         outputs += [draft.at(name) for name in names[1:]]
     plans |= _plans(
         outputs, names, {made[name].storage.key: layout for name, layout in layouts.items()}

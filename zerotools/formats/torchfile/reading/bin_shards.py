@@ -7,9 +7,9 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.torchfile.reading.whole_file import whole
+from zerotools.formats.torchfile.reading.whole_file import read_single
 from zerotools.formats.torchfile.schema.opened_file import FORMAT, open_file
-from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 
 def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | None) -> Checkpoint:
@@ -38,7 +38,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
         origin=Origin(FORMAT, path),
         aliases=tied,
         files={name: size for part in parts.values() for name, size in part.files.items()},
-        companions=companions(path),
+        companions=model_sidecars(path),
     )
 
 
@@ -48,4 +48,4 @@ def _read(path: Path, name: str) -> Checkpoint:
     opened = open_file(path, name)
     if not opened.contents.is_whole:
         raise Unsupported(f"{path / name} holds one rank's pieces, and its name is a model shard's")
-    return whole(path / name, opened)
+    return read_single(path / name, opened)

@@ -8,22 +8,22 @@ from typing import TypeVar
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.formats.torchfile.schema.pieces import Pieces
+from zerotools.formats.torchfile.schema.pieces import PartialTensor
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 
 K = TypeVar("K", bound=Hashable)
-Found = tuple[TorchFile, Mapping[K, Pieces]]
+FileTensors = tuple[TorchFile, Mapping[K, PartialTensor]]
 
 
-def merge(files: Sequence[Found[K]]) -> dict[K, Tensor]:
+def merge_rank_files(files: Sequence[FileTensors[K]]) -> dict[K, Tensor]:
     """Each tensor with the blocks of all files. One that every rank has whole has as many copies,
     of which the first rank's counts.
 
     Raises:
         BadFile: files disagree on type, shape or kind of a tensor.
     """
-    first: dict[K, tuple[TorchFile, Pieces]] = {}
+    first: dict[K, tuple[TorchFile, PartialTensor]] = {}
     chunks: dict[K, list[Chunk]] = {}
     for file, found in files:
         for key, pieces in found.items():
@@ -39,7 +39,7 @@ def merge(files: Sequence[Found[K]]) -> dict[K, Tensor]:
 
 
 def _check_agree(
-    key: object, known_file: TorchFile, known: Pieces, file: TorchFile, pieces: Pieces
+    key: object, known_file: TorchFile, known: PartialTensor, file: TorchFile, pieces: PartialTensor
 ) -> None:
     ours = (known.dtype, known.shape, known.kind)
     theirs = (pieces.dtype, pieces.shape, pieces.kind)
@@ -50,7 +50,7 @@ def _check_agree(
         )
 
 
-def _words(pieces: Pieces) -> str:
+def _words(pieces: PartialTensor) -> str:
     return f"{pieces.dtype} of shape {pieces.shape}, {pieces.kind or 'whole'}"
 
 
@@ -60,7 +60,7 @@ def _chunk(file: TorchFile, box: Box, stored: StoredTensor) -> Chunk:
     return Chunk(box, chunk.file, chunk.offset, strides)
 
 
-def aliases(files: Sequence[Found[str]]) -> dict[str, str]:
+def aliases(files: Sequence[FileTensors[str]]) -> dict[str, str]:
     """Names of the very same elements in every file that has some of them: alias -> first name."""
     tied: dict[str, set[str]] = {}
     for _, found in files:

@@ -11,27 +11,27 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Origin, Problem
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats.torchfile.reading.merge import aliases, merge
+from zerotools.formats.torchfile.reading.merge import aliases, merge_rank_files
 from zerotools.formats.torchfile.schema.file_names import RankGroup, optimizer_of
 from zerotools.formats.torchfile.schema.opened_file import (
     FORMAT,
     NUMBERED,
-    Opened,
+    OpenedFile,
     keyed,
     open_file,
 )
 from zerotools.formats.torchfile.schema.param_numbers import names_by_number
 from zerotools.formats.torchfile.schema.pieces import SHARDED
 from zerotools.io.files.regular import read_regular
-from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 _FLAT = "flat_param"
-_MOST_NAMED = 1000
+_MAX_NAMED = 1000
 _VERL_CONFIG, _VERL_MODEL = "fsdp_config.json", "huggingface"
 _LARGEST_CONFIG = 2**16
 
 
-def choose(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
+def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
     """The one group of a directory that holds a model.
 
     Raises:
@@ -78,8 +78,8 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     return Checkpoint(
         root=path,
         tensors=keyed(
-            merge(weights),
-            merge([(file, contents.moments) for file, contents in moments]),
+            merge_rank_files(weights),
+            merge_rank_files([(file, contents.moments) for file, contents in moments]),
             numbered,
             tied,
         ),
@@ -93,17 +93,17 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
         aliases=tied,
         state={**parts[0].contents.state, **moments[-1].contents.state},
         files={file.name: file.size for file, _ in moments},
-        companions=companions(path)
-        | (companions(path / _VERL_MODEL) if (path / _VERL_MODEL).is_dir() else {}),
+        companions=model_sidecars(path)
+        | (model_sidecars(path / _VERL_MODEL) if (path / _VERL_MODEL).is_dir() else {}),
         problems=problems,
     )
 
 
-def _open_all(path: Path, group: RankGroup) -> list[Opened]:
+def _open_all(path: Path, group: RankGroup) -> list[OpenedFile]:
     return [open_file(path, group.files[rank]) for rank in sorted(group.files)]
 
 
-def _refuse_unaddressed(path: Path, parts: Sequence[Opened]) -> None:
+def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
     for file, contents in parts:
         for name, pieces in contents.weights.items():
             if pieces.kind == SHARDED and name.rpartition(".")[2].endswith(_FLAT):
@@ -119,7 +119,7 @@ def _refuse_unaddressed(path: Path, parts: Sequence[Opened]) -> None:
         )
 
 
-def _world_size(model: RankGroup, parts: Sequence[Opened]) -> int:
+def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
     """As the names say, else as the first rank's pickle does: others may be of an older run."""
     if model.size is not None:
         return model.size
@@ -130,7 +130,7 @@ def _world_size(model: RankGroup, parts: Sequence[Opened]) -> int:
     return max(model.files) + 1
 
 
-def _within(group: RankGroup, parts: Sequence[Opened], size: int) -> list[Opened]:
+def _within(group: RankGroup, parts: Sequence[OpenedFile], size: int) -> list[OpenedFile]:
     """The files of the run's own ranks."""
     return [
         part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
@@ -140,10 +140,10 @@ def _within(group: RankGroup, parts: Sequence[Opened], size: int) -> list[Opened
 def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
     present = sum(1 for rank in group.files if rank < size)
     missing = (rank for rank in range(size) if rank not in group.files)
-    for rank in islice(missing, _MOST_NAMED):
+    for rank in islice(missing, _MAX_NAMED):
         name = group.name_of(rank)
         yield Problem(f"{path / name} is missing; the run had {counted(size, 'rank')}", name)
-    if size - present > _MOST_NAMED:
+    if size - present > _MAX_NAMED:
         yield Problem(f"{path} lacks the files of {size - present} of {counted(size, 'rank')}")
     for rank in sorted(group.files):
         if rank >= size:
@@ -153,7 +153,7 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
             )
 
 
-def _misplaced(parts: Sequence[Opened], model: RankGroup) -> Iterable[Problem]:
+def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Problem]:
     """Files whose tensors say that another rank saved them."""
     ranks = {name: rank for rank, name in model.files.items()}
     for file, contents in parts:
@@ -163,7 +163,7 @@ def _misplaced(parts: Sequence[Opened], model: RankGroup) -> Iterable[Problem]:
             yield Problem(f"{file.path} was saved by rank {listed}, as its tensors say", file.name)
 
 
-def _notes(model: RankGroup, parts: Sequence[Opened], said: str | None) -> tuple[str, ...]:
+def _notes(model: RankGroup, parts: Sequence[OpenedFile], said: str | None) -> tuple[str, ...]:
     kinds = sorted({p.kind for _, contents in parts for p in contents.all() if p.kind})
     notes = (
         [f"{'s and '.join(kinds)}s in {counted(len(model.files), 'file')}, one per rank"]

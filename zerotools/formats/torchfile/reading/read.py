@@ -8,8 +8,8 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.formats.torchfile.reading.bin_shards import read_shards
-from zerotools.formats.torchfile.reading.rank_files import choose, read_ranks
-from zerotools.formats.torchfile.reading.whole_file import whole
+from zerotools.formats.torchfile.reading.rank_files import choose_rank_group, read_ranks
+from zerotools.formats.torchfile.reading.whole_file import read_single
 from zerotools.formats.torchfile.schema.file_names import (
     INDEX,
     SINGLE,
@@ -18,9 +18,9 @@ from zerotools.formats.torchfile.schema.file_names import (
     shards,
 )
 from zerotools.formats.torchfile.schema.non_model_states import refuse_no_parameter
-from zerotools.formats.torchfile.schema.opened_file import Opened, open_file
+from zerotools.formats.torchfile.schema.opened_file import OpenedFile, open_file
 from zerotools.io.huggingface.model_directory import read_index
-from zerotools.io.huggingface.model_sidecars import companions
+from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missing, refuse_unlisted
 
 
@@ -43,7 +43,7 @@ def read(path: Path) -> Checkpoint:
     if len(single or indexes) > 1:
         raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
     if single:
-        return replace(_read_file(path / single[0]), companions=companions(path))
+        return replace(_read_file(path / single[0]), companions=model_sidecars(path))
     if indexes:
         weight_map = read_index(path / indexes[0])
         files = sorted(set(weight_map.values()))
@@ -56,8 +56,8 @@ def read(path: Path) -> Checkpoint:
         return read_shards(path, found, None)
     groups = rank_groups(listed)
     if not groups and TRAINING in listed:
-        return replace(_read_file(path / TRAINING), companions=companions(path))
-    return read_ranks(path, choose(path, groups), groups)
+        return replace(_read_file(path / TRAINING), companions=model_sidecars(path))
+    return read_ranks(path, choose_rank_group(path, groups), groups)
 
 
 def _read_file(path: Path) -> Checkpoint:
@@ -65,7 +65,7 @@ def _read_file(path: Path) -> Checkpoint:
     opened = open_file(path.parent, path.name)
     if opened.contents.is_whole:
         _refuse_state(path, opened)
-        return replace(whole(path, opened), problems=part_of_a_set(path))
+        return replace(read_single(path, opened), problems=part_of_a_set(path))
     groups = rank_groups(entry.name for entry in path.parent.iterdir())
     own = [group for group in groups if path.name in group.files.values()]
     if not own:
@@ -76,7 +76,7 @@ def _read_file(path: Path) -> Checkpoint:
     return read_ranks(path.parent, own[0], groups)
 
 
-def _refuse_state(path: Path, opened: Opened) -> None:
+def _refuse_state(path: Path, opened: OpenedFile) -> None:
     """A file of state alone, such as a step counter, is not a model."""
     if opened.contents.moments:
         return

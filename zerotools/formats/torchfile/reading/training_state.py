@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import named
-from zerotools.core.training import Group, LossScale, Scalar, TrainingState
+from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats.torch_optimizers import (
     WEIGHT_ROLES,
     optimizer_of,
@@ -80,13 +80,13 @@ def _count(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
-def _groups(checkpoint: Checkpoint) -> Iterator[Group]:
+def _groups(checkpoint: Checkpoint) -> Iterator[ParamGroup]:
     saved = checkpoint.state.get("param_groups")
     for group in saved if isinstance(saved, list) else ():
         if isinstance(group, Mapping):
             members = group.get("params")
             names = members if isinstance(members, list) else []
-            yield Group(
+            yield ParamGroup(
                 tuple(_name(checkpoint, n) for n in names if type(n) in (int, str)),
                 {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS},
             )

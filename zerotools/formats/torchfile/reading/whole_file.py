@@ -7,15 +7,15 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.errors import BadFile
-from zerotools.formats.torchfile.reading.merge import aliases, merge
-from zerotools.formats.torchfile.schema.opened_file import FORMAT, NUMBERED, Opened, keyed
+from zerotools.formats.torchfile.reading.merge import aliases, merge_rank_files
+from zerotools.formats.torchfile.schema.opened_file import FORMAT, NUMBERED, OpenedFile, keyed
 from zerotools.formats.torchfile.schema.param_numbers import names_by_number
-from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE, Contents
+from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE, FileContents
 
 BUFFER_NAMES = "buffer_names"
 
 
-def whole(path: Path, opened: Opened) -> Checkpoint:
+def read_single(path: Path, opened: OpenedFile) -> Checkpoint:
     """The checkpoint in one file; `path` is what was asked for.
 
     Raises:
@@ -29,14 +29,17 @@ def whole(path: Path, opened: Opened) -> Checkpoint:
         {n: pieces for n, pieces in contents.weights.items() if n not in tied},
     )
     tensors = keyed(
-        merge([(file, contents.weights)]), merge([(file, contents.moments)]), numbered, tied
+        merge_rank_files([(file, contents.weights)]),
+        merge_rank_files([(file, contents.moments)]),
+        numbered,
+        tied,
     )
     buffers = _buffers(contents)
     tensors = {
         Key(n, "buffer") if role == "param" and n in buffers else Key(n, role): tensor
         for (n, role), tensor in tensors.items()
     }
-    rest = merge([(file, contents.rest)])
+    rest = merge_rank_files([(file, contents.rest)])
     tensors |= {Key(name, STATE_ROLE): tensor for name, tensor in rest.items()}
     if not tensors:
         raise BadFile(f"{path} holds no tensors")
@@ -55,14 +58,14 @@ def whole(path: Path, opened: Opened) -> Checkpoint:
     )
 
 
-def _buffers(contents: Contents) -> Set[str]:
+def _buffers(contents: FileContents) -> Set[str]:
     """Names of buffers, where the file lists them beside its weights as DeepSpeed does."""
     listed = contents.state.get(BUFFER_NAMES) if contents.wrapper is not None else None
     names = listed if isinstance(listed, list) else []
     return {name for name in names if isinstance(name, str)}
 
 
-def _notes(name: str, contents: Contents) -> list[str]:
+def _notes(name: str, contents: FileContents) -> list[str]:
     """Where the weights were found, and what lies beside them."""
     if contents.wrapper is None:
         return []

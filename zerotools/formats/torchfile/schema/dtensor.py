@@ -17,7 +17,13 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.torchfile.schema.pieces import DTENSOR, Pieces, attributes, counts, table
+from zerotools.formats.torchfile.schema.pieces import (
+    DTENSOR,
+    PartialTensor,
+    attributes,
+    counts,
+    table,
+)
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe
 from zerotools.io.torchzip.tensors import as_tensor
 
@@ -29,7 +35,7 @@ _NO_BLOCK = {
 }
 
 
-def pieces(state: Any) -> Pieces:
+def pieces(state: Any) -> PartialTensor:
     """The block of a DTensor that the saving rank has.
 
     Raises:
@@ -54,7 +60,7 @@ def pieces(state: Any) -> Pieces:
         )
     blocks = () if box.is_empty else ((box, local),)
     rank = mesh.get("_rank")
-    return Pieces(
+    return PartialTensor(
         local.dtype, shape, blocks, DTENSOR, rank if type(rank) is int else None, _ranks(mesh)
     )
 

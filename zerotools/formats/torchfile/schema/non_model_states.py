@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.torchfile.schema.pieces import Pieces
+from zerotools.formats.torchfile.schema.pieces import PartialTensor
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.walk import walk
@@ -56,7 +56,7 @@ def _pickled(tree: Opaque) -> str:
     return f"{what}, not weights: {_ELSEWHERE}"
 
 
-def refuse_no_parameter(weights: Mapping[str, Pieces]) -> None:
+def refuse_no_parameter(weights: Mapping[str, PartialTensor]) -> None:
     """Refuse tensors of which none could be a parameter.
 
     A parameter has a dimension at least, and is floating-point, complex, or packed into bytes.
@@ -72,7 +72,7 @@ def refuse_no_parameter(weights: Mapping[str, Pieces]) -> None:
     raise BadFile(f"it holds no tensor that could be a parameter ({some}): {_ELSEWHERE}")
 
 
-def _may_be_parameter(pieces: Pieces) -> bool:
+def _may_be_parameter(pieces: PartialTensor) -> bool:
     dtype = pieces.dtype
     return bool(pieces.shape) and (
         dtype.is_float or dtype.name.startswith("complex") or dtype.name in ("int8", "uint8")

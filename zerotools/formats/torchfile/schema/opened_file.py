@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import ZerotoolsError
-from zerotools.formats.torchfile.schema.state_dict import Contents, take_apart
+from zerotools.formats.torchfile.schema.state_dict import FileContents, sort_tensors
 from zerotools.io.torchzip.pt_file import TorchFile
 
 FORMAT = "torchfile"
@@ -16,14 +16,14 @@ NUMBERED = "numbered"
 """In `Origin.details`: the names of the parameters that the optimizer has by number."""
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     """A file and its contents."""
 
     file: TorchFile
-    contents: Contents
+    contents: FileContents
 
 
-def open_file(root: Path, name: str) -> Opened:
+def open_file(root: Path, name: str) -> OpenedFile:
     """The file `root / name` and what is in it; no tensor data is read.
 
     Raises:
@@ -32,7 +32,7 @@ def open_file(root: Path, name: str) -> Opened:
     """
     file = TorchFile.open(root, name)
     try:
-        return Opened(file, take_apart(file.tree))
+        return OpenedFile(file, sort_tensors(file.tree))
     except ZerotoolsError as error:
         raise type(error)(f"{file.path}: {error}") from None
 

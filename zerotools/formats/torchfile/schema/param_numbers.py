@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zerotools.formats.torchfile.schema.pieces import Pieces
+from zerotools.formats.torchfile.schema.pieces import PartialTensor
 
-Moments = Mapping[tuple[str | int, str], Pieces]
+Moments = Mapping[tuple[str | int, str], PartialTensor]
 
 
 def names_by_number(
-    groups: Sequence[Any], moments: Moments, weights: Mapping[str, Pieces]
+    groups: Sequence[Any], moments: Moments, weights: Mapping[str, PartialTensor]
 ) -> tuple[dict[int, str], str | None]:
     """Names of the numbered parameters of a torch optimizer, and a sentence for the user.
 
@@ -52,7 +52,7 @@ def _numbers(group: Any) -> list[int] | None:
 
 
 def _in_order(
-    groups: Sequence[Any], moments: Moments, weights: Mapping[str, Pieces]
+    groups: Sequence[Any], moments: Moments, weights: Mapping[str, PartialTensor]
 ) -> dict[int, str] | None:
     numbers = _numbers(groups[0]) if len(groups) == 1 else None
     candidates = [name for name, pieces in weights.items() if pieces.dtype.is_float]

@@ -16,7 +16,7 @@ WHOLE, DTENSOR, SHARDED = "", "DTensor", "ShardedTensor"
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class PartialTensor:
     """A tensor of `shape`, and the blocks of it that one file holds.
 
     `kind` is WHOLE for a plain tensor. `rank` and `ranks` are the saving rank and the number of

@@ -12,12 +12,12 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.formats.torchfile.schema.pieces import SHARDED, Pieces, attributes, counts
+from zerotools.formats.torchfile.schema.pieces import SHARDED, PartialTensor, attributes, counts
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor
 
 
-def pieces(state: Any) -> Pieces:
+def pieces(state: Any) -> PartialTensor:
     """The blocks of a ShardedTensor that the saving rank has.
 
     Raises:
@@ -31,7 +31,7 @@ def pieces(state: Any) -> Pieces:
     blocks = tuple(_block(shard, shape) for shard in shards)
     dtype = blocks[0][1].dtype if blocks else _dtype(metadata.get("tensor_properties"))
     ranks = attributes(group, "ShardedTensor.ProcessGroupState")
-    return Pieces(
+    return PartialTensor(
         dtype,
         shape,
         tuple(block for block in blocks if not block[0].is_empty),

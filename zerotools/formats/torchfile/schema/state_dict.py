@@ -9,8 +9,8 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Opaque, TensorRef
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.formats.torchfile.schema.non_model_states import refuse_other
-from zerotools.formats.torchfile.schema.pieces import WHOLE, Pieces
-from zerotools.formats.torchfile.schema.tensor_values import pieces_of
+from zerotools.formats.torchfile.schema.pieces import WHOLE, PartialTensor
+from zerotools.formats.torchfile.schema.tensor_values import partial_tensor_of
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe
 from zerotools.io.torchzip.unread import unread
 from zerotools.io.torchzip.walk import walk
@@ -18,20 +18,20 @@ from zerotools.io.torchzip.walk import walk
 WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
 STATE_ROLE = "state"
 _DEEPEST = 32
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 # A pickle's parts can be shared: as a tree it may be far larger than the file. A tree that shares
 # nothing takes each of its parts at most once per level.
 _STEPS_PER_PART = 2 * _DEEPEST
 
 
 @dataclass
-class Contents:
+class FileContents:
     """One file's tensors. `weights` and `rest` are by dotted name, `moments` by the parameter's
     name or number in the optimizer and the role. `wrapper` is where the weights were found."""
 
-    weights: dict[str, Pieces] = field(default_factory=dict)
-    moments: dict[tuple[str | int, str], Pieces] = field(default_factory=dict)
-    rest: dict[str, Pieces] = field(default_factory=dict)
+    weights: dict[str, PartialTensor] = field(default_factory=dict)
+    moments: dict[tuple[str | int, str], PartialTensor] = field(default_factory=dict)
+    rest: dict[str, PartialTensor] = field(default_factory=dict)
     groups: list[Any] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
     wrapper: str | None = None
@@ -41,14 +41,14 @@ class Contents:
         """Whether no tensor is one rank's part of a larger one."""
         return all(pieces.kind == WHOLE for pieces in self.all())
 
-    def all(self) -> Iterator[Pieces]:
+    def all(self) -> Iterator[PartialTensor]:
         """Every tensor."""
         yield from self.weights.values()
         yield from self.moments.values()
         yield from self.rest.values()
 
 
-def take_apart(tree: Any) -> Contents:
+def sort_tensors(tree: Any) -> FileContents:
     """Sort the tensors of a saved tree.
 
     A dict is a state dict, nested ones with dotted names; one below a key such as "model" is taken
@@ -104,7 +104,7 @@ def _wrapper(tree: Mapping[Any, Any], taken: _Taken, *, trained: bool) -> str | 
 
 
 def _is_weight(value: Any) -> bool:
-    pieces = pieces_of(value)
+    pieces = partial_tensor_of(value)
     return pieces is not None and pieces.dtype.is_float and bool(pieces.shape)
 
 
@@ -112,7 +112,7 @@ class _Taken:
     """Fills `contents`; counts its steps, so that a small file cannot make it run for hours."""
 
     def __init__(self, most_steps: int) -> None:
-        self.contents = Contents()
+        self.contents = FileContents()
         self._steps_left = most_steps
         self._unread: list[tuple[str, str]] = []
 
@@ -124,10 +124,10 @@ class _Taken:
             else:
                 _add(self.contents.weights, dotted(at), pieces)
 
-    def _pieces(self, at: tuple[Any, ...], leaf: Any) -> Pieces | None:
+    def _pieces(self, at: tuple[Any, ...], leaf: Any) -> PartialTensor | None:
         """A tensor, or None for what is none; one that is not read is kept for `refuse_unread`."""
         try:
-            pieces = pieces_of(leaf)
+            pieces = partial_tensor_of(leaf)
         except ZerotoolsError as error:
             raise type(error)(f"{dotted(at)} is {error}") from None
         if pieces is None and (why := self._unread_because(leaf)) is not None:
@@ -149,13 +149,13 @@ class _Taken:
         """
         if not self._unread:
             return
-        named = ", ".join(f"{name:.200} is {why}" for name, why in self._unread[:_MOST_NAMED])
-        more = len(self._unread) - _MOST_NAMED
+        named = ", ".join(f"{name:.200} is {why}" for name, why in self._unread[:_MAX_NAMED])
+        more = len(self._unread) - _MAX_NAMED
         raise Unsupported(f"{named}{f', and {more} more' if more > 0 else ''}")
 
     def others(self, value: Any, path: tuple[Any, ...]) -> None:
         for at, leaf in self._leaves(value, path, self.holds_tensors):
-            pieces = pieces_of(leaf)
+            pieces = partial_tensor_of(leaf)
             if pieces is None:
                 _put(self.contents.state, at, leaf)
             else:
@@ -219,7 +219,7 @@ def dotted(path: tuple[Any, ...]) -> str:
     return ".".join(str(part)[:4096] for part in path)
 
 
-def _add(found: dict[Any, Pieces], key: Any, pieces: Pieces) -> None:
+def _add(found: dict[Any, PartialTensor], key: Any, pieces: PartialTensor) -> None:
     if key in found:
         raise BadFile(f"it holds two tensors that are both called {key!s:.200}")
     found[key] = pieces

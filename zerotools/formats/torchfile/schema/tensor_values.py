@@ -8,14 +8,14 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import Unsupported
 from zerotools.formats.torchfile.schema import dtensor, sharded_tensor
-from zerotools.formats.torchfile.schema.pieces import DTENSOR, SHARDED, Pieces
+from zerotools.formats.torchfile.schema.pieces import DTENSOR, SHARDED, PartialTensor
 from zerotools.io.torchzip.pickle_values import Global
 from zerotools.io.torchzip.tensors import PARAMETERS, WITH_STATE, as_tensor, is_plain
 
 _DISTRIBUTED = "torch.distributed."
 
 
-def pieces_of(value: Any) -> Pieces | None:
+def partial_tensor_of(value: Any) -> PartialTensor | None:
     """The tensor that `value` is, whole or in part; None where it is not one that is read.
 
     Raises:
@@ -24,7 +24,7 @@ def pieces_of(value: Any) -> Pieces | None:
     """
     plain = as_tensor(value)
     if plain is not None:
-        return Pieces(plain.dtype, plain.shape, ((Box.whole(plain.shape), plain),))
+        return PartialTensor(plain.dtype, plain.shape, ((Box.whole(plain.shape), plain),))
     for _ in range(3):
         if not isinstance(value, Opaque) or not value.called:
             return None
@@ -37,7 +37,7 @@ def pieces_of(value: Any) -> Pieces | None:
     return None if is_plain(kind) else _of_class(kind, state)
 
 
-def _of_class(kind: Any, state: Any) -> Pieces:
+def _of_class(kind: Any, state: Any) -> PartialTensor:
     """A tensor of another class than torch's own."""
     if isinstance(kind, Global) and kind.module.startswith(_DISTRIBUTED):
         if kind.name == DTENSOR:

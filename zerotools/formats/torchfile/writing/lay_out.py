@@ -14,11 +14,11 @@ from zerotools.core.checkpoint import (
     Checkpoint,
     Checksum,
     FilePlan,
-    Literal,
+    LiteralBytes,
     Target,
     Tensor,
 )
-from zerotools.io.huggingface.model_directory import Style, lay_out_model
+from zerotools.io.huggingface.model_directory import ModelFileStyle, lay_out_model
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps
@@ -35,7 +35,7 @@ def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> T
     Raises:
         BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
     """
-    style = Style("torchfile", "pytorch_model", ".bin", INDEX, _archive)
+    style = ModelFileStyle("torchfile", "pytorch_model", ".bin", INDEX, _archive)
     return lay_out_model(source, destination, style, max_shard_bytes=max_shard_bytes)
 
 
@@ -53,7 +53,7 @@ def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
     offsets |= {name: at.offset for name, at in zip(full, layout.payloads, strict=True)}
     plan = FilePlan(
         layout.length,
-        literals=[Literal(at, data) for at, data in layout.literals],
+        literals=[LiteralBytes(at, data) for at, data in layout.literals],
         checksums=[Checksum(at.offset, at.length, at.crc_at) for at in layout.payloads],
     )
     return plan, offsets

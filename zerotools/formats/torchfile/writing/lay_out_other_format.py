@@ -26,14 +26,14 @@ from zerotools.core.checkpoint import (
 )
 from zerotools.core.dropping import LOOSE, WEIGHTS, extra_roles
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training import Group, Scalar, TrainingState
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile.reading import training_state as words
 from zerotools.formats.torchfile.reading.whole_file import BUFFER_NAMES
 from zerotools.formats.torchfile.schema.file_names import TRAINING
 from zerotools.formats.torchfile.schema.opened_file import FORMAT
 from zerotools.formats.torchfile.writing.one_file import OneFile
 from zerotools.formats.torchfile.writing.weights_only import is_plain
-from zerotools.io.huggingface.model_directory import companion_plans
+from zerotools.io.huggingface.model_directory import sidecar_plans
 from zerotools.io.torchzip.pickle_values import Ordered
 
 STEP = "step"
@@ -59,7 +59,7 @@ def lay_out_training(source: Checkpoint, training: TrainingState, destination: P
     tree[BUFFER_NAMES] = [key.name for key in source.tensors if key.role == "buffer"]
     tree |= _beside(training, drops)
     plan = file.plan(tree)
-    plans = {TRAINING: plan, **companion_plans(source, file.tensors.values())}
+    plans = {TRAINING: plan, **sidecar_plans(source, file.tensors.values())}
     checkpoint = Checkpoint(
         root=destination,
         tensors=file.tensors,
@@ -197,7 +197,7 @@ def _entry(
     return entry
 
 
-def _options(group: Group, drops: _Drops) -> dict[str, Any]:
+def _options(group: ParamGroup, drops: _Drops) -> dict[str, Any]:
     kept = {name: value for name, value in group.options.items() if is_plain(value)}
     foreign = sorted(group.options.keys() - kept.keys())
     if foreign:

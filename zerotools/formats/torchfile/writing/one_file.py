@@ -9,7 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checksum, Chunk, FilePlan, Key, Literal, Tensor
+from zerotools.core.checkpoint import Checksum, Chunk, FilePlan, Key, LiteralBytes, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.torchfile.writing.lay_out import stored_tensor
 from zerotools.io.torchzip import archive_layout as archives
@@ -41,7 +41,7 @@ class OneFile:
         """The file of `tree`; afterwards `tensors` and `known` say where everything is in it."""
         crcs = {n: crc32(data) for n, (_, _, data) in enumerate(self._order) if data is not None}
         layout = archives.lay_out(dumps(tree), [t.nbytes for _, t, _ in self._order], crcs)
-        literals = [Literal(at, data) for at, data in layout.literals]
+        literals = [LiteralBytes(at, data) for at, data in layout.literals]
         checksums = []
         payloads = iter(layout.payloads)
         for key, tensor, data in self._order:
@@ -51,7 +51,7 @@ class OneFile:
                 tensor.dtype, tensor.shape, (Chunk(Box.whole(tensor.shape), self.name, at),)
             )
             if data is not None:
-                literals.append(Literal(at, data))
+                literals.append(LiteralBytes(at, data))
                 self.known[key] = placed
                 continue
             self.tensors[key] = placed

@@ -12,10 +12,10 @@ from zerotools.jobs.imports.accelerate.parallelism import read_parallelism
 from zerotools.jobs.imports.accelerate.processes import read_ranks
 from zerotools.jobs.imports.reading.claims import Claims
 from zerotools.jobs.imports.reading.compiling import read_compile
-from zerotools.jobs.imports.reading.job_keys import Tree, put
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Findings, Outcome, note_mends
-from zerotools.jobs.imports.reading.typed_keys import AUTO, Given, judge_strange
+from zerotools.jobs.imports.reading.job_keys import JobTree, put
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, note_mends
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, judge_unknown_keys
 from zerotools.jobs.launcher_keys.accelerate_keys import (
     DEEPSPEED,
     FEATURES,
@@ -25,7 +25,7 @@ from zerotools.jobs.launcher_keys.accelerate_keys import (
     SECTIONS,
 )
 from zerotools.jobs.launcher_keys.deepspeed_releases import LEAF_MODULES, NEWEST, Release
-from zerotools.jobs.launcher_keys.deepspeed_releases import said as release_said
+from zerotools.jobs.launcher_keys.deepspeed_releases import release_text as release_said
 from zerotools.jobs.launcher_keys.key_kinds import is_off
 from zerotools.jobs.text.document import Document, Trail
 
@@ -44,8 +44,8 @@ class Launched:
     """
 
     section: Document | None = None
-    file: Given | None = None
-    stated: tuple[Given, ...] = ()
+    file: ConfigValue | None = None
+    stated: tuple[ConfigValue, ...] = ()
 
 
 def read_accelerate(
@@ -62,7 +62,7 @@ def read_accelerate(
         return Launched()
     given = dict(_given(document, findings))
     note_mends(findings, document)
-    reading = Reading(document.source, given, claims, findings, release=release)
+    reading = ConfigReading(document.source, given, claims, findings, release=release)
     _environment(reading)
     kind = _distributed_type(reading)
     _precision(reading)
@@ -77,7 +77,7 @@ def read_accelerate(
     return launched
 
 
-def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Given]]:
+def _given(document: Document, findings: Findings) -> Iterator[tuple[str, ConfigValue]]:
     strange: list[Trail] = []
     for trail, value in _leaves(document.tree):
         name = ".".join(trail)
@@ -89,10 +89,10 @@ def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Given]
             what = f"{document.place(trail)} {name} = {show(value)}: must be one plain value"
             findings.wrong.append(what)
         elif name in KNOWN:
-            yield name, Given(name, name, document.place(trail), value)
+            yield name, ConfigValue(name, name, document.place(trail), value)
         else:
             strange.append(trail)
-    judge_strange(document, strange, KNOWN, "accelerate", findings)
+    judge_unknown_keys(document, strange, KNOWN, "accelerate", findings)
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[Trail, Any]]:
@@ -103,39 +103,39 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[Trail, Any]]:
             yield (name,), value
 
 
-def _environment(reading: Reading) -> None:
+def _environment(reading: ConfigReading) -> None:
     given = reading.take("compute_environment")
     if given is None:
         return
     if given.value != "LOCAL_MACHINE":
         what = f"{given.said} = {show(given.value)}: jobs run on this machine"
         reading.findings.unsupported.append(what)
-    reading.row(Outcome.IGNORED, given, None, "jobs run on this machine")
+    reading.row(KeyOutcome.IGNORED, given, None, "jobs run on this machine")
 
 
-def _distributed_type(reading: Reading) -> str:
+def _distributed_type(reading: ConfigReading) -> str:
     given = reading.given.pop("distributed_type", None)
     if given is None:  # refused already
         return "NO"
     kind = "NO" if given.value is False else str(given.value)  # unquoted, NO is a boolean
     if kind in _ONE_OR_COPIES:
         if kind == "NO":
-            reading.row(Outcome.MAPPED, given, "gpus", "one rank")
+            reading.row(KeyOutcome.MAPPED, given, "gpus", "one rank")
         else:
             reading.map(given, "zero.stage", 0, "every rank has the whole model")
         if kind == "MULTI_CPU":
             reading.claims.add("device", "cpu", given.said, shown=given.value)
     elif kind in ("DEEPSPEED", "FSDP"):
-        reading.row(Outcome.MAPPED, given, "zero.stage", f"by the section {kind.lower()}_config")
+        reading.row(KeyOutcome.MAPPED, given, "zero.stage", f"by the section {kind.lower()}_config")
     else:
         names = ", ".join([*_ONE_OR_COPIES, "DEEPSPEED", "FSDP"])
         what = f"{given.said} = {show(given.value)}: is not supported; those that are: {names}"
         reading.findings.unsupported.append(what)
-        reading.row(Outcome.IGNORED, given)
+        reading.row(KeyOutcome.IGNORED, given)
     return kind
 
 
-def _precision(reading: Reading) -> None:
+def _precision(reading: ConfigReading) -> None:
     given, key = reading.take("mixed_precision"), "train.precision"
     if given is None:
         reading.default("mixed_precision", key, "fp32")
@@ -148,7 +148,7 @@ def _precision(reading: Reading) -> None:
         reading.findings.wrong.append(what)
 
 
-def _hand_over(reading: Reading, document: Document) -> Launched:
+def _hand_over(reading: ConfigReading, document: Document) -> Launched:
     """The section as accelerate turns it into DeepSpeed's configuration."""
     file = reading.take(FILE)
     section = {
@@ -162,10 +162,10 @@ def _hand_over(reading: Reading, document: Document) -> Launched:
                 f"{given.said} = {show(given.value)}: has no place beside {file.said}, "
                 "which says it all; remove it"
             )
-        reading.row(Outcome.MAPPED, file, None, "read below")
+        reading.row(KeyOutcome.MAPPED, file, None, "read below")
         return Launched(file=file)
     _leave_parameters(reading, section)
-    tree: Tree = {}
+    tree: JobTree = {}
     lines: dict[Trail, int] = {}
     titles: dict[Trail, str] = {}
     defaults = {"zero_stage": 2, "gradient_accumulation_steps": AUTO, "gradient_clipping": AUTO}
@@ -184,7 +184,7 @@ def _hand_over(reading: Reading, document: Document) -> Launched:
     return Launched(handed, None, tuple(section.values()))
 
 
-def _leave_parameters(reading: Reading, section: dict[str, Given]) -> None:
+def _leave_parameters(reading: ConfigReading, section: dict[str, ConfigValue]) -> None:
     """Below stage 3 accelerate takes `offload_param_device`, and DeepSpeed does nothing by it."""
     stage = section["zero_stage"].value if "zero_stage" in section else 2
     if str(stage) not in ("0", "1", "2"):
@@ -193,13 +193,13 @@ def _leave_parameters(reading: Reading, section: dict[str, Given]) -> None:
         given = section.get(name)
         if given is not None and given.value not in (None, "none", False):
             why = f"is of stage 3, and the stage is {stage}: DeepSpeed does not offload parameters"
-            reading.row(Outcome.IGNORED, section.pop(name), None, why)
+            reading.row(KeyOutcome.IGNORED, section.pop(name), None, why)
 
 
 def _leaf_modules(
-    reading: Reading,
+    reading: ConfigReading,
     document: Document,
-    tree: Tree,
+    tree: JobTree,
     lines: dict[Trail, int],
     titles: dict[Trail, str],
 ) -> None:
@@ -222,18 +222,18 @@ def _leaf_modules(
     titles[trail] = _LEAVES
 
 
-def _judge_rest(reading: Reading, name: str, kind: str) -> None:
+def _judge_rest(reading: ConfigReading, name: str, kind: str) -> None:
     given = reading.given.pop(name)
     section = name.split(".")[0]
     if section in SECTIONS and section != f"{kind.lower()}_config":
-        reading.row(Outcome.IGNORED, given, None, f"distributed_type is {kind}")
+        reading.row(KeyOutcome.IGNORED, given, None, f"distributed_type is {kind}")
     elif name in IGNORED:
-        reading.row(Outcome.IGNORED, given, None, IGNORED[name])
+        reading.row(KeyOutcome.IGNORED, given, None, IGNORED[name])
     elif name in FEATURES and not _is_off(given.value):
         what = f"{given.said} = {show(given.value)}: the engine torch does not do this yet"
         reading.findings.unsupported.append(what)
     else:
-        reading.row(Outcome.IGNORED, given, None, "is off" if name not in READ else "")
+        reading.row(KeyOutcome.IGNORED, given, None, "is off" if name not in READ else "")
 
 
 def _is_off(value: Any) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Outcome
-from zerotools.jobs.imports.reading.typed_keys import Given
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 
 _ONE_MACHINE = "on one machine the same as without HYBRID"
 _STRATEGIES: dict[str, tuple[int, str]] = {
@@ -22,11 +22,11 @@ _NUMBERED = dict(enumerate(_STRATEGIES, start=1))
 _STAGE = "zero.stage"
 
 
-def read_fsdp(reading: Reading) -> None:
+def read_fsdp(reading: ConfigReading) -> None:
     """Map stage, offload and activation checkpointing."""
     version = reading.take("fsdp_config.fsdp_version")
     if version is not None:
-        reading.row(Outcome.IGNORED, version, None, "the engine torch shards with FSDP2")
+        reading.row(KeyOutcome.IGNORED, version, None, "the engine torch shards with FSDP2")
     strategy = reading.take("fsdp_config.fsdp_sharding_strategy")
     reshard = reading.take("fsdp_config.fsdp_reshard_after_forward")
     if strategy is not None:
@@ -44,7 +44,7 @@ def read_fsdp(reading: Reading) -> None:
     )
 
 
-def _strategy(reading: Reading, given: Given) -> None:
+def _strategy(reading: ConfigReading, given: ConfigValue) -> None:
     name: Any = given.value
     if str(name).isdecimal():
         name = _NUMBERED.get(int(str(name)[:4]))
@@ -56,7 +56,7 @@ def _strategy(reading: Reading, given: Given) -> None:
     reading.map(given, _STAGE, stage, why)
 
 
-def _reshard(reading: Reading, given: Given) -> None:
+def _reshard(reading: ConfigReading, given: ConfigValue) -> None:
     value = _boolean(given.value)
     if value is None:
         _strategy(reading, given)  # FSDP1 has the strategy's name here
@@ -64,7 +64,7 @@ def _reshard(reading: Reading, given: Given) -> None:
         reading.map(given, _STAGE, 3 if value else 2)
 
 
-def _switch(reading: Reading, name: str, key: str, on: Any) -> None:
+def _switch(reading: ConfigReading, name: str, key: str, on: Any) -> None:
     given = reading.take(name)
     if given is None:
         return
@@ -75,7 +75,7 @@ def _switch(reading: Reading, name: str, key: str, on: Any) -> None:
     elif value:
         reading.map(given, key, on)
     else:
-        reading.row(Outcome.IGNORED, given, None, "is off")
+        reading.row(KeyOutcome.IGNORED, given, None, "is off")
 
 
 def _boolean(value: Any) -> bool | None:

@@ -10,15 +10,15 @@ from typing import Any
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.batch import world_size
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Outcome
-from zerotools.jobs.imports.reading.typed_keys import Given
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 
 _NAME = "parallelism_config"
 _OTHERS = {"tp": "tensor parallelism", "cp": "context parallelism", "sp": "sequence parallelism"}
 
 
-def read_parallelism(reading: Reading, kind: str) -> None:
+def read_parallelism(reading: ConfigReading, kind: str) -> None:
     """Map the sizes of plain data parallelism; any other is not supported."""
     given = reading.take(_NAME)
     if given is None:
@@ -49,10 +49,12 @@ def read_parallelism(reading: Reading, kind: str) -> None:
         why = f"{shard} rank{'s' * (shard > 1)} share each of {copies} copies (HSDP)"
         reading.map(given, "zero.shard_size", shard, why)
     else:
-        reading.row(Outcome.IGNORED, given, None, "all ranks share one copy, or each has its own")
+        reading.row(
+            KeyOutcome.IGNORED, given, None, "all ranks share one copy, or each has its own"
+        )
 
 
-def _size(reading: Reading, given: Given, table: Mapping[str, Any], name: str) -> int:
+def _size(reading: ConfigReading, given: ConfigValue, table: Mapping[str, Any], name: str) -> int:
     value = table.get(f"{_NAME}_{name}_size")
     if value in (None, "", -1):
         return 1

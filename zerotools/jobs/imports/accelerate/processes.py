@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.batch import ranks_key, world_size
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Outcome, Row
-from zerotools.jobs.imports.reading.typed_keys import Given
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 
 
-def read_ranks(reading: Reading, kind: str) -> None:
+def read_ranks(reading: ConfigReading, kind: str) -> None:
     """Map `use_cpu`, `num_machines`, `num_processes` and `gpu_ids`."""
     cpu = reading.take("use_cpu")
     if cpu is not None and cpu.value is True:
         reading.map(cpu, "device", "cpu")
     elif cpu is not None:
-        reading.row(Outcome.IGNORED, cpu, None, "the job file says where it runs")
+        reading.row(KeyOutcome.IGNORED, cpu, None, "the job file says where it runs")
     machines = reading.take("num_machines")
     if machines is not None:
         if machines.value not in (None, 1):
             what = f"{machines.said} = {show(machines.value)}: a job runs on one machine"
             reading.findings.unsupported.append(what)
-        reading.row(Outcome.IGNORED, machines, None, "a job runs on one machine")
+        reading.row(KeyOutcome.IGNORED, machines, None, "a job runs on one machine")
     processes, ids = reading.take("num_processes"), reading.take("gpu_ids")
     listed = None if ids is None else _listed(reading, ids)
     if ids is not None and not listed:
-        reading.row(Outcome.IGNORED, ids, None, "the daemon picks GPUs that are free")
+        reading.row(KeyOutcome.IGNORED, ids, None, "the daemon picks GPUs that are free")
     if processes is not None:
         _count(reading, processes, kind, listed)
     if ids is not None and listed:
@@ -35,11 +35,11 @@ def read_ranks(reading: Reading, kind: str) -> None:
             ranks_key(reading.claims),
             "accelerate takes every GPU then; the job has one rank",
         )
-        row = Row(Outcome.DEFAULT, "num_processes", reading.source, None, key, why)
+        row = ReportRow(KeyOutcome.DEFAULT, "num_processes", reading.source, None, key, why)
         reading.findings.rows.append(row)
 
 
-def _listed(reading: Reading, given: Given) -> list[int] | None:
+def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
     """The indices in `gpu_ids`; None for "all"."""
     if given.value in (None, "all", ""):
         return None
@@ -54,7 +54,7 @@ def _listed(reading: Reading, given: Given) -> list[int] | None:
     return [int(text) for text in texts]
 
 
-def _count(reading: Reading, given: Given, kind: str, listed: list[int] | None) -> None:
+def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[int] | None) -> None:
     if type(given.value) is not int or given.value < 1:
         what = f"{given.said} = {show(given.value)}: must be a whole number, 1 at least"
         reading.findings.wrong.append(what)
@@ -62,7 +62,7 @@ def _count(reading: Reading, given: Given, kind: str, listed: list[int] | None) 
     key = ranks_key(reading.claims)
     if kind == "NO" and given.value > 1:
         why = "distributed_type is NO, which is one process"
-        reading.row(Outcome.IGNORED, given, None, why)
+        reading.row(KeyOutcome.IGNORED, given, None, why)
         return
     if listed is not None and len(listed) != given.value:
         what = f"{given.said} = {given.value}: gpu_ids lists {len(listed)}; make them agree"
@@ -72,14 +72,14 @@ def _count(reading: Reading, given: Given, kind: str, listed: list[int] | None) 
     if listed is None and (known is None or known.value != given.value):
         reading.map(given, key, given.value)
     else:
-        reading.row(Outcome.MAPPED, given, key)
+        reading.row(KeyOutcome.MAPPED, given, key)
 
 
-def _place(reading: Reading, given: Given, listed: list[int]) -> None:
+def _place(reading: ConfigReading, given: ConfigValue, listed: list[int]) -> None:
     key = ranks_key(reading.claims)
     known = world_size(reading.claims)
     if key == "ranks" or (known is not None and known.value == len(listed)):
         why = "the daemon picks GPUs" if key == "gpus" else "the ranks run on the CPU"
-        reading.row(Outcome.IGNORED, given, None, why)
+        reading.row(KeyOutcome.IGNORED, given, None, why)
     else:
         reading.map(given, key, listed)

@@ -18,14 +18,20 @@ from zerotools.jobs.imports.deepspeed.zero import read_zero
 from zerotools.jobs.imports.reading.batch import read_batch
 from zerotools.jobs.imports.reading.claims import Claims
 from zerotools.jobs.imports.reading.compiling import read_compile_section
-from zerotools.jobs.imports.reading.job_keys import Tree, drop, put
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Findings, Outcome, note_mends
-from zerotools.jobs.imports.reading.typed_keys import AUTO, read_given
+from zerotools.jobs.imports.reading.job_keys import JobTree, drop, put
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, note_mends
+from zerotools.jobs.imports.reading.typed_keys import AUTO, read_known_keys
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, NEVER_TAKEN
-from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, REMOVED, Release, clipping, said
+from zerotools.jobs.launcher_keys.deepspeed_releases import (
+    NEWEST,
+    REMOVED,
+    Release,
+    clipping,
+    release_text,
+)
 from zerotools.jobs.launcher_keys.deepspeed_releases import is_off as does_nothing
-from zerotools.jobs.launcher_keys.key_kinds import Fate, is_off
+from zerotools.jobs.launcher_keys.key_kinds import KeyAction, is_off
 from zerotools.jobs.text.document import Document
 
 FIRST_STEP = (
@@ -50,7 +56,7 @@ def read_deepspeed(
     *,
     hidden_size: int | None,
     release: Release = NEWEST,
-) -> Tree:
+) -> JobTree:
     """Add what `document` says to `claims` and `findings`; `release` is the DeepSpeed of the job.
 
     Returns the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
@@ -59,8 +65,8 @@ def read_deepspeed(
     claim = claims.of("engine")
     engine = "torch" if claim is None else claim.value
     strict = is_strict if engine == "deepspeed" else lambda trail: False
-    given = read_given(document, findings, strict)
-    reading = Reading(document.source, given, claims, findings, engine, release)
+    given = read_known_keys(document, findings, strict)
+    reading = ConfigReading(document.source, given, claims, findings, engine, release)
     note_mends(findings, document)
     read_removed(reading)
     read_batch(reading)
@@ -77,7 +83,7 @@ def read_deepspeed(
     return _settled(document, reading)
 
 
-def _note_first_step(reading: Reading) -> None:
+def _note_first_step(reading: ConfigReading) -> None:
     """Why a run of DeepSpeed's at stage 0 in bf16 ends at another loss than one at stage 1."""
     stage, precision = reading.claims.of("zero.stage"), reading.claims.of("train.precision")
     if reading.engine != "deepspeed" or stage is None or precision is None:
@@ -91,9 +97,9 @@ def _note_first_step(reading: Reading) -> None:
         ]
 
 
-def _settled(document: Document, reading: Reading) -> Tree:
+def _settled(document: Document, reading: ConfigReading) -> JobTree:
     """What DeepSpeed is given: the document without nulls, with what was settled of each key."""
-    tree: Tree = _without_nulls(document.tree)
+    tree: JobTree = _without_nulls(document.tree)
     for name, value in reading.settled.items():
         if value is None or value == AUTO:
             drop(tree, name)
@@ -113,7 +119,7 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _read_clipping(reading: Reading) -> None:
+def _read_clipping(reading: ConfigReading) -> None:
     name, key = "gradient_clipping", "train.max_grad_norm"
     if reading.peek(name) is None:
         reading.take(name)
@@ -130,18 +136,18 @@ def _read_clipping(reading: Reading) -> None:
 
 def _clips(release: Release) -> str:
     if clipping(release):
-        return f"DeepSpeed {said(release)}; those before 0.19.3 do not clip"
-    return f"DeepSpeed {said(release)} does not clip"
+        return f"DeepSpeed {release_text(release)}; those before 0.19.3 do not clip"
+    return f"DeepSpeed {release_text(release)} does not clip"
 
 
-def _judge_rest(reading: Reading, name: str, hidden_size: int | None) -> None:
+def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> None:
     """Pass on, ignore or refuse a key that no reader took."""
     key = KEYS[name]
     _switch_off_amp(reading, name)
-    if reading.peek(name) == AUTO and key.fate is Fate.IGNORED:
+    if reading.peek(name) == AUTO and key.fate is KeyAction.IGNORED:
         reading.settled[name] = None
         why = '"auto": DeepSpeed\'s default; '
-        reading.row(Outcome.IGNORED, reading.given.pop(name), None, why + key.why)
+        reading.row(KeyOutcome.IGNORED, reading.given.pop(name), None, why + key.why)
         return
     if reading.peek(name) == AUTO and not _resolve(reading, name, hidden_size):
         given = reading.given.pop(name)
@@ -151,32 +157,32 @@ def _judge_rest(reading: Reading, name: str, hidden_size: int | None) -> None:
     given = reading.given.pop(name)
     if name in NEVER_TAKEN:
         reading.settled[name] = None
-        reading.row(Outcome.IGNORED, given, None, key.why)
+        reading.row(KeyOutcome.IGNORED, given, None, key.why)
     elif reading.engine == "deepspeed":
-        reading.row(Outcome.PASSED, given)
-    elif key.fate is Fate.READ:
+        reading.row(KeyOutcome.PASSED, given)
+    elif key.fate is KeyAction.READ:
         section = name.split(".")[0]
-        reading.row(Outcome.IGNORED, given, None, f"{section} has no type that is supported")
-    elif key.fate is Fate.FEATURE and not _is_off(name, given.value, key.default):
+        reading.row(KeyOutcome.IGNORED, given, None, f"{section} has no type that is supported")
+    elif key.fate is KeyAction.FEATURE and not _is_off(name, given.value, key.default):
         reading.refuse(given, f"{key.why}, and the engine torch does not do it")
     else:
         off = "is off" if key.default is None else "as the engine torch does it"
-        why = off if key.fate is Fate.FEATURE else key.why
-        reading.row(Outcome.IGNORED, given, None, why)
+        why = off if key.fate is KeyAction.FEATURE else key.why
+        reading.row(KeyOutcome.IGNORED, given, None, why)
 
 
 def _is_off(name: str, value: Any, default: Any) -> bool:
     return is_off(value, default) or (name in REMOVED and does_nothing(value))
 
 
-def _switch_off_amp(reading: Reading, name: str) -> None:
+def _switch_off_amp(reading: ConfigReading, name: str) -> None:
     """`"amp": {"enabled": "auto"}` of the Trainer's documentation, which only apex switches on."""
     value = reading.peek(name)
     if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
         reading.resolve(name, {"enabled": False}, "Hugging Face's Trainer, off without apex")
 
 
-def _resolve(reading: Reading, name: str, hidden_size: int | None) -> bool:
+def _resolve(reading: ConfigReading, name: str, hidden_size: int | None) -> bool:
     if resolve_foreign(reading, name):
         return True
     formula = _BY_HIDDEN_SIZE.get(name)

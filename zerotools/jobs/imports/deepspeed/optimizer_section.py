@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.reading.reader import TRAINER, Reading
-from zerotools.jobs.imports.reading.report import Outcome
-from zerotools.jobs.imports.reading.typed_keys import AUTO, Given
+from zerotools.jobs.imports.reading.reader import TRAINER, ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_keys import CLIPS_ELSEWHERE
-from zerotools.jobs.launcher_keys.deepspeed_releases import removed_optimizer, said
+from zerotools.jobs.launcher_keys.deepspeed_releases import release_text, removed_optimizer
 
 RATE = "train.learning_rate"
 WARMUP = "train.warmup_steps"
@@ -47,7 +47,7 @@ _DECOUPLED = f"{_WEIGHTS}.adam_w_mode"
 _OF_ADAM = ("train.betas", "train.eps")
 
 
-def read_missing(reading: Reading, tree: Mapping[str, Any]) -> None:
+def read_missing(reading: ConfigReading, tree: Mapping[str, Any]) -> None:
     """Where `tree` has no optimizer or no scheduler, take those of Hugging Face's Trainer."""
     why = "Hugging Face's Trainer, its default"
     if not _has_type(tree, "optimizer"):
@@ -65,7 +65,7 @@ def _has_type(tree: Mapping[str, Any], section: str) -> bool:
     return isinstance(found, Mapping) and found.get("type") is not None
 
 
-def read_optimizer(reading: Reading) -> None:
+def read_optimizer(reading: ConfigReading) -> None:
     """Map `optimizer`."""
     clips = reading.take(CLIPS_ELSEWHERE)
     if clips is not None:
@@ -87,15 +87,15 @@ def read_optimizer(reading: Reading) -> None:
     gone = removed_optimizer(name, reading.release)
     if gone is not None and reading.engine == "deepspeed":
         reading.findings.wrong.append(
-            f"{kind.said} = {show(name)}: DeepSpeed {said(reading.release)} does not have it any "
-            f"more (since {said(gone.since)}); {gone.instead}"
+            f"{kind.said} = {show(name)}: DeepSpeed {release_text(reading.release)} does not have it "
+            f"any more (since {release_text(gone.since)}); {gone.instead}"
         )
         return
     has = "" if gone is not None else '; engine = "deepspeed" has it'
     reading.refuse(kind, f"of DeepSpeed's, the engine torch takes AdamW and SGD alone{has}")
 
 
-def _read_adam(reading: Reading, kind: Given, name: str) -> None:
+def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
     decoupled = reading.take(_DECOUPLED)
     coupled = name == "adam" and decoupled is not None and decoupled.value is False
     _resolve(reading, f"{_WEIGHTS}.weight_decay", "train.weight_decay")
@@ -106,24 +106,24 @@ def _read_adam(reading: Reading, kind: Given, name: str) -> None:
             'set weight_decay to 0, or train with engine = "deepspeed"',
         )
         if reading.engine == "deepspeed":
-            reading.row(Outcome.PASSED, kind)
+            reading.row(KeyOutcome.PASSED, kind)
         return
     why = "" if name == "adamw" or coupled else "DeepSpeed's Adam decays as AdamW does"
     reading.map(kind, OPTIMIZER, "adamw", why)
     if decoupled is not None:
         beside = "with this decay the two are the same" if name == "adam" else "AdamW is AdamW"
-        outcome = Outcome.PASSED if reading.engine == "deepspeed" else Outcome.IGNORED
+        outcome = KeyOutcome.PASSED if reading.engine == "deepspeed" else KeyOutcome.IGNORED
         reading.row(outcome, decoupled, None, beside)
     of_torch = reading.peek(_OWN_OF_TORCH) not in (None, False, "") and not coupled
     _parameters(reading, _TORCH_ADAM if of_torch else _ADAM)
 
 
-def _parameters(reading: Reading, table: Mapping[str, tuple[str, Any, str]]) -> None:
+def _parameters(reading: ConfigReading, table: Mapping[str, tuple[str, Any, str]]) -> None:
     for parameter, (key, default, differs) in table.items():
         _parameter(reading, f"{_WEIGHTS}.{parameter}", key, default, differs)
 
 
-def _parameter(reading: Reading, name: str, key: str, default: Any, why: str) -> None:
+def _parameter(reading: ConfigReading, name: str, key: str, default: Any, why: str) -> None:
     if reading.peek(name) is None:
         reading.take(name)
         reading.default(name, key, default)
@@ -134,7 +134,7 @@ def _parameter(reading: Reading, name: str, key: str, default: Any, why: str) ->
     reading.map(given, key, given.value, why)
 
 
-def _resolve(reading: Reading, name: str, key: str) -> None:
+def _resolve(reading: ConfigReading, name: str, key: str) -> None:
     if reading.peek(name) == AUTO:
         known = reading.known(key)
         if known is None:
@@ -143,7 +143,7 @@ def _resolve(reading: Reading, name: str, key: str) -> None:
             reading.resolve(name, known.value, known.origin)
 
 
-def resolve_foreign(reading: Reading, name: str) -> bool:
+def resolve_foreign(reading: ConfigReading, name: str) -> bool:
     """Resolve an `"auto"` of a type that no reader takes, as the Trainer does for every type."""
     section, _, parameter = name.partition(".params.")
     if section == "optimizer" and parameter in _ADAM:
@@ -155,7 +155,7 @@ def resolve_foreign(reading: Reading, name: str) -> bool:
     return True
 
 
-def read_scheduler(reading: Reading) -> None:
+def read_scheduler(reading: ConfigReading) -> None:
     """Map `scheduler`. Without one the job file's own schedule stays."""
     kind = reading.take("scheduler.type")
     if kind is None:
@@ -171,14 +171,14 @@ def read_scheduler(reading: Reading) -> None:
     _floor(reading, str(kind.value))
 
 
-def _warmup(reading: Reading) -> None:
+def _warmup(reading: ConfigReading) -> None:
     name = f"{_PARAMS}.warmup_num_steps"
     shape = reading.take(f"{_PARAMS}.warmup_type")
     curve = "log" if shape is None or shape.value != "linear" else "linear"
     own = reading.engine == "deepspeed"
     differs = "" if curve == "linear" or own else _STRAIGHT
     if shape is not None:
-        reading.row(Outcome.IGNORED, shape, None, differs or "as the job file has it")
+        reading.row(KeyOutcome.IGNORED, shape, None, differs or "as the job file has it")
     if reading.peek(name) is None:
         reading.take(name)
         reading.default(name, WARMUP, 1000)
@@ -201,19 +201,19 @@ _AT_NOTHING = "DeepSpeed takes its first two steps at learning rate 0 then"
 """runtime/lr_schedules.py: `max(2, warmup_num_steps)`, and the first `step` is of iteration 0."""
 
 
-def _resolve_warmup(reading: Reading, name: str) -> None:
+def _resolve_warmup(reading: ConfigReading, name: str) -> None:
     known = reading.known(WARMUP)
     if reading.peek(name) == AUTO and known is not None:
         # DeepSpeed 0.19.6 and later refuse 0, which transformers turns into 1 as well
         reading.resolve(name, max(1, known.value), f"{known.origin}, 1 at least")
 
 
-def _resolve_start(reading: Reading, name: str) -> None:
+def _resolve_start(reading: ConfigReading, name: str) -> None:
     if reading.peek(name) == AUTO:
         reading.resolve(name, 0, "Hugging Face's Trainer, always 0")
 
 
-_FOREIGN: dict[str, Callable[[Reading, str], None]] = {
+_FOREIGN: dict[str, Callable[[ConfigReading, str], None]] = {
     f"{_PARAMS}.warmup_min_lr": _resolve_start,
     f"{_PARAMS}.warmup_max_lr": lambda reading, name: _resolve(reading, name, RATE),
     f"{_PARAMS}.warmup_num_steps": _resolve_warmup,
@@ -221,17 +221,17 @@ _FOREIGN: dict[str, Callable[[Reading, str], None]] = {
 }
 
 
-def _start(reading: Reading) -> None:
+def _start(reading: ConfigReading) -> None:
     for floor in ("warmup_min_lr", "warmup_min_ratio"):
         _resolve_start(reading, f"{_PARAMS}.{floor}")
         given = reading.take(f"{_PARAMS}.{floor}")
         if given is not None and given.value:
             reading.refuse(given, "a warm-up begins near 0; remove it")
         elif given is not None:
-            reading.row(Outcome.MAPPED, given, WARMUP, "begins near 0")
+            reading.row(KeyOutcome.MAPPED, given, WARMUP, "begins near 0")
 
 
-def _peak(reading: Reading, kind: str) -> None:
+def _peak(reading: ConfigReading, kind: str) -> None:
     name = f"{_PARAMS}.warmup_max_lr"
     if reading.peek(name) is not None:
         _resolve(reading, name, RATE)
@@ -250,7 +250,7 @@ def _peak(reading: Reading, kind: str) -> None:
             )
 
 
-def _total(reading: Reading) -> None:
+def _total(reading: ConfigReading) -> None:
     name = f"{_PARAMS}.total_num_steps"
     if reading.peek(name) is None:
         reading.take(name)
@@ -261,7 +261,7 @@ def _total(reading: Reading) -> None:
     reading.map(given, "train.steps", given.value)
 
 
-def _floor(reading: Reading, kind: str) -> None:
+def _floor(reading: ConfigReading, kind: str) -> None:
     name = f"{_PARAMS}.cos_min_ratio"
     given = reading.take(name)
     known = reading.claims.of(RATE) or reading.known(RATE)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.job_keys import job_keys
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Outcome
-from zerotools.jobs.imports.reading.typed_keys import AUTO, Given
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 
 PRECISION = "train.precision"
 _SWITCHES = (("fp16", "fp16.enabled"), ("bf16", "bf16.enabled"), ("bf16", "bfloat16.enabled"))
@@ -21,7 +21,7 @@ _SCALE = {
 """DeepSpeed's dynamic loss scaler, with its defaults; 0 is "dynamic"."""
 
 
-def read_precision(reading: Reading) -> None:
+def read_precision(reading: ConfigReading) -> None:
     """Map the one that is on; refuse both."""
     autos = _resolve_autos(reading)
     given = {name: reading.given[name] for _, name in _SWITCHES if name in reading.given}
@@ -39,7 +39,7 @@ def read_precision(reading: Reading) -> None:
     _loss_scale(reading, any(kind == "fp16" for kind, _ in on))
 
 
-def _resolve_autos(reading: Reading) -> bool:
+def _resolve_autos(reading: ConfigReading) -> bool:
     found = False
     for kind, name in _SWITCHES:
         if reading.peek(name) == AUTO:
@@ -50,7 +50,7 @@ def _resolve_autos(reading: Reading) -> bool:
     return found
 
 
-def _switch(reading: Reading, given: Given, kind: str) -> None:
+def _switch(reading: ConfigReading, given: ConfigValue, kind: str) -> None:
     known = reading.claims.of(PRECISION)
     if given.value:
         reading.map(given, PRECISION, kind)
@@ -60,20 +60,20 @@ def _switch(reading: Reading, given: Given, kind: str) -> None:
             f"{PRECISION}: {given.said} says {show(given.value)}, {known.place} says "
             f"{show(known.shown)}; make them agree"
         )
-    reading.row(Outcome.MAPPED, given, PRECISION, f"not {kind}")
+    reading.row(KeyOutcome.MAPPED, given, PRECISION, f"not {kind}")
 
 
-def _loss_scale(reading: Reading, on: bool) -> None:
+def _loss_scale(reading: ConfigReading, on: bool) -> None:
     for name, default in _SCALE.items():
         given = reading.take(name)
         if given is None:
             continue
         if not on:
-            reading.row(Outcome.IGNORED, given, None, "fp16 is off")
+            reading.row(KeyOutcome.IGNORED, given, None, "fp16 is off")
         elif given.value == AUTO:
             what = f'{given.said} = "auto": nothing resolves this one; write {show(default)}'
             reading.findings.wrong.append(f"{what}, DeepSpeed's default, or remove it")
         elif name in job_keys() or given.value != default:
             reading.map(given, name, given.value)
         else:
-            reading.row(Outcome.IGNORED, given, None, "DeepSpeed's default")
+            reading.row(KeyOutcome.IGNORED, given, None, "DeepSpeed's default")

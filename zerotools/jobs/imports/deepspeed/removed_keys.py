@@ -4,20 +4,20 @@ a section that it reads strictly."""
 from __future__ import annotations
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.reading.job_keys import Tree, look_up
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Outcome
-from zerotools.jobs.launcher_keys.deepspeed_releases import STRICT, is_off, removal, said
+from zerotools.jobs.imports.reading.job_keys import JobTree, look_up
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.launcher_keys.deepspeed_releases import STRICT, is_off, release_text, removal
 from zerotools.jobs.text.document import Trail
 
 _COMMENTS = ("_", "/", "#")
 
 
-def read_removed(reading: Reading) -> None:
+def read_removed(reading: ConfigReading) -> None:
     """For engine deepspeed: leave out what is off, refuse what is on."""
     if reading.engine != "deepspeed":
         return
-    now = said(reading.release)
+    now = release_text(reading.release)
     for name in list(reading.given):
         gone = removal(name, reading.release)
         if gone is None:
@@ -26,15 +26,15 @@ def read_removed(reading: Reading) -> None:
         if is_off(given.value):
             reading.settled[name] = None
             why = f"is off, and left out: DeepSpeed {now} does not start with it"
-            reading.row(Outcome.IGNORED, given, None, why)
+            reading.row(KeyOutcome.IGNORED, given, None, why)
         else:
             reading.findings.wrong.append(
                 f"{given.said} = {show(given.value)}: DeepSpeed {now} does not take it any more "
-                f"(since {said(gone.since)}) and does not start; {gone.instead}"
+                f"(since {release_text(gone.since)}) and does not start; {gone.instead}"
             )
 
 
-def drop_comments(tree: Tree) -> None:
+def drop_comments(tree: JobTree) -> None:
     """Leave out of `tree` the comments that people write as keys, where DeepSpeed is strict."""
     for section in STRICT:
         table = look_up(tree, section)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Outcome
-from zerotools.jobs.imports.reading.typed_keys import AUTO, Given
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, MICS
 
 STAGE = "zero_optimization.stage"
@@ -29,7 +29,7 @@ _NEW = (
 )
 
 
-def read_zero(reading: Reading) -> None:
+def read_zero(reading: ConfigReading) -> None:
     """Map stage and offload; refuse what belongs to another stage, with both places."""
     stage, place = _stage(reading)
     _offload(reading, stage, place)
@@ -37,7 +37,7 @@ def read_zero(reading: Reading) -> None:
     _ratio(reading, stage, place)
     tiles = reading.take(_TILES)
     if tiles is not None and stage is not None and stage < 3:
-        reading.row(Outcome.IGNORED, tiles, None, f"is of stage 3, and the stage is {stage}")
+        reading.row(KeyOutcome.IGNORED, tiles, None, f"is of stage 3, and the stage is {stage}")
     elif tiles is not None:
         reading.given[_TILES] = tiles
     for name, given in reading.given.items():
@@ -48,7 +48,7 @@ def read_zero(reading: Reading) -> None:
             )
 
 
-def _stage(reading: Reading) -> tuple[int | None, str]:
+def _stage(reading: ConfigReading) -> tuple[int | None, str]:
     """The stage, and where it is said."""
     whole = reading.take("zero_optimization")
     if whole is not None:  # the spelling of DeepSpeed before 0.3
@@ -73,7 +73,7 @@ def _stage(reading: Reading) -> tuple[int | None, str]:
     return given.value, given.said
 
 
-def _offload(reading: Reading, stage: int | None, place: str) -> None:
+def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
     for name, key in _OLD:
         given = reading.take(name)
         if given is not None:
@@ -96,14 +96,14 @@ def _offload(reading: Reading, stage: int | None, place: str) -> None:
             reading.findings.wrong.append(what)
 
 
-def _mics(reading: Reading, stage: int | None, place: str) -> None:
+def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
     """Groups of ranks that share one copy of the model (MiCS), which is torch's HSDP."""
     given = reading.take(MICS)
     if given is None:
         return
     size = given.value
     if size in (None, AUTO) or size < 0:
-        reading.row(Outcome.IGNORED, given, None, "all ranks share one copy")
+        reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy")
     elif not size or size != int(size):
         what = f"{given.said} = {show(size)}: must be a number of ranks, or -1 for all of them"
         reading.findings.wrong.append(what)
@@ -113,12 +113,12 @@ def _mics(reading: Reading, stage: int | None, place: str) -> None:
             "or train at stage 3"
         )
     elif reading.engine == "deepspeed":
-        reading.row(Outcome.PASSED, given)
+        reading.row(KeyOutcome.PASSED, given)
     else:
         reading.map(given, "zero.shard_size", int(size), "so many ranks share one copy (HSDP)")
 
 
-def _ratio(reading: Reading, stage: int | None, place: str) -> None:
+def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
     """How much of the optimizer is offloaded, which DeepSpeed can say at stage 3 alone."""
     given = reading.take(_RATIO)
     if given is None:
@@ -133,27 +133,27 @@ def _ratio(reading: Reading, stage: int | None, place: str) -> None:
         reading.given[_RATIO] = given
     else:
         why = "the engine torch offloads the whole optimizer" if part else "as the engine does it"
-        reading.row(Outcome.IGNORED, given, None, why)
+        reading.row(KeyOutcome.IGNORED, given, None, why)
 
 
-def _details(reading: Reading, device: str) -> None:
+def _details(reading: ConfigReading, device: str) -> None:
     """Where on disk; and what is pinned, which only what is offloaded can be."""
     path = reading.take(_NVME_PATH)
     if path is not None and device == "nvme" and path.value is not None:
         reading.map(path, "offload.path", path.value, "masters and moments, in mapped files")
     elif path is not None:
-        reading.row(Outcome.IGNORED, path, None, "nothing is offloaded to NVMe")
+        reading.row(KeyOutcome.IGNORED, path, None, "nothing is offloaded to NVMe")
     pinned = reading.take(_PINNED)
     if pinned is None:
         return
     if device == "none":
-        reading.row(Outcome.IGNORED, pinned, None, "nothing is offloaded")
+        reading.row(KeyOutcome.IGNORED, pinned, None, "nothing is offloaded")
     else:
         reading.map(pinned, "offload.pin_memory", bool(pinned.value))
 
 
 def _place_state(
-    reading: Reading, given: Given, key: str, device: str, stage: int | None, place: str
+    reading: ConfigReading, given: ConfigValue, key: str, device: str, stage: int | None, place: str
 ) -> None:
     least = 3 if key == "offload.params" or device == "disk" else 1
     if device != "none" and stage is not None and stage < least:
@@ -164,6 +164,6 @@ def _place_state(
             f"{place} is {stage}; remove it, or train at stage 3"
         )
     elif device == "none" and not reading.said(key):
-        reading.row(Outcome.IGNORED, given, None, "nothing is offloaded")
+        reading.row(KeyOutcome.IGNORED, given, None, "nothing is offloaded")
     else:
         reading.map(given, key, device)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerotools.jobs.imports.reading.claims import Claim, Claims
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Outcome
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO
 
 TOTAL = "train_batch_size"
@@ -18,7 +18,7 @@ _JOB_KEYS = {TOTAL: JOB_TOTAL, MICRO: JOB_MICRO, STEPS: JOB_TOTAL}
 
 
 @dataclass(frozen=True)
-class Fact:
+class BatchFact:
     """One of the four numbers, and where it is from."""
 
     value: int
@@ -28,23 +28,23 @@ class Fact:
         return f"{self.value} ({self.place})"
 
 
-Facts = dict[str, Fact | None]
+BatchFacts = dict[str, BatchFact | None]
 
 
-def read_batch(reading: Reading) -> None:
+def read_batch(reading: ConfigReading) -> None:
     """Map the three batch keys of a config, and find out the fourth number by the others.
 
     As DeepSpeed does it: two of them give the third, a micro batch alone is not accumulated.
     """
     stated = {name: _stated(reading, name) for name in (TOTAL, MICRO, STEPS)}
-    facts: Facts = dict.fromkeys(stated)
+    facts: BatchFacts = dict.fromkeys(stated)
     if not list(reading.claims.contradictions()) and not reading.findings.wrong:
         facts = _settle(reading, stated)
     for name, fact in facts.items():
         _resolve(reading, name, fact)
 
 
-def _stated(reading: Reading, name: str) -> Fact | None:
+def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
     """The number that the config has; its row and claim are made."""
     given = reading.given.get(name)
     if given is None or not isinstance(given.value, int):
@@ -54,20 +54,24 @@ def _stated(reading: Reading, name: str) -> Fact | None:
         reading.findings.wrong.append(f"{given.said} = 0: must be at least 1")
         return None
     if name == STEPS:
-        reading.row(Outcome.MAPPED, given, JOB_TOTAL, "batch size = micro batch x this x ranks")
+        reading.row(KeyOutcome.MAPPED, given, JOB_TOTAL, "batch size = micro batch x this x ranks")
     else:
         reading.map(given, _JOB_KEYS[name], given.value)
-    return Fact(given.value, given.said)
+    return BatchFact(given.value, given.said)
 
 
-def world_size(claims: Claims) -> Fact | None:
+def world_size(claims: Claims) -> BatchFact | None:
     """The number of ranks that somebody says; None where nobody does."""
     claim = claims.of(ranks_key(claims))
     if claim is None:
         return None
     if isinstance(claim.value, (list, tuple)):
-        return Fact(len(claim.value), claim.place)
-    return Fact(claim.value, claim.place) if type(claim.value) is int and claim.value > 0 else None
+        return BatchFact(len(claim.value), claim.place)
+    return (
+        BatchFact(claim.value, claim.place)
+        if type(claim.value) is int and claim.value > 0
+        else None
+    )
 
 
 def ranks_key(claims: Claims) -> str:
@@ -76,32 +80,34 @@ def ranks_key(claims: Claims) -> str:
     return "ranks" if device is not None and device.value == "cpu" else "gpus"
 
 
-def _said(claims: Claims, key: str) -> Fact | None:
+def _said(claims: Claims, key: str) -> BatchFact | None:
     claim: Claim | None = claims.of(key)
     if claim is None or type(claim.value) is not int or claim.value < 1:
         return None
-    return Fact(claim.value, claim.place)
+    return BatchFact(claim.value, claim.place)
 
 
-def _infer_world(reading: Reading, total: Fact, micro: Fact, accumulation: Fact) -> Fact | None:
+def _infer_world(
+    reading: ConfigReading, total: BatchFact, micro: BatchFact, accumulation: BatchFact
+) -> BatchFact | None:
     ranks, rest = divmod(total.value, micro.value * accumulation.value)
     if rest or not ranks:
         return None  # said below, with one rank
     place = f"{total.place}, divided by micro batch and accumulation"
     reading.claims.add(ranks_key(reading.claims), ranks, place)
-    return Fact(ranks, place)
+    return BatchFact(ranks, place)
 
 
-def _settle(reading: Reading, stated: Facts) -> Facts:
+def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
     """The three numbers, each that follows from the others worked out."""
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
     steps, world = stated[STEPS], world_size(reading.claims)
     if world is None and total and micro and steps:
         world = _infer_world(reading, total, micro, steps)
-    world = world or Fact(1, "the job file's default")
+    world = world or BatchFact(1, "the job file's default")
     if total is None and micro is not None and (steps or stated[MICRO]):
         batch = micro.value * (steps.value if steps else 1) * world.value
-        total = Fact(batch, f"{micro.place}, times accumulation and ranks")
+        total = BatchFact(batch, f"{micro.place}, times accumulation and ranks")
         reading.claims.add(JOB_TOTAL, total.value, total.place)
     if total is None:
         return {TOTAL: None, MICRO: micro, STEPS: steps}
@@ -110,14 +116,16 @@ def _settle(reading: Reading, stated: Facts) -> Facts:
     if rest or per_rank % known or (micro and steps and per_rank != known):
         reading.findings.wrong.append(_disagree(total, micro, steps, world))
     elif micro is None and steps is not None:
-        micro = Fact(per_rank // steps.value, f"{total.place}, divided by {steps.place}")
+        micro = BatchFact(per_rank // steps.value, f"{total.place}, divided by {steps.place}")
         reading.claims.add(JOB_MICRO, micro.value, micro.place)
-    micro = micro or Fact(per_rank, "batch size / ranks")
-    accumulated = Fact(per_rank // micro.value, "batch size / (micro batch x ranks)")
+    micro = micro or BatchFact(per_rank, "batch size / ranks")
+    accumulated = BatchFact(per_rank // micro.value, "batch size / (micro batch x ranks)")
     return {TOTAL: total, MICRO: micro, STEPS: steps or accumulated}
 
 
-def _disagree(total: Fact, micro: Fact | None, steps: Fact | None, world: Fact) -> str:
+def _disagree(
+    total: BatchFact, micro: BatchFact | None, steps: BatchFact | None, world: BatchFact
+) -> str:
     factors = [f"micro batch {micro}"] if micro else []
     factors += [f"accumulation {steps}"] if steps else []
     factors.append(f"ranks {world}")
@@ -126,11 +134,11 @@ def _disagree(total: Fact, micro: Fact | None, steps: Fact | None, world: Fact) 
     return f"batch size {total} {verb} {product} = {' x '.join(factors)}; make them agree"
 
 
-def _resolve(reading: Reading, name: str, fact: Fact | None) -> None:
+def _resolve(reading: ConfigReading, name: str, fact: BatchFact | None) -> None:
     if reading.peek(name) == AUTO:
         if fact is None:
             reading.resolve(name, None, f"{JOB_TOTAL}, which the job file does not have yet")
         else:
             reading.resolve(name, fact.value, fact.place)
-        reading.row(Outcome.MAPPED, reading.given[name], _JOB_KEYS[name])
+        reading.row(KeyOutcome.MAPPED, reading.given[name], _JOB_KEYS[name])
     reading.take(name)

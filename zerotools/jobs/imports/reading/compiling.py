@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.jobs.imports.reading.reader import Reading
-from zerotools.jobs.imports.reading.report import Outcome
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome
 
 _KEY = "train.compile"
 
 
-def read_compile(reading: Reading) -> None:
+def read_compile(reading: ConfigReading) -> None:
     """Map the backend; how dynamo goes about it is left to it."""
     given = reading.take("dynamo_config")
     if given is None:
@@ -21,7 +21,7 @@ def read_compile(reading: Reading) -> None:
     if not options and backend == "{}":
         backend = "NO"
     if backend in ("NO", "FALSE", "NONE", ""):
-        reading.row(Outcome.IGNORED, given, None, "nothing is compiled")
+        reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
     elif backend == "INDUCTOR":
         reading.map(given, _KEY, True, "block by block; how is left to torch.compile")
     else:
@@ -31,7 +31,7 @@ def read_compile(reading: Reading) -> None:
         reading.findings.unsupported.append(what)
 
 
-def read_compile_section(reading: Reading) -> None:
+def read_compile_section(reading: ConfigReading) -> None:
     """Map DeepSpeed's `compile`: `deepcompile`, or in releases before 0.14.4 `enabled`."""
     if reading.engine == "deepspeed":
         return
@@ -43,11 +43,11 @@ def read_compile_section(reading: Reading) -> None:
         if compiles and on[name]:
             reading.map(given, _KEY, True, "block by block, by torch.compile")
         else:
-            reading.row(Outcome.IGNORED, given, None, "nothing is compiled")
+            reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
     backend = reading.take("compile.backend")
     if backend is None:
         return
     if compiles and backend.value not in (None, "inductor"):
         reading.refuse(backend, "the engine torch compiles by inductor alone")
     else:
-        reading.row(Outcome.IGNORED, backend, None, "as the engine torch does it")
+        reading.row(KeyOutcome.IGNORED, backend, None, "as the engine torch does it")

@@ -10,7 +10,7 @@ from typing import Any
 from zerotools.jobs.binding.bind import Mismatch, convert, dotted_keys
 from zerotools.jobs.tables.spec import JobSpec
 
-Tree = dict[str, Any]
+JobTree = dict[str, Any]
 
 
 @cache
@@ -25,7 +25,7 @@ def default_of(key: str) -> Any:
     return None if item.default is MISSING else item.default
 
 
-def takes(key: str, value: Any) -> bool:
+def accepts(key: str, value: Any) -> bool:
     """Whether the job file has `key`, of a type that `value` is of, and allows it."""
     if key not in job_keys():
         return False
@@ -46,7 +46,7 @@ def look_up(tree: Mapping[str, Any], key: str) -> Any:
     return at
 
 
-def put(tree: Tree, key: str, value: Any) -> None:
+def put(tree: JobTree, key: str, value: Any) -> None:
     """Set dotted `key` in `tree`, making the tables that lead to it.
 
     Where something else stands in place of a table, it stays: the job is refused for it.
@@ -59,7 +59,7 @@ def put(tree: Tree, key: str, value: Any) -> None:
     tree[name] = value
 
 
-def drop(tree: Tree, key: str) -> None:
+def drop(tree: JobTree, key: str) -> None:
     """Take dotted `key` out of `tree`, where it is."""
     *tables, name = key.split(".")
     for table in tables:
@@ -69,9 +69,9 @@ def drop(tree: Tree, key: str) -> None:
     tree.pop(name, None)
 
 
-def in_order(tree: Mapping[str, Any]) -> Tree:
+def in_order(tree: Mapping[str, Any]) -> JobTree:
     """What `tree` sets, in the order of the reference page."""
-    ordered: Tree = {}
+    ordered: JobTree = {}
     for key in job_keys():
         value = look_up(tree, key)
         if value is not None:
@@ -79,9 +79,9 @@ def in_order(tree: Mapping[str, Any]) -> Tree:
     return ordered
 
 
-def known_only(tree: Mapping[str, Any], like: Mapping[str, Any]) -> Tree:
+def known_only(tree: Mapping[str, Any], like: Mapping[str, Any]) -> JobTree:
     """`tree` without the keys that `like` lacks."""
-    kept: Tree = {}
+    kept: JobTree = {}
     for name, value in tree.items():
         if name in like:
             inner = like[name]

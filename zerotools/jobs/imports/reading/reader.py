@@ -8,9 +8,9 @@ from typing import Any
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.claims import Claims
-from zerotools.jobs.imports.reading.job_keys import default_of, job_keys, look_up, takes
-from zerotools.jobs.imports.reading.report import Auto, Findings, Outcome, Row
-from zerotools.jobs.imports.reading.typed_keys import AUTO, Given
+from zerotools.jobs.imports.reading.job_keys import accepts, default_of, job_keys, look_up
+from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow, ResolvedAuto
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 
 TRAINER: Mapping[str, Any] = {
@@ -30,7 +30,7 @@ utils/dataclasses.py, DeepSpeedPlugin."""
 
 
 @dataclass(frozen=True)
-class Known:
+class JobValue:
     """A value of the job, and who says so."""
 
     value: Any
@@ -38,14 +38,14 @@ class Known:
 
 
 @dataclass
-class Reading:
+class ConfigReading:
     """One DeepSpeed config being read against one job.
 
     `given` shrinks as readers take keys; what is left at the end is judged by the table.
     """
 
     source: str
-    given: dict[str, Given]
+    given: dict[str, ConfigValue]
     claims: Claims
     findings: Findings
     engine: str = "torch"
@@ -60,45 +60,47 @@ class Reading:
         """The value of a key; None where it is absent."""
         return self.given[name].value if name in self.given else None
 
-    def take(self, name: str) -> Given | None:
+    def take(self, name: str) -> ConfigValue | None:
         """The key, which counts as read from now on."""
         return self.given.pop(name, None)
 
-    def known(self, key: str) -> Known | None:
+    def known(self, key: str) -> JobValue | None:
         """What job key `key` is: said somewhere, or done by a launcher where nothing is said; the
         Trainer's default, or the job file's own."""
         claim = self.claims.of(key)
         if claim is not None:
-            return Known(claim.value, claim.place)
+            return JobValue(claim.value, claim.place)
         if key in TRAINER:
-            return Known(TRAINER[key], "Hugging Face's Trainer, its default")
+            return JobValue(TRAINER[key], "Hugging Face's Trainer, its default")
         default = default_of(key) if key in job_keys() else None
-        return None if default is None else Known(default, f"the job file's default, {key}")
+        return None if default is None else JobValue(default, f"the job file's default, {key}")
 
     def said(self, key: str) -> bool:
         """Whether someone says what job key `key` is."""
         claim = self.claims.of(key)
         return claim is not None and not claim.weak
 
-    def map(self, given: Given, key: str, value: Any, why: str = "") -> None:
+    def map(self, given: ConfigValue, key: str, value: Any, why: str = "") -> None:
         """Claim `key` for the job, and report it. An `"auto"` is what another says, if one does."""
         if given.note != AUTO:
             self.claims.add(key, value, given.said, shown=given.value)
         elif self.claims.of(key) is None and value is not None:
             self.claims.add(key, value, given.said, weak=True)
-        self.row(Outcome.MAPPED, given, key, why)
+        self.row(KeyOutcome.MAPPED, given, key, why)
 
-    def row(self, outcome: Outcome, given: Given, job: str | None = None, why: str = "") -> None:
+    def row(
+        self, outcome: KeyOutcome, given: ConfigValue, job: str | None = None, why: str = ""
+    ) -> None:
         """Report what came of `given`."""
         note = '"auto"' if given.note == AUTO else given.note
         text = "; ".join(part for part in (note, why) if part)
-        row = Row(outcome, given.title, given.place, given.value, job, text)
+        row = ReportRow(outcome, given.title, given.place, given.value, job, text)
         self.findings.rows.append(row)
 
-    def refuse(self, given: Given, why: str) -> None:
+    def refuse(self, given: ConfigValue, why: str) -> None:
         """The engine torch cannot do it; DeepSpeed is passed it."""
         if self.engine == "deepspeed":
-            self.row(Outcome.PASSED, given)
+            self.row(KeyOutcome.PASSED, given)
         else:
             self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
@@ -109,13 +111,13 @@ class Reading:
         self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
         if before is not None:
             why = f"not taken: {before.place} says {show(before.shown)}"
-        row = Row(Outcome.DEFAULT, name, self.source, value, key, why)
+        row = ReportRow(KeyOutcome.DEFAULT, name, self.source, value, key, why)
         self.findings.rows.append(row)
 
     def resolve(self, name: str, value: Any, origin: str) -> None:
         """Put `value` in the place of the `"auto"` of `name`."""
         given = self.given[name]
-        self.findings.autos.append(Auto(given.title, given.place, value, origin))
+        self.findings.autos.append(ResolvedAuto(given.title, given.place, value, origin))
         self.given[name] = replace(given, value=value, note=AUTO)
         self.settled[name] = list(value) if isinstance(value, tuple) else value
 
@@ -125,6 +127,6 @@ def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
     claims = Claims()
     for key in job_keys():
         value = look_up(tree, key)
-        if value is not None and takes(key, value):
+        if value is not None and accepts(key, value):
             claims.add(key, value, f"{source} {key}")
     return claims

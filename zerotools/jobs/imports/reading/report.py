@@ -11,7 +11,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.text.document import Document
 
 
-class Outcome(StrEnum):
+class KeyOutcome(StrEnum):
     """What became of one key, in the order in which a report lists them."""
 
     MAPPED = "mapped"
@@ -22,22 +22,22 @@ class Outcome(StrEnum):
 
 
 HEADS = {
-    Outcome.MAPPED: "mapped to keys of the job file",
-    Outcome.DEFAULT: "not in the config: what its launcher does then, written out",
-    Outcome.PASSED: "passed through to DeepSpeed",
-    Outcome.IGNORED: "ignored",
-    Outcome.UNKNOWN: "unknown, and not read",
+    KeyOutcome.MAPPED: "mapped to keys of the job file",
+    KeyOutcome.DEFAULT: "not in the config: what its launcher does then, written out",
+    KeyOutcome.PASSED: "passed through to DeepSpeed",
+    KeyOutcome.IGNORED: "ignored",
+    KeyOutcome.UNKNOWN: "unknown, and not read",
 }
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """One key of a config: where it stands, its value, and what came of it.
 
     `job` is the key of the job file that has it now; `why` says what the reader should know.
     """
 
-    outcome: Outcome
+    outcome: KeyOutcome
     key: str
     place: str
     value: Any
@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Auto:
+class ResolvedAuto:
     """An `"auto"`: the value that took its place, and where that is from."""
 
     key: str
@@ -62,8 +62,8 @@ class Findings:
     `mended` is the text that `--lenient` made of a file, by its name.
     """
 
-    rows: list[Row] = field(default_factory=list)
-    autos: list[Auto] = field(default_factory=list)
+    rows: list[ReportRow] = field(default_factory=list)
+    autos: list[ResolvedAuto] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
     mended: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ def render(findings: Findings) -> Iterator[str]:
             yield from _aligned([_cells(row) for row in rows])
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ReportRow) -> tuple[str, ...]:
     arrow = f"-> {row.job}" if row.job else ""
     said = "; ".join(part for part in (arrow, row.why) if part)
     return row.place, row.key, _value(row.value), said

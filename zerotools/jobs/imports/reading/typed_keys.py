@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.jobs.binding.bind import MOST_UNKNOWN, show
-from zerotools.jobs.imports.reading.report import Findings, Outcome, Row
+from zerotools.jobs.binding.bind import MAX_UNKNOWN, show
+from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
-from zerotools.jobs.launcher_keys.key_kinds import Key, Kind
+from zerotools.jobs.launcher_keys.key_kinds import ConfigKey, ValueKind
 from zerotools.jobs.text.document import Document, Trail
 
 AUTO = "auto"
@@ -22,7 +22,7 @@ TYPES = {
 
 
 @dataclass(frozen=True)
-class Given:
+class ConfigValue:
     """A value of the document; `note` says how it was read where it was not written so."""
 
     name: str
@@ -37,12 +37,12 @@ class Given:
         return f"{self.place} {self.title}"
 
 
-def read_given(
+def read_known_keys(
     document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
-) -> dict[str, Given]:
+) -> dict[str, ConfigValue]:
     """Every known key of `document` by its dotted name. What is wrong goes to `findings`: of what
     is unknown, that which is `fatal`."""
-    given: dict[str, Given] = {}
+    given: dict[str, ConfigValue] = {}
     strange: list[Trail] = []
     for trail, value in _leaves(document.tree, ()):
         name = ".".join(trail)
@@ -55,14 +55,14 @@ def read_given(
                 what = f"{place} {title} = {show(value)}: must be an object, in braces"
                 findings.wrong.append(what)
             continue
-        key = KEYS.get(name, Key(Kind.BOOL, KEYS["zero_optimization.stage"].fate))
+        key = KEYS.get(name, ConfigKey(ValueKind.BOOL, KEYS["zero_optimization.stage"].fate))
         try:
             read, note = _read(key, value)
         except ValueError:
             what = f"{place} {title} = {show(value)}: must be {key.kind.value}"
             findings.wrong.append(what)
             continue
-        given[name] = Given(name, title, place, read, note)
+        given[name] = ConfigValue(name, title, place, read, note)
     if strange and _is_foreign(document, strange):
         findings.wrong.append(f"{document.source}: has none of DeepSpeed's keys; is it its config?")
     else:
@@ -79,34 +79,34 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
             yield here, value
 
 
-def _read(key: Key, value: Any) -> tuple[Any, str]:
+def _read(key: ConfigKey, value: Any) -> tuple[Any, str]:
     """The value as its kind, and a note where a mend was needed. Raises ValueError."""
-    if value == AUTO or key.kind is Kind.ANY or value is None:
+    if value == AUTO or key.kind is ValueKind.ANY or value is None:
         return value, ""
     match key.kind:
-        case Kind.BOOL:
+        case ValueKind.BOOL:
             if isinstance(value, str) and value.lower() in ("true", "false"):
                 return value.lower() == "true", "was in quotes"
             if isinstance(value, bool):
                 return value, ""
-        case Kind.TEXT:
+        case ValueKind.TEXT:
             if isinstance(value, str):
                 return value, ""
-        case Kind.NUMBERS:
+        case ValueKind.NUMBERS:
             if isinstance(value, list) and all(map(_is_number, value)):
                 return [float(entry) for entry in value], ""
-        case Kind.COUNT | Kind.NUMBER:
+        case ValueKind.COUNT | ValueKind.NUMBER:
             return _number(key.kind, value)
     raise ValueError
 
 
-def _number(kind: Kind, value: Any) -> tuple[Any, str]:
+def _number(kind: ValueKind, value: Any) -> tuple[Any, str]:
     note = ""
     if isinstance(value, str) and len(value) <= 40:
         value, note = float(value), "was in quotes"
     if not _is_number(value) or not -(2**63) < value < 2**63:
         raise ValueError
-    if kind is Kind.NUMBER:
+    if kind is ValueKind.NUMBER:
         return value, note
     if value != int(value) or value < 0:
         raise ValueError
@@ -131,18 +131,18 @@ def _judge_strange(
         if str(table.get("type")).lower() not in types
     ]
     known = [key for key in [*KEYS, *SECTIONS] if not key.startswith(tuple(foreign))]
-    judge_strange(document, strange, known, "DeepSpeed", findings, fatal)
+    judge_unknown_keys(document, strange, known, "DeepSpeed", findings, fatal)
 
 
 def _is_foreign(document: Document, strange: list[Trail]) -> bool:
     """Whether nothing in the document is DeepSpeed's, or nearly so."""
     known = [*KEYS, *SECTIONS]
     return not any(name in known for name in document.tree) and not any(
-        _nearest(trail, known) for trail in strange[:MOST_UNKNOWN]
+        _nearest(trail, known) for trail in strange[:MAX_UNKNOWN]
     )
 
 
-def judge_strange(
+def judge_unknown_keys(
     document: Document,
     strange: list[Trail],
     known: Sequence[str],
@@ -152,7 +152,7 @@ def judge_strange(
 ) -> None:
     """List keys that `owner` does not have; refuse those that are nearly one of `known`, or
     `fatal` to it."""
-    for trail in strange[:MOST_UNKNOWN]:
+    for trail in strange[:MAX_UNKNOWN]:
         near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)
         if near:
@@ -162,10 +162,10 @@ def judge_strange(
             what = f"{place} {show(title, bare=True)}: {owner} has no such key, and does not start"
             findings.wrong.append(f"{what} where it is there; remove it")
         else:
-            row = Row(Outcome.UNKNOWN, title, place, _short(document, trail))
+            row = ReportRow(KeyOutcome.UNKNOWN, title, place, _short(document, trail))
             findings.rows.append(row)
-    if len(strange) > MOST_UNKNOWN:
-        more = len(strange) - MOST_UNKNOWN
+    if len(strange) > MAX_UNKNOWN:
+        more = len(strange) - MAX_UNKNOWN
         findings.wrong.append(f"{document.source}: {more} more keys that {owner} does not have")
 
 
