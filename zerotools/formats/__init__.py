@@ -69,7 +69,7 @@ def read_any(
     if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
         path = path.resolve()
     if path.name in ("best", "latest") and path.is_file():  # hints beside a job's checkpoints
-        path = import_module("zerotools.runs.checkpoint_dirs").meant(path)
+        path = import_module("zerotools.runs.checkpoint_dirs").resolve_hint(path)
     found = detect(path)
     form = FORMATS[found.format]
     given = {"tag": tag, "layout": layout, "section": section}

@@ -49,9 +49,9 @@ __all__ = [
     "hinted",
     "latest",
     "listing",
-    "meant",
     "read_record",
     "resolve",
+    "resolve_hint",
     "rng_name",
     "step_of",
     "sync_directory",
@@ -149,7 +149,7 @@ def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> Resume
     return ResumeChoice(None, None, tuple(skipped))
 
 
-def meant(path: Path) -> Path:
+def resolve_hint(path: Path) -> Path:
     """`path`, or the directory that it names where it is a hint, `best` or `latest`."""
     if path.name in (LATEST, BEST) and path.is_file():
         return hinted(path.parent, path.name) or path

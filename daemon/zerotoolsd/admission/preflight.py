@@ -38,7 +38,7 @@ def _missing(spec: JobSpec) -> Iterator[str]:
             f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "
             'itself, in which zerotools submit has resolved what is "auto"'
         )
-    if spec.resume_from is not None and not layout.meant(Path(spec.resume_from)).is_dir():
+    if spec.resume_from is not None and not layout.resolve_hint(Path(spec.resume_from)).is_dir():
         yield f"resume_from = {spec.resume_from}: there is no such directory"
     elif spec.resume_from is not None:
         yield from _unusable(spec, Path(spec.resume_from))

@@ -87,7 +87,7 @@ def make_checkpointing(
     on rank 0 with every one that is about to be committed.
     """
     wanted = spec.checkpoint
-    named = layout.meant(Path(spec.resume_from)) if spec.resume_from else None
+    named = layout.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
     keeping = KeepPolicy(wanted.keep_last, wanted.keep_every, wanted.best, named)
     committer = Committer(Path(spec.output_dir or ""), keeping, add_files, before_commit)
     if not (wanted.asynchronous and isinstance(engine, CopyingEngine)):

@@ -50,7 +50,7 @@ def _decide(spec: JobSpec) -> ResumeDecision:
     own = layout.choose(output_dir)
     if spec.resume_from is not None:
         above = own.record.step if own.record is not None else -1
-        given = _given(layout.meant(Path(spec.resume_from)), above)
+        given = _given(layout.resolve_hint(Path(spec.resume_from)), above)
         if given is not None:
             return ResumeDecision(given, (*own.skipped, *given.skipped))
     if own.path is not None and own.record is not None:

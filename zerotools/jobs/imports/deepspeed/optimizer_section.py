@@ -87,8 +87,8 @@ def read_optimizer(reading: ConfigReading) -> None:
     gone = removed_optimizer(name, reading.release)
     if gone is not None and reading.engine == "deepspeed":
         reading.findings.wrong.append(
-            f"{kind.said} = {show(name)}: DeepSpeed {release_text(reading.release)} does not have it "
-            f"any more (since {release_text(gone.since)}); {gone.instead}"
+            f"{kind.said} = {show(name)}: DeepSpeed {release_text(reading.release)} does not have "
+            f"it any more (since {release_text(gone.since)}); {gone.instead}"
         )
         return
     has = "" if gone is not None else '; engine = "deepspeed" has it'
