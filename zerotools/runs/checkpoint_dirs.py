@@ -165,7 +165,7 @@ def resolve(path: Path, *, digests: bool = True) -> ResumeChoice:
         BadRequest: there is nothing at `path`, or neither a checkpoint nor a directory of them.
         BadFile: it is one checkpoint and it is damaged, or all of those below it are.
     """
-    path = meant(path)
+    path = resolve_hint(path)
     if not path.is_dir():
         raise BadRequest(f"resume_from: {path} is not a directory")
     if (path / RECORD).exists() or (path / DCP).is_dir():

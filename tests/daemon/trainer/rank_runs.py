@@ -90,7 +90,7 @@ def whereabouts(live: LiveState, group: WorldGroup) -> dict[str, Any]:
     }
 
 
-def is_current(live: Live, group: Group) -> bool:
+def is_current(live: LiveState, group: WorldGroup) -> bool:
     """Whether the weights are what the masters say."""
     weights = whole(dict(live.model.named_parameters()), group)
     masters = whole(live.parameters, group)
@@ -102,7 +102,7 @@ def is_current(live: Live, group: Group) -> bool:
 Part = tuple[tuple[int, ...], tuple[int, ...], bytes]
 
 
-def whole(tensors: Mapping[str, torch.Tensor], group: Group) -> dict[str, torch.Tensor]:
+def whole(tensors: Mapping[str, torch.Tensor], group: WorldGroup) -> dict[str, torch.Tensor]:
     """All of each, on every rank: by one exchange, where `full_tensor` makes one for each."""
     cut = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
     parts = group.gathered({name: part(tensor) for name, tensor in cut.items()})
