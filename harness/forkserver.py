@@ -108,11 +108,21 @@ def run(request: dict[str, Any]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
+def remember_processor() -> None:
+    """DeepSpeed's Adam on the CPU asks three times what processor there is, a second each."""
+    import cpuinfo
+
+    found = cpuinfo.get_cpu_info()
+    cpuinfo.get_cpu_info = lambda: found
+
+
 def main() -> None:
     """The command line."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    if "deepspeed" in sys.argv:
+        remember_processor()
     gc.freeze()  # what is imported is not looked at again, and its pages stay shared
     if (request := Server(requests).serve()) is not None:
         run(request)

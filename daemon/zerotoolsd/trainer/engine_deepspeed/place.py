@@ -5,13 +5,14 @@ It decides these things when it is imported, by environment variables.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,8 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
     if at(config, "optimizer.params.torch_adam") is True:
         return
     offloaded = device_of(config, "optimizer") != "none"
+    if offloaded:
+        _ask_for_the_processor_once()
     adam = "DeepSpeedCPUAdam" if offloaded else "FusedAdam"
     accelerator = deepspeed.accelerator.get_accelerator()
     builder = accelerator.create_op_builder("CPUAdamBuilder" if offloaded else "FusedAdamBuilder")
@@ -129,6 +132,15 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
     directory = os.environ.get(BUILDS)
     if directory and not (Path(directory) / builder.name / f"{builder.name}.so").exists():
         say(f"{adam} is compiled into {directory}, once: this takes minutes")
+
+
+def _ask_for_the_processor_once() -> None:
+    """DeepSpeed's Adam on the CPU asks three times what processor there is, and py-cpuinfo takes a
+    second for each answer."""
+    with suppress(ImportError):
+        import cpuinfo
+
+        cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
 
 
 def with_torch_adam(config: dict[str, Any]) -> None:
