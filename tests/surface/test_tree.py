@@ -1,0 +1,174 @@
+"""The rules of ARCHITECTURE about names, sizes and places, which no import contract can state."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = [ROOT / "zerotools", ROOT / "daemon/zerotoolsd"]
+OURS = [*SHIPPED, ROOT / "harness", ROOT / "benchmarks", ROOT / "scripts"]
+MAX_SIBLINGS = 16
+MAX_LINES = 400
+
+ROLES = {
+    # what each format has
+    "checks",
+    "detect",
+    "file_names",
+    "format",
+    "lay_out",
+    "lay_out_other_format",
+    "merge",
+    "native",
+    "notes",
+    "origin",
+    "param_groups",
+    "rank_files",
+    "read",
+    "training_state",
+    # what each package or process has
+    "__init__",
+    "__main__",
+    "engine",
+    "entry",
+    "main",
+    "process",
+    # a command, and what it does below the command line
+    "consolidate",
+    "convert",
+    "inspect",
+    "reshard",
+}
+"""File names that say a role: wherever they stand they mean the same."""
+SAME_NAME = {
+    "checkpoint": "core's value, and the table [checkpoint] of the job file, three floors above",
+    "machine": "the daemon's cache of snapshots, and the HTTP handler that serves it",
+}
+"""Other file names that stand twice in one tree, and why."""
+SAME_CLASS: dict[str, str] = {}
+"""Public classes that stand twice, and why: two halves of one thing on both sides of a process."""
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def modules(*roots: Path) -> list[Path]:
+    return [path for root in roots for path in sorted(root.rglob("*.py"))]
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports by absolute names, anywhere in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    plain = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+    return plain | {
+        node.module
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    }
+
+
+def tree_of(path: Path) -> str:
+    """Which program a module is part of. They share no floors, so that each may have its `main`."""
+    parts = path.relative_to(ROOT).parts
+    return "trainer" if "trainer" in parts else parts[0]
+
+
+def test_no_public_class_is_defined_twice() -> None:
+    places = defaultdict(list)
+    for path in modules(*SHIPPED):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(named(path))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert {name: where for name, where in twice.items() if name not in SAME_CLASS} == {}
+    assert SAME_CLASS.keys() <= twice.keys(), "take what is no longer there twice off the list"
+
+
+def test_a_file_name_means_one_thing_in_a_tree() -> None:
+    places = defaultdict(list)
+    for path in modules(*SHIPPED):
+        places[tree_of(path), path.stem].append(named(path))
+    twice = {stem: where for (_, stem), where in places.items() if len(where) > 1}
+    allowed = ROLES | SAME_NAME.keys()
+    assert {stem: where for stem, where in twice.items() if stem not in allowed} == {}
+
+
+@pytest.mark.parametrize("root", OURS, ids=named)
+def test_folders_and_files_are_small(root: Path) -> None:
+    siblings = defaultdict(list)
+    for path in modules(root):
+        siblings[path.parent].append(path.stem)
+        assert len(path.read_text("utf-8").splitlines()) <= MAX_LINES, named(path)
+    many = {
+        named(folder): len(stems)
+        for folder, stems in siblings.items()
+        if len(set(stems) - {"__init__", "__main__"}) > MAX_SIBLINGS
+    }
+    assert many == {}
+
+
+def test_a_module_is_named_by_what_it_holds() -> None:
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if "golden" not in path.parts]
+    assert [named(path) for path in [*modules(*OURS), *tests] if path.stem in VAGUE] == []
+
+
+def test_nothing_outside_of_tests_imports_from_them() -> None:
+    found = {
+        named(path): name
+        for path in modules(*OURS)
+        for name in imported(path)
+        if name.split(".")[0] == "tests"
+    }
+    assert found == {}
+
+
+def test_core_is_values_alone() -> None:
+    """Standard library only, and of that nothing that opens a file or a process."""
+    doing = {"asyncio", "io", "mmap", "os", "shutil", "socket", "sqlite3", "subprocess", "tempfile"}
+    for path in modules(ROOT / "zerotools/core"):
+        names = {name.split(".")[0] for name in imported(path)}
+        assert names - {"zerotools"} <= sys.stdlib_module_names - doing, named(path)
+        assert not re.search(r"\bopen\(|\.read_(?:text|bytes)\(", path.read_text("utf-8"))
+
+
+def test_every_rule_of_the_architecture_names_what_enforces_it() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    section = text.split("## What enforces each rule")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 20
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    contracts = {contract["name"] for contract in linter["contracts"]}
+    for rule, *checks in rows:
+        assert len(checks) == 1, rule
+        named_contracts = re.findall(r'"([^"]+)"', checks[0])
+        files = re.findall(r"`(tests/[^`]+)`", checks[0])
+        assert named_contracts or files, rule
+        assert set(named_contracts) <= contracts, rule
+        assert [each for each in files if not (ROOT / each).exists()] == [], rule
+
+
+def test_the_glossary_names_what_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    section = text.split("## Glossary")[1].split("\n## ")[0]
+    places = [
+        quoted
+        for line in section.splitlines()
+        if line.startswith("| ")
+        for quoted in re.findall(r"`([^`]+)`", line.split(" | ")[-1])
+    ]
+    roots = [ROOT / "zerotools", ROOT / "zerotools/formats", *SHIPPED]
+    code = "\n".join(path.read_text("utf-8") for path in modules(*SHIPPED))
+    for place in places:
+        if "/" in place:
+            assert any((r / f"{place}.py").exists() or (r / place).is_dir() for r in roots), place
+        else:
+            assert re.search(rf"^class {place}\b", code, re.MULTILINE), place
