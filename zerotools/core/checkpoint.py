@@ -267,7 +267,8 @@ class Target:
     `unlisted` are tensors of the target that its reader does not name, because they repeat others.
     `spelled` has the keys of a tensor of the source in the target, where they are not its own: each
     model-parallel rank has a part of it.
-    `read_back` reads the output; None: its format's reader does.
+    `compared` gives the tensors, by the target's keys, of what the format's reader finds in the
+    output; None: those that it names.
     """
 
     checkpoint: Checkpoint
@@ -279,4 +280,4 @@ class Target:
     dropped: tuple[Dropped, ...] = ()
     unlisted: frozenset[Key] = frozenset()
     spelled: Mapping[Key, tuple[Key, ...]] = field(default_factory=dict)
-    read_back: Callable[[Path], Checkpoint] | None = None
+    compared: Callable[[Checkpoint], Mapping[Key, Tensor]] | None = None

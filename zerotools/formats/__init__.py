@@ -115,11 +115,14 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     Raises:
         BadFile: the files contradict themselves.
     """
-    form = FORMATS[
-        "deepspeed" if checkpoint.origin.format == "universal" else checkpoint.origin.format
-    ]
-    state: TrainingState = import_module(form.module).training_of(checkpoint)
+    state: TrainingState = import_module(format_of(checkpoint).module).training_of(checkpoint)
     return state
+
+
+def format_of(checkpoint: Checkpoint) -> Format:
+    """The format whose reader gave `checkpoint`, or reads it once it is written."""
+    name = checkpoint.origin.format
+    return FORMATS["deepspeed" if name == "universal" else name]
 
 
 __all__ = [
@@ -127,6 +130,7 @@ __all__ = [
     "Detected",
     "Format",
     "detect",
+    "format_of",
     "read",
     "read_any",
     "require_model",

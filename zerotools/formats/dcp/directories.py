@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, FilePlan, Problem, Target, Tensor
 from zerotools.formats.signatures import fsdp_models, names_in
-from zerotools.runs.checkpoint_dirs import DCP, RECORD
+from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord
 
 METADATA = ".metadata"
 # In `Origin.details`: the flat keys of each directory, and those that name another's bytes; what
@@ -58,6 +58,18 @@ def is_shard(source: Checkpoint, path: Path) -> bool:
     if path.is_dir():
         return (path / METADATA).exists()
     return _SHARD.fullmatch(path.name) is not None or path.name in source.files
+
+
+def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
+    """Whether every rank of a DCP's run held the whole tensor: as the job's record says; else what
+    several ranks saved as one chunk, though it has more rows than one."""
+    if not tensor.shape:
+        return True
+    job = source.origin.details.get("job")
+    if isinstance(job, JobRecord):
+        return job.stage == 0 or flat in job.replicated
+    ranks = source.origin.world_size or 1
+    return ranks > 1 and tensor.shape[0] > 1 and len(tensor.chunks) == 1
 
 
 def lay_out_each(

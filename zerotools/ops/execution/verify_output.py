@@ -11,7 +11,7 @@ import numpy as np
 
 from zerotools import formats
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Target, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular import open_regular
@@ -97,17 +97,13 @@ def compare_layout(target: Target, directory: Path) -> None:
     Raises:
         BadFile: the format's reader finds something else than was laid out.
     """
-    form = formats.FORMATS.get(target.checkpoint.origin.format)
-    read = target.read_back
-    if read is None and form is not None:
-        read = import_module(form.module).read
-    if read is None:
-        return
-    found = read(directory)
+    form = formats.format_of(target.checkpoint)
+    found: Checkpoint = import_module(form.module).read(directory)
+    tensors = found.tensors if target.compared is None else target.compared(found)
     wanted = {**target.checkpoint.tensors, **target.carried}
     wanted = {key: tensor for key, tensor in wanted.items() if key not in target.unlisted}
     below = found.root.relative_to(directory)
-    places = {_weight(key): _places(tensor, below) for key, tensor in found.tensors.items()}
+    places = {_weight(key): _places(tensor, below) for key, tensor in tensors.items()}
     planned = {_weight(key): _places(tensor, Path()) for key, tensor in wanted.items()}
     if places != planned:
         differing = sorted(

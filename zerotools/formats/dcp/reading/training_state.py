@@ -19,9 +19,8 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
-from zerotools.formats.dcp.directories import NUMBERED, OPTIMIZERS
+from zerotools.formats.dcp.directories import NUMBERED, OPTIMIZERS, is_replicated
 from zerotools.formats.dcp.keys.flat_keys import STATE_ROLE
-from zerotools.formats.dcp.writing.lay_out import is_replicated
 from zerotools.formats.torch_optimizers import optimizer_of, scalars_of, trained_precision
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.runs.record import JobRecord

@@ -16,12 +16,17 @@ from zerotools.core.checkpoint import (
     Key,
     Origin,
     Target,
-    Tensor,
 )
 from zerotools.core.counts import counted
 from zerotools.core.dropping import lost_attributes
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.directories import DIRECTORIES, TIED, is_shard, lay_out_each
+from zerotools.formats.dcp.directories import (
+    DIRECTORIES,
+    TIED,
+    is_replicated,
+    is_shard,
+    lay_out_each,
+)
 from zerotools.formats.dcp.writing.rank_files import (
     CarriedValue,
     CopiedTensor,
@@ -158,18 +163,6 @@ def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, DcpEntry]
         elif key in tied:
             entries[key] = TiedTensor(tied[key])
     return entries
-
-
-def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
-    """Whether every rank of a DCP's run held the whole tensor: as the job's record says; else what
-    several ranks saved as one chunk, though it has more rows than one."""
-    if not tensor.shape:
-        return True
-    job = source.origin.details.get("job")
-    if isinstance(job, JobRecord):
-        return job.stage == 0 or flat in job.replicated
-    ranks = source.origin.world_size or 1
-    return ranks > 1 and tensor.shape[0] > 1 and len(tensor.chunks) == 1
 
 
 def _origin(source: Checkpoint, destination: Path, world_size: int) -> Origin:

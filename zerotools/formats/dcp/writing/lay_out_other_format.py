@@ -17,7 +17,8 @@ from zerotools.core.counts import counted
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Scalar, TrainingState
-from zerotools.formats.dcp.writing.lay_out import check_world_size, is_replicated
+from zerotools.formats.dcp.directories import is_replicated
+from zerotools.formats.dcp.writing.lay_out import check_world_size
 from zerotools.formats.dcp.writing.naming_styles import DcpStyle, KeyPath, style_of
 from zerotools.formats.dcp.writing.param_groups import CompletedGroups, groups_of, trained
 from zerotools.formats.dcp.writing.rank_files import (

@@ -17,10 +17,14 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
-from zerotools.formats.deepspeed.reading.training_state import scalar_of
 from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import Shapes
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, first_of
+from zerotools.formats.deepspeed.schema.optim_states import (
+    STAGE_3,
+    OptimStates,
+    first_of,
+    scalar_of,
+)
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 

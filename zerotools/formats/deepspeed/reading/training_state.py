@@ -14,9 +14,7 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
-from zerotools.formats.deepspeed.schema.optim_states import OptimStates, first_of
-from zerotools.io.numeric.scalars import read_scalar
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.formats.deepspeed.schema.optim_states import first_of, scalar_of
 
 PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
 _NOT_OPTIONS = ("params", "param_names", "state")
@@ -109,16 +107,6 @@ def _scalars(column: MpRank) -> Iterator[tuple[Key, Scalar]]:
             scalar = scalar_of(shard, value)
             if scalar is not None:
                 yield from ((Key(name, role), scalar) for name in group.shapes)
-
-
-def scalar_of(shard: OptimStates, value: Any) -> Scalar | None:
-    """A number of the optimizer's state; None for what is none."""
-    stored = as_tensor(value)
-    if stored is not None:
-        single = stored.shape == ()
-        return read_scalar(shard.file.root, shard.file.tensor(stored)) if single else None
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return Scalar(value) if plain else None
 
 
 def _count(value: Any) -> int | None:

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.training import Scalar
 from zerotools.formats.deepspeed.schema.fields import Fields, integer_of
 from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
+from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 
@@ -177,6 +179,16 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
 def first_of(shards: Sequence[OptimStates | None]) -> OptimStates:
     """The first file that is there: all are equal in everything but their vectors."""
     return next(shard for shard in shards if shard is not None)
+
+
+def scalar_of(shard: OptimStates, value: Any) -> Scalar | None:
+    """A number of the optimizer's state; None for what is none."""
+    stored = as_tensor(value)
+    if stored is not None:
+        single = stored.shape == ()
+        return read_scalar(shard.file.root, shard.file.tensor(stored)) if single else None
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return Scalar(value) if plain else None
 
 
 def version_of(text: str) -> tuple[int, ...]:

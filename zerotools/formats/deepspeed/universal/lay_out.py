@@ -34,7 +34,6 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import new_stored_tensor as new_tensor
 from zerotools.formats.deepspeed.logical.from_other_format import schedule_of
-from zerotools.formats.deepspeed.reading.read import read
 from zerotools.formats.deepspeed.schema.tag import LATEST
 from zerotools.formats.deepspeed.universal.contents import STEP, UniversalContents, contents_of
 from zerotools.formats.deepspeed.universal.notes import notes_of
@@ -141,9 +140,7 @@ def lay_out_universal(
     dropped = (*contents.dropped, *_dropped(source, training, unwritable))
     parallel = source.origin.details.get("model_parallel_size", 1)
     notes = (*notes_of(contents, training, stage, model_parallel=parallel), *beside)
-    return Target(
-        checkpoint, plans, notes=notes, carried=files.carried, dropped=dropped, read_back=read
-    )
+    return Target(checkpoint, plans, notes=notes, carried=files.carried, dropped=dropped)
 
 
 def _tag(source: Checkpoint, training: TrainingState) -> str:

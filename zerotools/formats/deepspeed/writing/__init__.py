@@ -1,4 +1,4 @@
 """From a logical state to DeepSpeed's files: the target layout, then one module per kind of output.
 
-Imports `schema`, `partitioning` and `logical`; `lay_out` also reads its source again.
+Imports `schema`, `partitioning` and `logical`.
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target, Tensor
@@ -17,7 +16,6 @@ from zerotools.formats.deepspeed.logical.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
-from zerotools.formats.deepspeed.reading.read import read
 from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.writing.checks import check_masters, check_supported
@@ -83,7 +81,7 @@ def lay_out(
         dropped=_dropped(source, first.wanted),
         unlisted=unlisted_keys(checkpoint.tensors),
         spelled=_spelled(columns),
-        read_back=partial(_read_back, len(columns)),
+        compared=_compared if len(columns) > 1 else None,
     )
 
 
@@ -191,17 +189,13 @@ def _of_rank(mp: int, key: Key) -> Key:
     return Key(f"mp_rank_{mp:02d}/{key.name}", key.role)
 
 
-def _read_back(columns: int, directory: Path) -> Checkpoint:
-    """What the reader finds in an output of so many model-parallel ranks, each apart."""
-    found = read(directory)
-    if columns == 1:
-        return found
-    tensors = {
+def _compared(found: Checkpoint) -> dict[Key, Tensor]:
+    """The tensors of an output of several model-parallel ranks, each rank's apart."""
+    return {
         _of_rank(mp, key): tensor
         for mp, column in enumerate(found.origin.details[COLUMNS])
         for key, tensor in column.tensors.items()
     }
-    return replace(found, tensors=tensors)
 
 
 def _dropped(source: Checkpoint, wanted: TargetLayout) -> tuple[Dropped, ...]:

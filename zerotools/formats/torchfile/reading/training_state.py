@@ -18,11 +18,20 @@ from zerotools.formats.torch_optimizers import (
 )
 from zerotools.formats.torchfile.schema.opened_file import NUMBERED
 from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE
+from zerotools.formats.torchfile.schema.training_keys import (
+    CLIENT,
+    FROZEN,
+    LOSS_SCALE,
+    MARK,
+    OPTIMIZER,
+    PRECISION,
+    SAMPLES,
+    SCHEDULER,
+    SKIPPED,
+    STEPS,
+    VERSION,
+)
 
-MARK, VERSION = "written_as", "zerotools.training/1"
-FROZEN, PRECISION, OPTIMIZER = "frozen_names", "precision", "optimizer_name"
-STEPS, SKIPPED, SAMPLES = "steps", "skipped_steps", "samples"
-LOSS_SCALE, SCHEDULER, CLIENT = "loss_scale", "lr_scheduler", "client"
 _SCHEDULERS = (SCHEDULER, "lr_schedulers", "scheduler")
 _OWN = ("param_groups", "optimizer", *_SCHEDULERS)
 _NOT_OPTIONS = ("params", "param_names")

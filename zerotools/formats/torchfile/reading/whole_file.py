@@ -11,8 +11,7 @@ from zerotools.formats.torchfile.reading.merge import aliases, merge_rank_files
 from zerotools.formats.torchfile.schema.opened_file import FORMAT, NUMBERED, OpenedFile, keyed
 from zerotools.formats.torchfile.schema.param_numbers import names_by_number
 from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE, FileContents
-
-BUFFER_NAMES = "buffer_names"
+from zerotools.formats.torchfile.schema.training_keys import BUFFER_NAMES
 
 
 def read_single(path: Path, opened: OpenedFile) -> Checkpoint:

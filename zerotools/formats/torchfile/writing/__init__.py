@@ -1,4 +1,4 @@
 """From a Checkpoint to torch files: a Hugging Face directory, or one file to resume training from.
 
-Imports `schema`, and from `reading` the names that a training file has.
+Imports `schema`.
 """

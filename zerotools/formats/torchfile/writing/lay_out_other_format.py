@@ -3,7 +3,7 @@
     {"model": OrderedDict of names to tensors, tied names as views of one storage,
      "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
                    "param_names": [name]}]},
-     "buffer_names": [name], "lr_scheduler", "steps" and the other words of `training`}
+     "buffer_names": [name], "lr_scheduler", "steps" and the other keys of `training_keys`}
 
 Only plain values and tensors, so `torch.load(weights_only=True)` reads it. Numbering and the 0-d
 float32 `step` are torch's own (torch/optim/optimizer.py, `state_dict`; `_get_scalar_dtype`).
@@ -27,8 +27,7 @@ from zerotools.core.checkpoint import (
 from zerotools.core.dropping import LOOSE, WEIGHTS, extra_roles
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
-from zerotools.formats.torchfile.reading import training_state as words
-from zerotools.formats.torchfile.reading.whole_file import BUFFER_NAMES
+from zerotools.formats.torchfile.schema import training_keys
 from zerotools.formats.torchfile.schema.file_names import TRAINING
 from zerotools.formats.torchfile.schema.opened_file import FORMAT
 from zerotools.formats.torchfile.writing.one_file import OneFile
@@ -56,7 +55,7 @@ def lay_out_training(source: Checkpoint, training: TrainingState, destination: P
     optimizer = _optimizer(source, training, file, drops)
     if optimizer is not None:
         tree["optimizer"] = optimizer
-    tree[BUFFER_NAMES] = [key.name for key in source.tensors if key.role == "buffer"]
+    tree[training_keys.BUFFER_NAMES] = [key.name for key in source.tensors if key.role == "buffer"]
     tree |= _beside(training, drops)
     plan = file.plan(tree)
     plans = {TRAINING: plan, **sidecar_plans(source, file.tensors.values())}
@@ -217,16 +216,16 @@ def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     """What is known of the run, as plain values; the rest is dropped."""
     scale = training.loss_scale
     beside: dict[str, Any] = {
-        words.MARK: words.VERSION,
-        words.FROZEN: sorted(training.frozen) or None,
-        words.PRECISION: training.precision and training.precision.name,
-        words.OPTIMIZER: training.optimizer,
-        words.STEPS: training.steps,
-        words.SKIPPED: training.skipped,
-        words.SAMPLES: training.samples,
-        words.LOSS_SCALE: scale
+        training_keys.MARK: training_keys.VERSION,
+        training_keys.FROZEN: sorted(training.frozen) or None,
+        training_keys.PRECISION: training.precision and training.precision.name,
+        training_keys.OPTIMIZER: training.optimizer,
+        training_keys.STEPS: training.steps,
+        training_keys.SKIPPED: training.skipped,
+        training_keys.SAMPLES: training.samples,
+        training_keys.LOSS_SCALE: scale
         and {"scale": scale.scale, "dynamic": scale.dynamic, **scale.options},
-        words.SCHEDULER: training.lr_scheduler,
+        training_keys.SCHEDULER: training.lr_scheduler,
     }
     for name, value in beside.items():
         if not is_plain(value):
@@ -238,4 +237,4 @@ def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     if training.ds_config is not None:
         drops.add("ds_config", "plain torch is not configured by it")
     kept = {n: value for n, value in beside.items() if value is not None and is_plain(value)}
-    return kept | ({words.CLIENT: client} if client else {})
+    return kept | ({training_keys.CLIENT: client} if client else {})
