@@ -12,7 +12,6 @@ from zerotools.jobs.binding.bind import build, show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.sensors.cores import usable_cores
-from zerotoolsd.queue.lifecycle import RetryPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +67,6 @@ class RetryConfig:
     first_seconds: float = key("The first wait.", default=1.0, least=0)
     factor: float = key("Each wait is this many times the one before.", default=4.0, least=1)
     most_seconds: float = key("The longest wait.", default=300.0, least=0)
-
-    def policy(self) -> RetryPolicy:
-        """The same, as the lifecycle takes it."""
-        return RetryPolicy(
-            first_seconds=self.first_seconds,
-            factor=self.factor,
-            most_seconds=self.most_seconds,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
 from zerotoolsd.trainer.checkpoints.resuming import choose_resume_point
 from zerotoolsd.trainer.data.epochs import with_steps
-from zerotoolsd.trainer.data.packing import check_packing
 from zerotoolsd.trainer.data.reading import open_data
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
 from zerotoolsd.trainer.engine_choice import make_engine
@@ -24,6 +23,7 @@ from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
+from zerotoolsd.trainer.packing_check import check_packing
 from zerotoolsd.trainer.rank.group import WorldGroup, joined
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, read_spec

@@ -102,32 +102,6 @@ def test_the_loss_is_that_of_transformers_on_the_response_alone(tmp_path: Path) 
     assert found.loss / found.tokens == pytest.approx(float(wanted), rel=1e-6)
 
 
-@pytest.mark.parametrize("leaks", [False, True])
-def test_a_model_that_sees_the_example_before_is_refused(leaks: bool) -> None:
-    import torch
-
-    from zerotools.core.errors import Unsupported
-    from zerotoolsd.trainer.data.packing import check_packing, join
-    from zerotoolsd.trainer.engine.objective import summed_loss
-
-    mamba = {"model_type": "mamba", "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 1}
-    model = small(mamba if leaks else TINY_LLAMA, "eager")
-
-    class Engine:
-        def evaluate(self, examples: list[Example]) -> Any:
-            return summed_loss(model, examples, torch.device("cpu"))
-
-    class Pool:
-        def example(self, number: int) -> Example:
-            return join(PARTS)
-
-    if not leaks:
-        check_packing(Engine(), Pool(), model.config)  # type: ignore[arg-type]
-        return
-    with pytest.raises(Unsupported, match=r"data\.packing: this model sees from one"):
-        check_packing(Engine(), Pool(), model.config)  # type: ignore[arg-type]
-
-
 def small(tree: dict[str, Any], attention: str) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
