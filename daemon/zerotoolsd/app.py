@@ -94,7 +94,7 @@ async def _serve(
     store = Store(state_dir)
     machine = SnapshotCache(SnapshotSource())
     try:
-        engine = Dispatcher(
+        dispatcher = Dispatcher(
             state_dir=state_dir,
             store=store,
             config=config,
@@ -103,7 +103,9 @@ async def _serve(
             umask=umask,
         )
         listening = inherited or _listen(path)
-        await _run(DispatcherService(engine, check_python=check_python), engine, listening, stop)
+        await _run(
+            DispatcherService(dispatcher, check_python=check_python), dispatcher, listening, stop
+        )
     finally:
         machine.close()
         store.close()
@@ -136,12 +138,12 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 async def _run(
-    service: JobService, engine: Dispatcher, listening: socket.socket, stop: asyncio.Event
+    service: JobService, dispatcher: Dispatcher, listening: socket.socket, stop: asyncio.Event
 ) -> None:
     runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=CLOSE_SECONDS)
     await runner.setup()
     site = web.SockSite(runner, listening, backlog=BACKLOG)
-    running = asyncio.create_task(engine.run(stop))
+    running = asyncio.create_task(dispatcher.run(stop))
     alive = asyncio.create_task(_tell_alive())
     try:
         await site.start()

@@ -1,4 +1,4 @@
-"""The `JobService` over the engine: who may do what, and what is checked before a job is taken."""
+"""The dispatcher's `JobService`: who may do what, and what is checked before a job is taken."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class DispatcherService:
 
     def __init__(
         self,
-        engine: Dispatcher,
+        dispatcher: Dispatcher,
         *,
         check_python: InterpreterCheck = check_interpreter,
         rehearse: Rehearsal = rehearse,
     ) -> None:
-        self._engine = engine
-        self._store = engine.store
+        self._dispatcher = dispatcher
+        self._store = dispatcher.store
         self._check_python = check_python
         self._rehearse = rehearse
         self._started = time.monotonic()
@@ -91,14 +91,14 @@ class DispatcherService:
         # Nothing is awaited from here on: two submits may come at once, also of one job.
         if self._store.by_key(uid, idempotency_key) is None:
             self._check_output_is_free(spec, place)
-            self._engine.cleaner.refuse_going(named)
+            self._dispatcher.cleaner.refuse_going(named)
         try:
             job, new = self._store.submit(
                 uid=uid,
                 name=spec.name,
                 spec=spec,
                 output_dir=spec.output_dir,
-                default_output=self._engine.jobs_dir,
+                default_output=self._dispatcher.jobs_dir,
                 idempotency_key=idempotency_key,
                 now=time.time(),
             )
@@ -106,7 +106,7 @@ class DispatcherService:
             raise Unavailable(f"the job cannot be queued: the queue's disk says: {error}") from None
         if new:
             self._places[job.id] = place or os.path.normpath(job.output_dir)
-            self._engine.announce()
+            self._dispatcher.announce()
         return self._view(job), new
 
     async def check(self, spec: JobSpec, *, uid: int, model: bool = False) -> list[str]:
@@ -128,8 +128,8 @@ class DispatcherService:
 
     async def _check(self, spec: JobSpec) -> None:
         gpus = spec.device == "cuda"
-        snapshot = await self._engine.machine.snapshot() if gpus else None
-        why = impossible(request_of(0, spec), snapshot, self._engine.config.limits)
+        snapshot = await self._dispatcher.machine.snapshot() if gpus else None
+        why = impossible(request_of(0, spec), snapshot, self._dispatcher.config.limits)
         if why is not None:
             raise BadRequest(why)
         await self._look(spec, preflight.check_files, spec)
@@ -204,8 +204,8 @@ class DispatcherService:
             return job_view(
                 job,
                 self._store.attempts(job.id),
-                self._engine.why_it_waits(job),
-                quiet_seconds=self._engine.config.watch.no_progress_seconds,
+                self._dispatcher.why_it_waits(job),
+                quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
             )
         except Exception as error:  # one odd record must not hide all other jobs of a listing
             log.exception("job %d cannot be shown whole", job.id)
@@ -217,7 +217,7 @@ class DispatcherService:
         if uid not in (job.uid, os.geteuid(), 0):
             raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
         try:
-            self._engine.cancel(job, f"uid {uid}")
+            self._dispatcher.cancel(job, f"uid {uid}")
         except NotAllowed:
             raise Conflict(f"job {job_id} is over: it {_how(job.state)}") from None
         except sqlite3.OperationalError as error:
@@ -232,7 +232,7 @@ class DispatcherService:
         if uid not in (job.uid, os.geteuid(), 0):
             raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
         if job.state == states.HELD:
-            return self._go_on(job)
+            return self._resume(job)
         if job.state not in states.TERMINAL:
             raise Conflict(
                 f"job {job_id} is not over: it is {job.state.replace('_', ' ')}; wait for its end, "
@@ -256,11 +256,11 @@ class DispatcherService:
         view, _ = await self.submit(spec, uid=uid, idempotency_key=None)
         return view
 
-    def _go_on(self, job: JobRow) -> JobView:
+    def _resume(self, job: JobRow) -> JobView:
         if not self._store.open_tokens(job.id):
             _ = job.spec  # it would be held again at once, for the same reason
         try:
-            self._engine.go_on(job)
+            self._dispatcher.resume(job)
         except sqlite3.OperationalError as error:
             raise Unavailable(
                 f"job {job.id} cannot be resumed: the queue's disk says: {error}"
@@ -270,12 +270,12 @@ class DispatcherService:
     async def clean(self, request: CleanRequest, *, uid: int) -> Cleaned:
         """See `JobService`."""
         owner = None if uid in (os.geteuid(), 0) else uid
-        return await self._engine.cleaner.clean(request, f"uid {uid}", owner)
+        return await self._dispatcher.cleaner.clean(request, f"uid {uid}", owner)
 
     async def events(self, since: int, wait: float) -> list[Event]:
         """See `JobService`."""
         since = min(since, _LARGEST_ID)
-        changed = self._engine.changed
+        changed = self._dispatcher.changed
         found = self._store.events(since)
         deadline = time.monotonic() + wait
         while not found and (left := deadline - time.monotonic()) > 0:
@@ -283,7 +283,7 @@ class DispatcherService:
                 await asyncio.wait_for(changed.wait(), left)
             except TimeoutError:
                 break
-            changed = self._engine.changed
+            changed = self._dispatcher.changed
             found = self._store.events(since)
         return found
 
@@ -296,7 +296,7 @@ class DispatcherService:
 
     async def machine(self) -> dict[str, Any]:
         """See `JobService`."""
-        snapshot = await self._engine.machine.snapshot()
+        snapshot = await self._dispatcher.machine.snapshot()
         leases = [
             {"gpu_uuid": lease.gpu_uuid, "job_id": lease.job_id, "attempt": lease.attempt}
             for lease in self._store.leases()

@@ -1,4 +1,11 @@
-"""Attempts: start, watch, find again after a restart of the daemon, read what they report.
+"""Attempts of jobs: how they start, are watched, are found again after a restart, and end.
 
-It may import `queue`, `config` and `supervisor`. It does not change the state of a job.
+launch, starting           the run directory and the supervisor; `launching` is committed first
+watcher, reattach          the supervisors' pidfds; what has become of an attempt
+taking_up                  attempts of the last daemon, and of held jobs
+ending, settling           what a record says of the end; how the end is committed
+last_report, phases        what the ranks reported; whether an attempt still moves
+programs                   the command of a user's own program
+
+It may import `queue`, `config` and `supervisor`. The dispatcher alone calls what changes a job.
 """

@@ -3,6 +3,7 @@
 lifecycle, clocks             which state follows which event; moments in time
 schema, values, rows, store   one SQLite database; every change is a transaction with an event
 scheduler, placement          which jobs start on which GPUs
+transitions                   a change of state: the lifecycle, the commit, the announcement
 parking, time_limit           a job with unexpected data is held alone; how long a job may run
 
 It may import `config`, `service` and the supervisor's file formats. It starts no process.

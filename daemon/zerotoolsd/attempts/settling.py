@@ -1,0 +1,104 @@
+"""How the ends of attempts are committed; what cannot be committed now is tried again."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zerotools.jobs import states
+from zerotoolsd import crashpoints
+from zerotoolsd.attempts import ending, reattach
+from zerotoolsd.attempts.watcher import Guard
+from zerotoolsd.queue import lifecycle, parking, time_limit
+from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
+from zerotoolsd.queue.transitions import Transitions
+
+log = logging.getLogger(__name__)
+
+
+class AttemptEnds:
+    """Ends that were seen. `wake` is called where one is new: another round is due."""
+
+    def __init__(self, transitions: Transitions, guard: Guard, wake: Callable[[], None]) -> None:
+        self._transitions = transitions
+        self._store = transitions.store
+        self._guard = guard
+        self._wake = wake
+        self.expired: set[str] = set()
+        """Tokens of attempts that were asked to stop, as their job's time limit is over."""
+        self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
+
+    @property
+    def all_committed(self) -> bool:
+        """Whether every end that was seen is in the store."""
+        return not self._unsettled
+
+    def over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Commit an attempt's end; what cannot be committed now is tried again."""
+        crashpoints.reach(crashpoints.END_SEEN)
+        if attempt.token not in self._unsettled:
+            self._unsettled[attempt.token] = (attempt, record)
+            self._wake()
+        try:
+            with self._guard(attempt.job_id, parking.ENDING) as reach:
+                reach()
+                self._commit(attempt, record)
+        except sqlite3.OperationalError as error:
+            log.error("the end of job %d cannot be recorded yet: %s", attempt.job_id, error)
+        else:
+            del self._unsettled[attempt.token]
+            self.expired.discard(attempt.token)
+
+    def retry(self) -> None:
+        """Try again to commit the ends that could not be committed."""
+        for attempt, record in list(self._unsettled.values()):
+            self.over(attempt, record)
+
+    def _commit(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        job, now = self._store.job(attempt.job_id), time.time()
+        if attempt.token not in self._store.open_tokens(job.id):
+            return  # it was ended by force
+        end = ending.end_event(job, record, asked=attempt.token in self.expired)
+        after, kind = self._transitions.after(job, end), lifecycle.name_of(job.standing, end)
+        when = time_limit.end_of(record, attempt.began, now)
+        with self._store.change(
+            job, after, kind, now=now, attempt=attempt.number, ended=when
+        ) as change:
+            change.attempt_ended(attempt.number, when, record, ending.held_by(record))
+        self._transitions.publish(job, after)
+
+    def end_by_force(self, job: JobRow, why: str) -> bool:
+        """Kill what is left of a cancelled job and be done with it; whether that was possible."""
+        try:
+            tokens = self._store.open_tokens(job.id)
+            strays = [process for token in tokens for process in reattach.kill_strays(token)]
+            record = ending.forced_record(strays, why)
+            after = self._transitions.after(job, ending.end_event(job, record, asked=False))
+            now = time.time()
+            with self._store.change(job, after, states.CRASHED, now=now) as change:
+                change.open_attempts_ended(now, record, ending.held_by(record))
+        except sqlite3.OperationalError:
+            raise
+        except Exception:  # it is held instead
+            log.exception("job %d cannot be ended by force", job.id)
+            return False
+        self._transitions.publish(job, after)
+        return True
+
+    def release_freed(self) -> bool:
+        """Free the GPUs whose last process is gone at last; whether some are still held."""
+        held = [lease for lease in self._store.leases() if lease.held_by is not None]
+        for lease in held:
+            with self._guard(lease.job_id, parking.RELEASING) as reach:
+                reach()
+                self._release_if_free(lease)
+        return bool(held)
+
+    def _release_if_free(self, lease: Lease) -> None:
+        attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
+        stuck = (attempt.result or {}).get("unkillable", ())
+        if not any(ending.is_still_alive(process) for process in stuck):
+            self._store.release(lease, time.time())

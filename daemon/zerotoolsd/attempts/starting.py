@@ -1,0 +1,101 @@
+"""An attempt's beginning: committed as `launching` before anything of it exists, then spawned.
+
+No step between the commit of `launching` and that of `running` gives way to another task.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs import states
+from zerotoolsd import crashpoints
+from zerotoolsd.attempts import last_report, launch
+from zerotoolsd.attempts.watcher import OnOver, Watcher
+from zerotoolsd.config import Config
+from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.lifecycle import Admit, Started
+from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
+from zerotoolsd.queue.transitions import Transitions
+
+
+class AttemptStarter:
+    """Starts attempts below `jobs_dir`; `over` is called with those that could not be started."""
+
+    def __init__(
+        self,
+        transitions: Transitions,
+        watcher: Watcher,
+        over: OnOver,
+        jobs_dir: Path,
+        config: Config,
+        command: launch.RankCommand,
+        umask: int,
+    ) -> None:
+        self._transitions = transitions
+        self._store = transitions.store
+        self._watcher = watcher
+        self._over = over
+        self._jobs_dir = jobs_dir
+        self._config = config
+        self._command = command
+        self._umask = umask
+
+    def launch(self, job: JobRow, gpu_uuids: tuple[str, ...]) -> None:
+        """Commit the next attempt of `job` on these GPUs, and start it."""
+        attempts = self._store.attempts(job.id)
+        number = len(attempts) + 1
+        found = last_report.latest_checkpoint(job, attempts)
+        attempt = AttemptRow(
+            job_id=job.id,
+            number=number,
+            token=secrets.token_hex(16),
+            state=LAUNCHING,
+            run_dir=str(self._jobs_dir / str(job.id) / f"attempt-{number}"),
+            gpu_uuids=gpu_uuids,
+            resumed_from=str(found[1]) if found else job.spec.resume_from,
+            started=None,
+            ended=None,
+            result=None,
+        )
+        after, now = self._transitions.after(job, Admit()), time.time()
+        with self._store.change(job, after, states.ADMIT, now=now, attempt=number) as change:
+            change.add_attempt(attempt)
+        self._transitions.publish(job, after)
+        crashpoints.reach(crashpoints.LAUNCHING_COMMITTED)
+        self.begin(attempt, self._over)
+
+    def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
+        """Start an attempt that is committed as launching; `failed` is told where that fails."""
+        job = self._store.job(attempt.job_id)
+        before = self._store.attempts(job.id)[: attempt.number - 1]
+        try:
+            known = last_report.checkpoints_before(before)
+            launch.prepare(job, attempt, self._config, self._command, self._umask, known)
+            self._watcher.start(attempt)
+        except OSError as error:
+            cause = f"could not be started: {error.strerror}: {error.filename}"
+            failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
+            return
+        except UnreadableSpec:
+            raise
+        except ZerotoolsError as error:
+            failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
+            return
+        crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
+        self.mark_running(attempt, clocks.now())
+
+    def mark_running(self, attempt: AttemptRow, began: Moment) -> None:
+        """Commit that the attempt's supervisor runs since `began`, unless that is known."""
+        job = self._store.job(attempt.job_id)
+        if attempt.state != LAUNCHING and job.state != states.LAUNCHING:
+            return
+        after = self._transitions.after(job, Started())
+        now, number = time.time(), attempt.number
+        with self._store.change(job, after, states.STARTED, now=now, attempt=number) as change:
+            if attempt.state == LAUNCHING:
+                change.attempt_started(number, began)
+        self._transitions.publish(job, after)

@@ -1,0 +1,73 @@
+"""Taking up attempts that run already: those of the last daemon, and those of held jobs."""
+
+from __future__ import annotations
+
+import logging
+
+from zerotools.jobs import states
+from zerotoolsd.attempts import reattach
+from zerotoolsd.attempts.starting import AttemptStarter
+from zerotoolsd.attempts.watcher import Guard, Watcher
+from zerotoolsd.queue import clocks, parking
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class LeftAttempts:
+    """Jobs whose last attempt is to be taken up."""
+
+    def __init__(
+        self, store: Store, guard: Guard, watcher: Watcher, starter: AttemptStarter
+    ) -> None:
+        self._store = store
+        self._guard = guard
+        self._watcher = watcher
+        self._starter = starter
+        self._left: list[int] = []
+
+    def note_all(self) -> None:
+        """Note every attempt that the last daemon left."""
+        wanted = (*states.ACTIVE, states.HELD)
+        self._left = [job.id for job in reversed(self._store.jobs(wanted))]
+
+    def take_up_job(self, job_id: int) -> None:
+        """Take up this job's attempt, after those that were noted before."""
+        self._left.append(job_id)
+        self.take_up()
+
+    def take_up(self) -> None:
+        """Take up all that were noted. Raises sqlite3.OperationalError: the rest stays noted."""
+        while self._left:
+            with self._guard(self._left[0], parking.TAKING_UP) as reach:
+                reach()
+                self._take_up(self._store.job(self._left[0]))
+            del self._left[0]
+
+    def _take_up(self, job: JobRow) -> None:
+        attempts, is_open = self._store.attempts(job.id), bool(self._store.open_tokens(job.id))
+        if job.state in states.TERMINAL or (job.state == states.HELD and not is_open):
+            return
+        if not is_open:
+            raise LookupError(f"it is {job.state}, and none of its attempts is")
+        attempt = attempts[-1]
+        if not self._watcher.watches(attempt):
+            self._find_again(job, attempt)
+        elif job.state == states.LAUNCHING:
+            self._starter.mark_running(attempt, clocks.now())
+        if self._store.job(job.id).state == states.STOPPING:
+            self._watcher.request_stop(attempt, "cancel")
+
+    def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
+        found = reattach.attempt_status(attempt)
+        log.info("job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__)
+        if isinstance(found, reattach.NeverStarted) and job.state == states.HELD:
+            return
+        if isinstance(found, reattach.NeverStarted) and job.state != states.STOPPING:
+            # The supervisor may still be on its way; of two, the lock lets one through.
+            self._starter.begin(attempt, self._watcher.give_up)
+            return
+        if isinstance(found, reattach.Alive):
+            self._starter.mark_running(attempt, found.began or clocks.now())
+        self._watcher.adopt(attempt, found)

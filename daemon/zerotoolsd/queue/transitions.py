@@ -1,0 +1,45 @@
+"""How a job's state is changed: by the lifecycle, in one transaction, and said to whoever waits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from zerotoolsd.queue import lifecycle
+from zerotoolsd.queue.lifecycle import LifecycleEvent, RetryPolicy, Standing
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Transitions:
+    """Changes of jobs in `store`; `announce` is called after each commit."""
+
+    def __init__(self, store: Store, policy: RetryPolicy, announce: Callable[[], None]) -> None:
+        self.store = store
+        self.policy = policy
+        self._announce = announce
+
+    def after(self, job: JobRow, event: LifecycleEvent) -> Standing:
+        """Where `job` stands after `event`; nothing is changed. Raises NotAllowed."""
+        return lifecycle.advance(job.standing, event, now=time.time(), policy=self.policy)
+
+    def move(self, job: JobRow, after: Standing, kind: str) -> None:
+        """Commit `after`, by an event of `kind`. Raises sqlite3.OperationalError: not now."""
+        with self.store.change(job, after, kind, now=time.time()):
+            pass
+        self.publish(job, after)
+
+    def take(self, job: JobRow, event: LifecycleEvent) -> Standing:
+        """Commit where `event` leads. Raises NotAllowed, and sqlite3.OperationalError: not now."""
+        after = self.after(job, event)
+        self.move(job, after, lifecycle.name_of(job.standing, event))
+        return after
+
+    def publish(self, job: JobRow, after: Standing) -> None:
+        """Log a change that was committed, and announce it."""
+        because = f": {after.reason}" if after.reason else ""
+        log.info("job %d (%s): %s -> %s%s", job.id, job.name, job.state, after.state, because)
+        self._announce()
