@@ -1,6 +1,6 @@
 """Write the reference pages that follow from the code; with --check, say which are out of date.
 
-docs/reference/job-file.md comes from `zerotools.jobs.tables.spec`,
+docs/reference/job-file.md comes from `zerotools.jobs.tables`,
 docs/reference/command-line.md from the commands themselves, docs/reference/zerotoolsd.md from
 `zerotoolsd.config`.
 """
@@ -28,7 +28,7 @@ REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 JOB_FILE_HEAD = """\
 # The job file
 
-<!-- Written by scripts/make_reference.py from zerotools/jobs/tables/spec.py; do not edit. -->
+<!-- Written by scripts/make_reference.py from zerotools/jobs/tables; do not edit. -->
 
 A job is one TOML file (JSON is accepted too). Relative paths are relative to the file. A key that
 is not listed here is an error, and so is a value outside its bounds: `zerotools submit` names the

@@ -13,7 +13,8 @@ from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.preflight import async_io, deepspeed_accepts
-from zerotools.jobs.tables.deepspeed_config import completed, on_nvme
+from zerotools.jobs.tables.deepspeed import on_nvme
+from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
 
 DEADLINE_SECONDS = 20.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.example_files import read_examples
 from zerotools.jobs.datafiles.token_files import read_token_header
-from zerotools.jobs.tables.data_rules import kind_of, patterns_of
+from zerotools.jobs.tables.data import kind_of, patterns_of
 from zerotools.jobs.tables.spec import JobSpec
 
 MAX_FILES = 8

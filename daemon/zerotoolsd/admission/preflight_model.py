@@ -14,7 +14,7 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.safetensors.header import Header, read_header
 from zerotools.io.huggingface.model_directory import read_index
-from zerotools.jobs.tables.data_rules import BYTES, tokenizer_of
+from zerotools.jobs.tables.data import BYTES, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 
 TOKENIZER_FILES = (
@@ -37,7 +37,7 @@ _TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 
 def check_tokenizer(spec: JobSpec) -> Iterator[str]:
     """What is wrong with the tokenizer's directory."""
-    named = tokenizer_of(spec)
+    named = tokenizer_of(spec.data, spec.model.path)
     if named is None or named == BYTES:
         return
     directory = Path(named)

@@ -26,7 +26,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     Raises:
         ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
     """
-    from zerotools.jobs.tables.data_rules import fixed_length
+    from zerotools.jobs.tables.data import fixed_length
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
 
     config = read_config(spec.model)
@@ -39,10 +39,10 @@ def rehearse(spec: JobSpec) -> list[str]:
 
 def _vocabulary(spec: JobSpec) -> int | None:
     """How many token ids the data takes; None for token files, whose ids are not looked at."""
-    from zerotools.jobs.tables.data_rules import BYTES, tokenizer_of
+    from zerotools.jobs.tables.data import BYTES, tokenizer_of
     from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 
-    named = tokenizer_of(spec)
+    named = tokenizer_of(spec.data, spec.model.path)
     if named is None:
         return None
     return BYTE_VALUES if named == BYTES else len(load_tokenizer(Path(named)))

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.io.telemetry.metrics import Metrics
-from zerotools.jobs.tables.data_rules import BYTES, fixed_length, tokenizer_of
+from zerotools.jobs.tables.data import BYTES, fixed_length, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
@@ -154,6 +154,6 @@ def _metrics(spec: JobSpec, stack: ExitStack) -> Metrics:
 
 def _add_files(spec: JobSpec, blueprint: MetaModel, staging: Path) -> None:
     blueprint.config.save_pretrained(staging)
-    tokenizer = tokenizer_of(spec)
+    tokenizer = tokenizer_of(spec.data, spec.model.path)
     if tokenizer is not None and tokenizer != BYTES:
         copy_tokenizer(Path(tokenizer), staging)

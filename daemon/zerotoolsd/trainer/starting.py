@@ -6,7 +6,7 @@ import torch
 
 import zerotools
 from zerotools.core.errors import BadFile
-from zerotools.jobs.tables.data_rules import kind_of, longest_sequence
+from zerotools.jobs.tables.data import kind_of, longest_sequence
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs as layout
 from zerotools.runs.record import (

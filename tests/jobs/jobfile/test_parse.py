@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict, parse_job
-from zerotools.jobs.tables.job_rules import FP16_ON_CPU
-from zerotools.jobs.tables.spec import Fp16Spec, JobSpec
+from zerotools.jobs.tables.fp16 import Fp16Spec
+from zerotools.jobs.tables.spec import FP16_ON_CPU, JobSpec
 
 BASE = Path("/base/dir")
 

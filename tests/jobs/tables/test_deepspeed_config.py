@@ -8,14 +8,8 @@ import pytest
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.tables.deepspeed_config import (
-    completed,
-    device_of,
-    offloaded_to,
-    on_nvme,
-    precision_of,
-    stage_of,
-)
+from zerotools.jobs.tables.deepspeed import device_of, on_nvme, precision_of, stage_of
+from zerotools.jobs.tables.deepspeed_config import completed, offloaded_to
 from zerotools.jobs.tables.spec import JobSpec
 
 STAGE_1 = {"zero_optimization": {"stage": 1}}

@@ -33,7 +33,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import plain
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import HELD, SUCCEEDED
-from zerotools.jobs.tables.data import PREDICTIONS
+from zerotools.jobs.tables.eval import PREDICTIONS
 
 ATTEMPT_HEADERS = (
     "attempt",

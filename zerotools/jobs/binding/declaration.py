@@ -16,14 +16,17 @@ def key(
     most: float | None = None,
     above: float | None = None,
     shown: str | None = None,
+    path: bool = False,
+    words: tuple[str, ...] = (),
 ) -> Any:
     """A field of the job file: its meaning, default, and the values that it takes.
 
     `least` and `most` are inclusive bounds, `above` an exclusive lower one; `shown` says in the
-    reference what the default is that `factory` makes.
+    reference what the default is that `factory` makes. A text of a `path` is a path, which is made
+    absolute, unless it is one of `words`.
     """
     bounds = {"least": least, "most": most, "above": above}
-    rules = {"doc": doc, "allowed": allowed, "shown": shown, **bounds}
+    rules = {"doc": doc, "allowed": allowed, "shown": shown, "path": path, "words": words, **bounds}
     if factory is not ...:
         return field(default_factory=factory, metadata=rules)
     if default is not ...:

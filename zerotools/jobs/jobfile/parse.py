@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass, replace
@@ -14,9 +12,10 @@ from typing import Any
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.binding.bind import MAX_DEPTH, build, is_required, plain, show
 from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.jobfile.paths import with_absolute_paths
 from zerotools.jobs.jobfile.positions import excerpt, problem_line, toml_problem
-from zerotools.jobs.tables.job_rules import check, with_paths
-from zerotools.jobs.tables.script_rules import check_tables, misplaced_keys
+from zerotools.jobs.tables.engine_tables import check_tables, misplaced_keys
+from zerotools.jobs.tables.job_rules import check
 from zerotools.jobs.tables.spec import JobSpec
 
 
@@ -152,7 +151,8 @@ def _build(
     spec: JobSpec | None = build(JobSpec, tree, "", wrong)
     if spec is not None and not wrong:
         wrong, unsupported = check(spec)
-        spec = with_paths(spec, lambda name, path: _absolute(name, path, base_dir, wrong))
+        spec, bad_paths = with_absolute_paths(spec, base_dir)
+        wrong += bad_paths
         spec = replace(spec, given=tree)
     if wrong or unsupported or spec is None:
         kind = BadRequest if wrong else Unsupported
@@ -183,22 +183,6 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _absolute(name: str, path: str, base_dir: Path | None, wrong: list[str]) -> str:
-    if base_dir is None:
-        if not path.startswith("/"):
-            wrong.append(f"{name} = {show(path)}: must be an absolute path")
-        return path
-    if not path:
-        wrong.append(f'{name} = "": must not be empty')
-        return path
-    if name == "python" and "/" not in path and not path.startswith("~"):
-        found = shutil.which(path)
-        if found is None:
-            wrong.append(f"python = {show(path)}: there is no such program in PATH")
-        return found or path
-    return os.path.normpath(base_dir.absolute() / Path(path).expanduser())
 
 
 def _message(source: str, problems: list[str], text: str | None) -> str:

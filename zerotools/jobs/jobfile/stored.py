@@ -20,7 +20,7 @@ from zerotools.jobs.binding.bind import (
     show,
 )
 from zerotools.jobs.binding.declaration import keys_of
-from zerotools.jobs.tables.script_rules import NEEDED, SCRIPT
+from zerotools.jobs.tables.engine_tables import NEEDED, SCRIPT
 from zerotools.jobs.tables.spec import JobSpec
 
 

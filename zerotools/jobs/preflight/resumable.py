@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from zerotools.jobs.tables.deepspeed_config import on_nvme, optimizer_of
+from zerotools.jobs.tables.deepspeed import on_nvme, optimizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
 

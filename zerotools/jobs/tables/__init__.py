@@ -1,4 +1,5 @@
-"""The tables of the job file: the keys of each, and the rules between them. `spec` is the whole.
+"""The tables of the job file, a module each: its keys, and the rules that they keep to.
 
-Standard library only. Imports `jobs.binding`.
+`spec` is the whole job; `job_rules` has what the tables demand of one another. Standard library
+only. Imports `jobs.binding`.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerotools.jobs.binding.declaration import key
@@ -47,3 +48,25 @@ class CheckpointSpec:
         default=None,
         allowed=EXPORTS,
     )
+
+
+def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
+    """What is wrong in `[checkpoint]`, other tables aside."""
+    keep_every, every = checkpoint.keep_every, checkpoint.every
+    if keep_every is None:
+        return
+    if checkpoint.keep_last is None:
+        yield (
+            f"checkpoint.keep_every = {keep_every}: all checkpoints are kept without "
+            "checkpoint.keep_last; set that too, or leave this out"
+        )
+    if every is None:
+        yield (
+            f"checkpoint.keep_every = {keep_every}: needs checkpoint.every, of which it is a "
+            "multiple"
+        )
+    elif keep_every % every:
+        yield (
+            f"checkpoint.keep_every = {keep_every}: must be a multiple of checkpoint.every, "
+            f"which is {every}"
+        )

@@ -1,15 +1,27 @@
-"""`[data]` and `[eval]`: what a job is trained on, and what it is measured by on the way."""
+"""`[data]`: what a job is trained on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
+from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
+BYTES = "bytes"
+"""`tokenizer`: one token per byte."""
+KINDS = ("text", "tokens", "examples")
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")
 CHAT_TEMPLATE = ("auto", "on", "off")
-PREDICTIONS = "predictions"
-"""The directory in a job's `output_dir` with what it generated, a file for each evaluation."""
+_OF_EXAMPLES = (
+    "prompt_column",
+    "response_column",
+    "history_column",
+    "max_source_length",
+    "max_target_length",
+    "chat_template",
+    "packing",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +29,15 @@ class DataSpec:
     """`[data]`: what it is trained on. One of `text`, `tokens` and `examples`."""
 
     text: tuple[str, ...] = key(
-        "UTF-8 text files: paths or glob patterns (`**` too), in sorted order.", default=()
+        "UTF-8 text files: paths or glob patterns (`**` too), in sorted order.",
+        default=(),
+        path=True,
     )
     tokens: tuple[str, ...] = key(
         "Files of token ids: `.npy` (one dimension), or any other name for bare little-endian "
         "numbers of `token_type`. Paths or patterns.",
         default=(),
+        path=True,
     )
     token_type: str | None = key(
         "The type of the ids in `tokens`; `.npy` files say it themselves.",
@@ -33,6 +48,7 @@ class DataSpec:
         "Files of examples to fine-tune on: one JSON object per line (also where the file is "
         "called `.json`), or one JSON array of objects. Paths or patterns.",
         default=(),
+        path=True,
     )
     prompt_column: str = key("The key of an example that has the prompt.", default="prompt")
     response_column: str = key(
@@ -68,54 +84,78 @@ class DataSpec:
         '`"bytes"` (one token per byte, ids 0 to 255) or the path of a Hugging Face tokenizer. '
         'Default: `"bytes"` for `text`, and that of `model.path` for `examples`.',
         default=None,
+        path=True,
+        words=(BYTES,),
     )
     sequence_length: int = key(
         "Tokens in one sequence of `text`, `tokens` or packed `examples`.", default=256, least=2
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvalSpec:
-    """`[eval]`: loss and perplexity on data that is not trained on, and how close what the model
-    generates comes to the responses. Without `files` and `fraction` there is none."""
+def kind_of(data: DataSpec) -> str:
+    """Which of `KINDS` the job is trained on."""
+    return next((kind for kind in KINDS if getattr(data, kind)), "text")
 
-    files: tuple[str, ...] = key(
-        "Files of the kind that `[data]` names, read alike. Paths or patterns.", default=()
-    )
-    fraction: float = key(
-        "Instead of `files`: this part of the training data is held out, chosen by `seed`.",
-        default=0.0,
-        least=0,
-    )
-    every: int | None = key(
-        "Steps between evaluations; default: only after the last step.", default=None, least=1
-    )
-    batch_size: int | None = key(
-        "Sequences in one forward pass of one rank; default: `train.micro_batch_size`, else 1.",
-        default=None,
-        least=1,
-    )
-    max_sequences: int | None = key(
-        "Evaluate on the first so many sequences; default: on all.", default=None, least=1
-    )
-    predict_with_generate: bool = key(
-        "Generate from the prompts too, and compare with the responses: ROUGE-1, ROUGE-2, ROUGE-L "
-        "and BLEU, and a file of predictions. `data.examples` only; needs rouge_score and "
-        "sacrebleu in the ranks' interpreter.",
-        default=False,
-    )
-    max_predictions: int | None = key(
-        "Generate from the prompts of the first so many sequences; default: of all.",
-        default=None,
-        least=1,
-    )
-    max_new_tokens: int | None = key(
-        "Tokens that are generated at most; default: `data.max_target_length`.",
-        default=None,
-        least=1,
-    )
-    num_beams: int = key(
-        "Beams of the search for the likeliest text; 1: always the likeliest token.",
-        default=1,
-        least=1,
-    )
+
+def patterns_of(data: DataSpec) -> tuple[str, ...]:
+    """The paths and patterns of the training data."""
+    patterns: tuple[str, ...] = getattr(data, kind_of(data))
+    return patterns
+
+
+def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
+    """The directory of the tokenizer; `BYTES` for one token per byte, None where there is none."""
+    kind = kind_of(data)
+    if data.tokenizer is not None:
+        return data.tokenizer
+    if kind == "text":
+        return BYTES
+    return model_path if kind == "examples" else None
+
+
+def fixed_length(data: DataSpec) -> int | None:
+    """The tokens of each sequence; None where each example is one of its own length."""
+    return None if kind_of(data) == "examples" and not data.packing else data.sequence_length
+
+
+def longest_sequence(data: DataSpec) -> int:
+    """The most tokens that a sequence can have."""
+    return fixed_length(data) or data.max_source_length + data.max_target_length
+
+
+def check_data(data: DataSpec) -> Iterator[str]:
+    """What is wrong in `[data]`, other tables aside."""
+    given = [kind for kind in KINDS if getattr(data, kind)]
+    if not given:
+        yield "data: one of data.text, data.tokens and data.examples must name a file or pattern"
+    if len(given) > 1:
+        names = " and ".join(f"data.{kind}" for kind in given)
+        yield f"data: {names} exclude one another; leave all but one out"
+    if len(given) == 1:
+        yield from _check_strangers(data, given[0])
+        yield from _check_kind(data, given[0])
+
+
+def _check_strangers(data: DataSpec, kind: str) -> Iterator[str]:
+    """Keys that say something about another kind of data."""
+    defaults = {item.name: item.default for item in fields(data)}
+    strange = [] if kind == "examples" else [f"data.{name}" for name in _OF_EXAMPLES]
+    strange += [] if kind == "tokens" else ["data.token_type"]
+    for strange_key in strange:
+        name = strange_key.partition(".")[2]
+        value = getattr(data, name)
+        if value != defaults[name]:
+            yield f"{strange_key} = {show(value)}: has no place beside data.{kind}; leave it out"
+
+
+def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:
+    if kind == "tokens" and data.tokenizer == BYTES:
+        yield 'data.tokenizer = "bytes": has no place beside data.tokens; leave it out'
+    if kind != "examples":
+        return
+    columns = [data.prompt_column, data.response_column, data.history_column]
+    if len({name for name in columns if name is not None}) < len([c for c in columns if c]):
+        yield (
+            "data: prompt_column, response_column and history_column must differ, and are "
+            f"{', '.join(show(name) for name in columns if name is not None)}"
+        )

@@ -1,12 +1,29 @@
-"""`[deepspeed]`: the keys of the engine `deepspeed`."""
+"""`[deepspeed]`: the configuration of engine `deepspeed`, and what it says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
+
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+ADAMS = ("adam", "adamw")
+_OWN_AUTOS = ("zero_optimization.zenflow.", "pipeline.stages", "data_types.keep_in_fp32_modules")
+_OWN_WRITERS = ("nebula", "datastates_ckpt", "checkpoint.writer")
+_SHARED = "makes ranks share their sequences, and a job gives each rank its own"
+_OWN_LOOPS = {
+    "tensor_parallel.autotp_size": _SHARED,
+    "tensor_parallel.tp.tp_size": _SHARED,
+    "tensor_parallel.tensor_parallel.tp_size": _SHARED,
+    "sequence_parallel_size": _SHARED,
+    "autotuning.enabled": "tries settings out and exits, and a job trains",
+    "compile.deepcompile": "is done by engine.compile(), which a job does not call",
+    "data_efficiency.enabled": "works in DeepSpeed's data loader, and a job reads its data itself",
+}
+"""What cannot be in our loop, and why; 0, 1 and false switch it off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +34,110 @@ class DeepSpeedSpec:
         "DeepSpeed's JSON: its path, or a table here. `zerotools submit` resolves what is "
         '`"auto"` in it, holds it against the job, and queues the result with the job.',
         default=None,
+        path=True,
     )
 
     @property
     def tree(self) -> Mapping[str, Any]:
         """The configuration; empty where there is none yet, or it is not read yet."""
         return self.config if isinstance(self.config, Mapping) else {}
+
+
+def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """The value of a dotted key of `config`."""
+    found: Any = config
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return default if found is None else found
+
+
+def stage_of(config: Mapping[str, Any]) -> int:
+    """The ZeRO stage; `"zero_optimization": true` is an old spelling of 1."""
+    if config.get("zero_optimization") is True:
+        return 1
+    return int(at(config, "zero_optimization.stage", 0))
+
+
+def precision_of(config: Mapping[str, Any]) -> str:
+    """`fp16`, `bf16` or `fp32`."""
+    if at(config, "fp16.enabled") is True:
+        return "fp16"
+    return "bf16" if at(config, "bf16.enabled", at(config, "bfloat16.enabled")) is True else "fp32"
+
+
+def device_of(config: Mapping[str, Any], what: str) -> str:
+    """Where `what` (optimizer, param) is offloaded to: none, cpu or nvme."""
+    section = at(config, f"zero_optimization.offload_{what}", {})
+    device = at(section, "device", "none") if isinstance(section, Mapping) else "none"
+    old = ("cpu_offload",) if what == "optimizer" else ("cpu_offload_param", "cpu_offload_params")
+    if device == "none" and any(at(config, f"zero_optimization.{name}") is True for name in old):
+        return "cpu"
+    return str(device).lower()
+
+
+def on_nvme(config: Mapping[str, Any]) -> bool:
+    """Whether DeepSpeed keeps state on a disk, which it saves so that it cannot be resumed."""
+    return "nvme" in (device_of(config, "optimizer"), device_of(config, "param"))
+
+
+def optimizer_of(config: Mapping[str, Any]) -> str:
+    """The optimizer by the job file's name for it, DeepSpeed's own in lower case where it has none;
+    empty where the configuration has no optimizer."""
+    name = str(at(config, "optimizer.type", "")).lower()
+    return "adamw" if name in ADAMS else name
+
+
+def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """The dotted keys whose value is still `"auto"`, but those where DeepSpeed has such a value."""
+    for name, value in tree.items():
+        if value == "auto" and not f"{where}{name}".startswith(_OWN_AUTOS):
+            yield f"{where}{name}"
+        elif isinstance(value, Mapping):
+            yield from unresolved(value, f"{where}{name}.")
+
+
+def check_config(config: Mapping[str, Any]) -> Iterator[str]:
+    """What a job cannot do of a configuration whose every `"auto"` is resolved."""
+    yield from _check_writers(config)
+    for name, why in _OWN_LOOPS.items():
+        value = at(config, name)
+        if value is True or value not in (None, 0, 1):
+            yield f"deepspeed.config {name} = {show(value)}: {why}; remove it"
+    yield from _check_nvme(config)
+
+
+def _check_nvme(config: Mapping[str, Any]) -> Iterator[str]:
+    below = {
+        "optimizer": "and keeps the optimizer in host memory below",
+        "param": "and leaves the weights where they are below",
+    }
+    for what, instead in below.items():
+        section = f"deepspeed.config zero_optimization.offload_{what}"
+        if device_of(config, what) != "nvme":
+            continue
+        if stage_of(config) < 3:
+            yield (
+                f'{section}.device = "nvme": DeepSpeed does it at stage 3 alone, {instead}; set '
+                'stage 3, or use "cpu"'
+            )
+        path = at(config, f"zero_optimization.offload_{what}.nvme_path")
+        if not isinstance(path, str) or not path.startswith("/"):
+            yield (
+                f'{section}.device = "nvme": needs nvme_path beside it, the absolute path of a '
+                "directory on the disk"
+            )
+
+
+def _check_writers(config: Mapping[str, Any]) -> Iterator[str]:
+    for name in _OWN_WRITERS:
+        section = at(config, name)
+        if section and at(config, f"{name}.enabled", True) is not False:
+            yield (
+                f"deepspeed.config {name}: writes checkpoints in the background, after the commit "
+                "that makes them whole; remove it"
+            )
+    if at(config, "checkpoint.load_universal") is True:
+        yield (
+            "deepspeed.config checkpoint.load_universal = true: a job goes on from its own "
+            "checkpoints, at another number of ranks by zerotools reshard; remove it"
+        )

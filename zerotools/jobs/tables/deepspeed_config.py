@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration against the job that it belongs to: what it says, and what it lacks.
+"""DeepSpeed's configuration, completed by the job that it belongs to.
 
 A key that the configuration has is never changed. One that it lacks, or has as null, is added only
 where DeepSpeed's default is not what the job says.
@@ -7,49 +7,20 @@ where DeepSpeed's default is not what the job says.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerotools.jobs.binding.bind import plain
+from zerotools.jobs.tables.deepspeed import (
+    BATCH,
+    at,
+    device_of,
+    optimizer_of,
+    precision_of,
+)
 from zerotools.jobs.tables.spec import JobSpec
 
 ConfigTree = dict[str, Any]
-BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-ADAMS = ("adam", "adamw")
 _PLACES = {"nvme": "disk"}
-_OWN_AUTOS = ("zero_optimization.zenflow.", "pipeline.stages", "data_types.keep_in_fp32_modules")
-
-
-def at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """The value of a dotted key of `config`."""
-    found: Any = config
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return default if found is None else found
-
-
-def stage_of(config: Mapping[str, Any]) -> int:
-    """The ZeRO stage; `"zero_optimization": true` is an old spelling of 1."""
-    if config.get("zero_optimization") is True:
-        return 1
-    return int(at(config, "zero_optimization.stage", 0))
-
-
-def precision_of(config: Mapping[str, Any]) -> str:
-    """`fp16`, `bf16` or `fp32`."""
-    if at(config, "fp16.enabled") is True:
-        return "fp16"
-    return "bf16" if at(config, "bf16.enabled", at(config, "bfloat16.enabled")) is True else "fp32"
-
-
-def device_of(config: Mapping[str, Any], what: str) -> str:
-    """Where `what` (optimizer, param) is offloaded to: none, cpu or nvme."""
-    section = at(config, f"zero_optimization.offload_{what}", {})
-    device = at(section, "device", "none") if isinstance(section, Mapping) else "none"
-    old = ("cpu_offload",) if what == "optimizer" else ("cpu_offload_param", "cpu_offload_params")
-    if device == "none" and any(at(config, f"zero_optimization.{name}") is True for name in old):
-        return "cpu"
-    return str(device).lower()
 
 
 def offloaded_to(spec: JobSpec) -> tuple[str, str]:
@@ -58,18 +29,6 @@ def offloaded_to(spec: JobSpec) -> tuple[str, str]:
         return spec.offload.optimizer, spec.offload.params
     optimizer, params = (device_of(spec.deepspeed.tree, what) for what in ("optimizer", "param"))
     return _PLACES.get(optimizer, optimizer), _PLACES.get(params, params)
-
-
-def on_nvme(config: Mapping[str, Any]) -> bool:
-    """Whether DeepSpeed keeps state on a disk, which it saves so that it cannot be resumed."""
-    return "nvme" in (device_of(config, "optimizer"), device_of(config, "param"))
-
-
-def optimizer_of(config: Mapping[str, Any]) -> str:
-    """The optimizer by the job file's name for it, DeepSpeed's own in lower case where it has none;
-    empty where the configuration has no optimizer."""
-    name = str(at(config, "optimizer.type", "")).lower()
-    return "adamw" if name in ADAMS else name
 
 
 def completed(spec: JobSpec) -> ConfigTree:
@@ -138,40 +97,3 @@ def _complete_scheduler(config: ConfigTree, spec: JobSpec) -> None:
         parameters.setdefault("warmup_num_steps", max(1, spec.train.warmup_steps))
     if kind != "WarmupLR" and spec.train.steps is not None:
         parameters.setdefault("total_num_steps", spec.train.steps)
-
-
-def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """The dotted keys whose value is still `"auto"`, but those where DeepSpeed has such a value."""
-    for name, value in tree.items():
-        if value == "auto" and not f"{where}{name}".startswith(_OWN_AUTOS):
-            yield f"{where}{name}"
-        elif isinstance(value, Mapping):
-            yield from unresolved(value, f"{where}{name}.")
-
-
-def contradictions(spec: JobSpec) -> Iterator[str]:
-    """Where `deepspeed.config` says something else than the job."""
-    config, train = spec.deepspeed.tree, spec.train
-    per_rank = train.batch_size // spec.world_size
-    micro = train.micro_batch_size or int(at(config, BATCH[1], per_rank))
-    wanted: dict[str, tuple[str, int]] = {
-        BATCH[0]: ("train.batch_size", train.batch_size),
-        BATCH[1]: ("train.micro_batch_size", micro),
-        BATCH[2]: ("train.batch_size / ranks / micro batch", per_rank // micro),
-        "zero_optimization.stage": ("zero.stage", spec.zero.stage),
-    }
-    for name, (key, value) in wanted.items():
-        said = at(config, name)
-        if said is not None and said != value:
-            yield f"deepspeed.config {name} = {said}: {key} is {value}; make them agree"
-    if per_rank % micro:
-        yield (
-            f"deepspeed.config {BATCH[1]} = {micro}: must divide the {per_rank} sequences of a "
-            f"rank (train.batch_size {train.batch_size} over {spec.world_size} ranks)"
-        )
-    said = precision_of(config)
-    if said not in ("fp32", train.precision):
-        yield (
-            f"deepspeed.config {said}.enabled = true: train.precision is "
-            f'"{train.precision}"; make them agree'
-        )

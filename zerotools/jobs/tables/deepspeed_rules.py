@@ -1,32 +1,19 @@
-"""What `engine = "deepspeed"` and `[deepspeed]` demand of a job."""
+"""What `engine = "deepspeed"` demands of the other tables of a job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerotools.jobs.binding.bind import show
-from zerotools.jobs.tables.deepspeed_config import (
+from zerotools.jobs.tables.deepspeed import (
+    BATCH,
     at,
-    contradictions,
+    check_config,
     device_of,
-    stage_of,
+    precision_of,
     unresolved,
 )
 from zerotools.jobs.tables.offload import OffloadSpec
 from zerotools.jobs.tables.spec import JobSpec
-
-_OWN_WRITERS = ("nebula", "datastates_ckpt", "checkpoint.writer")
-_SHARED = "makes ranks share their sequences, and a job gives each rank its own"
-_OWN_LOOPS = {
-    "tensor_parallel.autotp_size": _SHARED,
-    "tensor_parallel.tp.tp_size": _SHARED,
-    "tensor_parallel.tensor_parallel.tp_size": _SHARED,
-    "sequence_parallel_size": _SHARED,
-    "autotuning.enabled": "tries settings out and exits, and a job trains",
-    "compile.deepcompile": "is done by engine.compile(), which a job does not call",
-    "data_efficiency.enabled": "works in DeepSpeed's data loader, and a job reads its data itself",
-}
-"""What cannot be in our loop, and why; 0, 1 and false switch it off."""
 
 
 def check_deepspeed(spec: JobSpec) -> Iterator[str]:
@@ -55,46 +42,14 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
         yield f'deepspeed.config {name} = "auto": zerotools submit resolves it; give a value'
     if autos:
         return
-    yield from contradictions(spec)
-    yield from _check_writers(spec)
+    yield from _contradictions(spec)
+    yield from check_config(spec.deepspeed.tree)
     if spec.train.precision == "fp16" and spec.zero.stage == 0:
         yield (
             "deepspeed.config fp16: at zero_optimization.stage 0 DeepSpeed 0.19 divides the "
             "gradients by a loss scale that it never multiplied the loss by; set stage 1, or bf16"
         )
-    for name, why in _OWN_LOOPS.items():
-        value = at(spec.deepspeed.tree, name)
-        if value is True or value not in (None, 0, 1):
-            yield f"deepspeed.config {name} = {show(value)}: {why}; remove it"
-    yield from _check_nvme(spec)
-
-
-def _check_nvme(spec: JobSpec) -> Iterator[str]:
-    config = spec.deepspeed.tree
-    below = {
-        "optimizer": "and keeps the optimizer in host memory below",
-        "param": "and leaves the weights where they are below",
-    }
-    for what, instead in below.items():
-        section = f"deepspeed.config zero_optimization.offload_{what}"
-        if device_of(config, what) != "nvme":
-            continue
-        if spec.lora.rank is not None:
-            yield (
-                f'{section}.device = "nvme": checkpoints would hold the weights alone, and '
-                'adapters have no place there; leave [lora] out, or use "cpu"'
-            )
-        if stage_of(config) < 3:
-            yield (
-                f'{section}.device = "nvme": DeepSpeed does it at stage 3 alone, {instead}; set '
-                'stage 3, or use "cpu"'
-            )
-        path = at(config, f"zero_optimization.offload_{what}.nvme_path")
-        if not isinstance(path, str) or not path.startswith("/"):
-            yield (
-                f'{section}.device = "nvme": needs nvme_path beside it, the absolute path of a '
-                "directory on the disk"
-            )
+    yield from _check_adapters(spec)
 
 
 def _check_torch_only(spec: JobSpec) -> Iterator[str]:
@@ -111,17 +66,39 @@ def _check_torch_only(spec: JobSpec) -> Iterator[str]:
             )
 
 
-def _check_writers(spec: JobSpec) -> Iterator[str]:
-    config = spec.deepspeed.tree
-    for name in _OWN_WRITERS:
-        section = at(config, name)
-        if section and at(config, f"{name}.enabled", True) is not False:
+def _check_adapters(spec: JobSpec) -> Iterator[str]:
+    for what in ("optimizer", "param"):
+        if spec.lora.rank is not None and device_of(spec.deepspeed.tree, what) == "nvme":
             yield (
-                f"deepspeed.config {name}: writes checkpoints in the background, after the commit "
-                "that makes them whole; remove it"
+                f'deepspeed.config zero_optimization.offload_{what}.device = "nvme": checkpoints '
+                "would hold the weights alone, and adapters have no place there; leave [lora] out, "
+                'or use "cpu"'
             )
-    if at(config, "checkpoint.load_universal") is True:
+
+
+def _contradictions(spec: JobSpec) -> Iterator[str]:
+    """Where `deepspeed.config` says something else than the job."""
+    config, train = spec.deepspeed.tree, spec.train
+    per_rank = train.batch_size // spec.world_size
+    micro = train.micro_batch_size or int(at(config, BATCH[1], per_rank))
+    wanted: dict[str, tuple[str, int]] = {
+        BATCH[0]: ("train.batch_size", train.batch_size),
+        BATCH[1]: ("train.micro_batch_size", micro),
+        BATCH[2]: ("train.batch_size / ranks / micro batch", per_rank // micro),
+        "zero_optimization.stage": ("zero.stage", spec.zero.stage),
+    }
+    for name, (key, value) in wanted.items():
+        said = at(config, name)
+        if said is not None and said != value:
+            yield f"deepspeed.config {name} = {said}: {key} is {value}; make them agree"
+    if per_rank % micro:
         yield (
-            "deepspeed.config checkpoint.load_universal = true: a job goes on from its own "
-            "checkpoints, at another number of ranks by zerotools reshard; remove it"
+            f"deepspeed.config {BATCH[1]} = {micro}: must divide the {per_rank} sequences of a "
+            f"rank (train.batch_size {train.batch_size} over {spec.world_size} ranks)"
+        )
+    said = precision_of(config)
+    if said not in ("fp32", train.precision):
+        yield (
+            f"deepspeed.config {said}.enabled = true: train.precision is "
+            f'"{train.precision}"; make them agree'
         )

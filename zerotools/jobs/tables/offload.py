@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
 STATE_PLACES = ("none", "cpu", "disk")
@@ -29,8 +31,22 @@ class OffloadSpec:
         'A directory on the disk that `optimizer = "disk"` uses, 12 bytes per parameter; best on '
         "the machine's own NVMe.",
         default=None,
+        path=True,
     )
     pin_memory: bool = key(
         "Pin what travels between host and GPU: faster, and memory that the machine cannot swap.",
         default=True,
     )
+
+
+def check_offload(offload: OffloadSpec) -> Iterator[str]:
+    """What is wrong in `[offload]`, other tables aside."""
+    if offload.optimizer == "disk" and offload.path is None:
+        yield 'offload.optimizer = "disk": needs a directory to put it in; set offload.path'
+    if offload.optimizer != "disk" and offload.path is not None:
+        yield (
+            f"offload.path = {show(offload.path)}: has no place beside offload.optimizer = "
+            f'"{offload.optimizer}"; leave it out, or set offload.optimizer = "disk"'
+        )
+    if not offload.pin_memory and (offload.optimizer, offload.params) == ("none", "none"):
+        yield "offload.pin_memory = false: nothing is offloaded; leave it out"

@@ -1,13 +1,14 @@
-"""`[script]` and `[metrics]`: a training program of the user's own, and what a run writes down."""
+"""`[script]`: a training program of the user's own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
 LAUNCHERS = ("plain", "torchrun", "accelerate", "deepspeed")
-TENSORBOARD = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,25 +31,29 @@ class ScriptSpec:
         default=(),
     )
     directory: str = key(
-        "The working directory; default: that of the job file.",
-        default=".",
+        "The working directory; default: that of the job file.", default=".", path=True
     )
     checkpoint_dir: str | None = key(
         "Where the program keeps its checkpoints; it is watched for new ones. When the program is "
         "started again, `ZEROTOOLS_RESUME_FROM` names the newest that is whole.",
         default=None,
+        path=True,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricsSpec:
-    """`[metrics]`: what is written into `output_dir` at every step; see
-    [metrics and plots](../how-to/metrics-and-plots.md)."""
-
-    jsonl: bool = key("`metrics.jsonl`, one JSON object per step and per evaluation.", default=True)
-    tensorboard: str = key(
-        "Event files in `tensorboard/`; `auto`: where TensorBoard is installed for the job's "
-        "`python`.",
-        default="auto",
-        allowed=TENSORBOARD,
-    )
+def check_script(script: ScriptSpec) -> Iterator[str]:
+    """What is wrong in `[script]`, other tables aside."""
+    first = script.command[0] if script.command else ""
+    if not first:
+        yield "script.command = []: must name a program"
+    if script.launcher == "plain":
+        if script.launcher_options:
+            yield (
+                f"script.launcher_options = {show(script.launcher_options)}: have no place beside "
+                'script.launcher = "plain"; leave them out'
+            )
+    elif first.rpartition("/")[2].startswith("python"):
+        yield (
+            f"script.command = {show(script.command)}: {script.launcher} starts the interpreter "
+            f"itself; leave {show(first)} out, and name another one in python"
+        )

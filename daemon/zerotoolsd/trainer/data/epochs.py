@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.job_rules import check_length
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.train import check_length
 
 
 def with_steps(spec: JobSpec, sequences: int) -> JobSpec:

@@ -9,7 +9,7 @@ from typing import Any
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
-from zerotools.jobs.tables.data_rules import BYTES, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
@@ -120,7 +120,7 @@ def model_input_of(config: Any) -> ModelInput:
 
 
 def _open_text(files: _Files) -> _Opened:
-    directory = tokenizer_of(files.spec)
+    directory = tokenizer_of(files.spec.data, files.spec.model.path)
 
     def survey() -> _Text:
         paths = files.found()
@@ -158,7 +158,7 @@ def _open_examples(files: _Files) -> _Opened:
 
     def survey() -> tuple[int, int, ReadingStats]:
         paths = files.found()
-        tokenizer = load_tokenizer(Path(tokenizer_of(spec) or ""))
+        tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))
         found = prepare_examples(paths, tokenizer, spec.data, files.reader, files.ids)
         return len(paths), len(tokenizer), found
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.datafiles.example_files import TextExample
-from zerotools.jobs.tables.generation_rules import max_new_tokens_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.encoding import ChatEncoder, make_encoder
 
@@ -48,7 +47,7 @@ def decoding_of(spec: JobSpec, tokenizer: Any, config: Any) -> Decoding:
     values = {name: own.get(name, getattr(config, name, None)) for name in _IDS}
     filler = tokenizer.pad_token_id
     return Decoding(
-        max_new_tokens=max_new_tokens_of(spec),
+        max_new_tokens=spec.max_new_tokens,
         num_beams=spec.eval.num_beams,
         ends=tuple(known),
         filler=(known[0] if known else 0) if filler is None else filler,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zerotools.jobs.tables.spec import Fp16Spec
+from zerotools.jobs.tables.fp16 import Fp16Spec
 from zerotools.runs.record import LossScaleRecord
 from zerotoolsd.trainer.rank.failures import Diverged
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from zerotools.jobs.tables.spec import TrainSpec
+from zerotools.jobs.tables.train import TrainSpec
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zerotools.jobs.tables.deepspeed_config import precision_of, stage_of
+from zerotools.jobs.tables.deepspeed import precision_of, stage_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.memory.layout import HALVES
 from zerotoolsd.trainer.memory.places import make_memory

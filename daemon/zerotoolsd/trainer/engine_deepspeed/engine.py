@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from zerotools.jobs.tables.deepspeed_config import at, completed, on_nvme, optimizer_of, stage_of
+from zerotools.jobs.tables.deepspeed import at, on_nvme, optimizer_of, stage_of
+from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint

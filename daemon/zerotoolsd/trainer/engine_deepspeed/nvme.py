@@ -17,7 +17,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.preflight import async_io
-from zerotools.jobs.tables.deepspeed_config import device_of
+from zerotools.jobs.tables.deepspeed import device_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.engine_deepspeed.builds import BUILDS
 

@@ -20,9 +20,8 @@ import torch
 from torch.utils import file_baton
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.jobs.tables.deepspeed_config import ADAMS, at, device_of
-from zerotools.jobs.tables.job_rules import FP16_ON_CPU
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.deepspeed import ADAMS, at, device_of
+from zerotools.jobs.tables.spec import FP16_ON_CPU, JobSpec
 from zerotoolsd.trainer.engine_deepspeed.builds import (
     BUILDS,
     BuildReporter,

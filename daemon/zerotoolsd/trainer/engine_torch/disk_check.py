@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.spec import TrainSpec
+from zerotools.jobs.tables.train import TrainSpec
 from zerotoolsd.trainer.memory.layout import MemoryLayout
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.group import WorldGroup

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.jobs.tables.spec import TrainSpec
+from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, UpdatePath, clipping, local

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from zerotools.jobs.tables.spec import TrainSpec
+from zerotools.jobs.tables.train import TrainSpec
 from zerotoolsd.trainer.data.sequences import RankBatch
 from zerotoolsd.trainer.engine.objective import token_loss
 from zerotoolsd.trainer.engine.protocol import StepResult

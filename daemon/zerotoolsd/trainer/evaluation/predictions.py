@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.tables.data import PREDICTIONS
-from zerotools.jobs.tables.data_rules import tokenizer_of
+from zerotools.jobs.tables.data import tokenizer_of
+from zerotools.jobs.tables.eval import PREDICTIONS
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs as layout
 from zerotoolsd.trainer.data.reading import model_input_of
@@ -176,7 +176,7 @@ def make_predictions(
 
     def decide() -> Decoding:
         check_libraries()
-        tokenizers.append(load_tokenizer(Path(tokenizer_of(spec) or "")))
+        tokenizers.append(load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or "")))
         return decoding_of(spec, tokenizers[0], config)
 
     decoding = group.decided_by_rank_zero(decide)

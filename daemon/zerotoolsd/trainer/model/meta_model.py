@@ -18,7 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.tables.lora import LoraSpec
-from zerotools.jobs.tables.spec import ModelSpec
+from zerotools.jobs.tables.model import ModelSpec
 from zerotoolsd.trainer.model.lora import add_adapters, refuse_tied
 
 CONFIG = "config.json"

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from zerotools.jobs.tables.spec import TrainSpec
+from zerotools.jobs.tables.train import TrainSpec
 from zerotoolsd.trainer.engine.schedule import decay_steps, learning_rate
 
 COSINE = TrainSpec(steps=11, batch_size=1, learning_rate=1.0, min_learning_rate=0.1, warmup_steps=2)

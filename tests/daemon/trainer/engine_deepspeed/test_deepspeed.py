@@ -20,7 +20,7 @@ from harness.launching import ROOT, TINY_GPT2, job, run, start
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_finetuning import Jobs
 from zerotools import formats
-from zerotools.jobs.tables.job_rules import FP16_ON_CPU
+from zerotools.jobs.tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget

@@ -13,8 +13,8 @@ from tests.daemon.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training import LossScale
-from zerotools.jobs.tables.job_rules import FP16_ON_CPU
-from zerotools.jobs.tables.spec import Fp16Spec
+from zerotools.jobs.tables.fp16 import Fp16Spec
+from zerotools.jobs.tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget

@@ -10,7 +10,6 @@ import pytest
 from harness.launching import job
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
-from zerotools.jobs.tables.generation_rules import max_new_tokens_of
 
 EXAMPLES = {"text": [], "examples": ["/e.json"], "tokenizer": "/tokenizer"}
 ASKED = {"files": ["/dev.json"], "predict_with_generate": True}
@@ -47,7 +46,7 @@ def test_a_refusal_names_the_keys(
 def test_what_can_be_is_taken() -> None:
     keys = {**ASKED, "num_beams": 4, "max_predictions": 5, "max_sequences": 5}
     spec = job_from_dict(tree(keys, {**EXAMPLES, "max_target_length": 64}), source="job")
-    assert max_new_tokens_of(spec) == 64
+    assert spec.max_new_tokens == 64
     assert job_from_dict(job_to_dict(spec), source="job") == spec
     more = job_from_dict(tree({**keys, "max_new_tokens": 7}, EXAMPLES), source="job")
-    assert max_new_tokens_of(more) == 7
+    assert more.max_new_tokens == 7

@@ -1,0 +1,67 @@
+"""The paths of a job, made absolute: the keys are those that the tables declare as paths."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.tables.engine_tables import misplaced_keys
+from zerotools.jobs.tables.spec import JobSpec
+
+PathFix = Callable[[str, str], str]
+"""(dotted key, path) -> absolute path."""
+
+
+def with_absolute_paths(spec: JobSpec, base_dir: Path | None) -> tuple[JobSpec, list[str]]:
+    """`spec` with its paths taken from `base_dir`, and what is wrong with them.
+
+    `~` is expanded, and a bare `python` is looked up in PATH. Without `base_dir` every path must be
+    absolute.
+    """
+    wrong: list[str] = []
+    elsewhere = tuple(
+        misplaced_keys({item.name: getattr(spec, item.name) for item in keys_of(spec)})
+    )
+    fixed = _table(spec, "", lambda name, path: _absolute(name, path, base_dir, wrong), elsewhere)
+    return fixed, wrong
+
+
+def _table(table: Any, where: str, fix: PathFix, left_out: tuple[str, ...] = ()) -> Any:
+    changes = {}
+    for item in keys_of(table):
+        value, name = getattr(table, item.name), f"{where}{item.name}"
+        if item.name in left_out:
+            continue
+        if is_dataclass(value):
+            changes[item.name] = _table(value, f"{name}.", fix)
+        elif item.metadata["path"] and value not in item.metadata["words"]:
+            changes[item.name] = _value(value, name, fix)
+    return replace(table, **changes)
+
+
+def _value(value: Any, name: str, fix: PathFix) -> Any:
+    if isinstance(value, tuple):
+        return tuple(fix(name, path) for path in value)
+    return fix(name, value) if isinstance(value, str) else value
+
+
+def _absolute(name: str, path: str, base_dir: Path | None, wrong: list[str]) -> str:
+    if base_dir is None:
+        if not path.startswith("/"):
+            wrong.append(f"{name} = {show(path)}: must be an absolute path")
+        return path
+    if not path:
+        wrong.append(f'{name} = "": must not be empty')
+        return path
+    if name == "python" and "/" not in path and not path.startswith("~"):
+        found = shutil.which(path)
+        if found is None:
+            wrong.append(f"python = {show(path)}: there is no such program in PATH")
+        return found or path
+    return os.path.normpath(base_dir.absolute() / Path(path).expanduser())

@@ -1,0 +1,43 @@
+"""Which tables the job file has for each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+from zerotools.jobs.binding.bind import hints_of
+from zerotools.jobs.tables.spec import JobSpec
+
+SCRIPT = "script"
+NEEDED = ("model", "data", "train")
+"""The tables that an engine of ours cannot do without."""
+SHARED = ("metrics",)
+"""The tables that every engine has."""
+
+
+def misplaced_keys(tree: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of a job's `tree` that its engine does not know."""
+    own = tree.get("engine") == SCRIPT
+    for name in tree:
+        if (own and name in _unknown_to_scripts()) or (not own and name == SCRIPT):
+            yield name
+
+
+def _unknown_to_scripts() -> tuple[str, ...]:
+    hints = hints_of(JobSpec)
+    tables = (name for name, hint in hints.items() if is_dataclass(hint))
+    return ("seed", *(name for name in tables if name not in (SCRIPT, *SHARED)))
+
+
+def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Tables that are missing, and those that have no place in a job of this engine."""
+    engine = tree.get("engine", "torch")
+    for name in (SCRIPT,) if engine == SCRIPT else NEEDED:
+        if name not in tree:
+            yield f"{name}: the table [{name}] is missing"
+    for name in misplaced_keys(tree):
+        why = f'has no place in an engine = "{engine}" job; leave it out'
+        if engine == SCRIPT:
+            why += ", or say it in script.command"
+        yield f"{name}: {why}"

@@ -1,0 +1,93 @@
+"""`[eval]`: what a job is measured by on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+
+PREDICTIONS = "predictions"
+"""The directory in a job's `output_dir` with what it generated, a file for each evaluation."""
+GENERATION_KEYS = ("max_predictions", "max_new_tokens", "num_beams")
+"""The keys that say how to generate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalSpec:
+    """`[eval]`: loss and perplexity on data that is not trained on, and how close what the model
+    generates comes to the responses. Without `files` and `fraction` there is none."""
+
+    files: tuple[str, ...] = key(
+        "Files of the kind that `[data]` names, read alike. Paths or patterns.",
+        default=(),
+        path=True,
+    )
+    fraction: float = key(
+        "Instead of `files`: this part of the training data is held out, chosen by `seed`.",
+        default=0.0,
+        least=0,
+    )
+    every: int | None = key(
+        "Steps between evaluations; default: only after the last step.", default=None, least=1
+    )
+    batch_size: int | None = key(
+        "Sequences in one forward pass of one rank; default: `train.micro_batch_size`, else 1.",
+        default=None,
+        least=1,
+    )
+    max_sequences: int | None = key(
+        "Evaluate on the first so many sequences; default: on all.", default=None, least=1
+    )
+    predict_with_generate: bool = key(
+        "Generate from the prompts too, and compare with the responses: ROUGE-1, ROUGE-2, ROUGE-L "
+        "and BLEU, and a file of predictions. `data.examples` only; needs rouge_score and "
+        "sacrebleu in the ranks' interpreter.",
+        default=False,
+    )
+    max_predictions: int | None = key(
+        "Generate from the prompts of the first so many sequences; default: of all.",
+        default=None,
+        least=1,
+    )
+    max_new_tokens: int | None = key(
+        "Tokens that are generated at most; default: `data.max_target_length`.",
+        default=None,
+        least=1,
+    )
+    num_beams: int = key(
+        "Beams of the search for the likeliest text; 1: always the likeliest token.",
+        default=1,
+        least=1,
+    )
+
+
+def check_eval(spec: EvalSpec) -> Iterator[str]:
+    """What is wrong in `[eval]`, other tables aside."""
+    if spec.files and spec.fraction:
+        yield "eval: eval.files and eval.fraction exclude one another; leave one out"
+    if spec.fraction >= 1:
+        yield f"eval.fraction = {spec.fraction}: must be less than 1"
+    if spec != EvalSpec() and not spec.files and not spec.fraction:
+        yield "eval: one of eval.files and eval.fraction is needed"
+    yield from _check_generation(spec)
+
+
+def _check_generation(spec: EvalSpec) -> Iterator[str]:
+    if not spec.predict_with_generate:
+        defaults = {item.name: item.default for item in fields(EvalSpec)}
+        for name in GENERATION_KEYS:
+            value = getattr(spec, name)
+            if value != defaults[name]:
+                yield (
+                    f"eval.{name} = {show(value)}: nothing is generated; set "
+                    "eval.predict_with_generate = true, or leave it out"
+                )
+        return
+    most, used = spec.max_predictions, spec.max_sequences
+    if most is not None and used is not None and most > used:
+        yield (
+            f"eval.max_predictions = {most}: is more than eval.max_sequences, which is {used}; "
+            "lower it, or leave it out"
+        )

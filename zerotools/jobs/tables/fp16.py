@@ -1,0 +1,48 @@
+"""`[fp16]`: how fp16 training scales its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.declaration import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fp16Spec:
+    """`[fp16]`: how a `train.precision = "fp16"` job scales its loss; DeepSpeed's names and rules.
+
+    Where gradients overflow, the step is skipped: it counts, and the learning rate's schedule
+    waits.
+    """
+
+    loss_scale: float = key(
+        "A fixed scale; 0: it follows the gradients, by the keys below.", default=0.0, least=0
+    )
+    initial_scale_power: int = key(
+        "The first scale, as a power of two.", default=16, least=0, most=64
+    )
+    loss_scale_window: int = key(
+        "Steps without an overflow after which the scale doubles.", default=1000, least=1
+    )
+    hysteresis: int = key(
+        "The scale halves with the overflow of this number; a doubling starts the count again.",
+        default=2,
+        least=1,
+    )
+    consecutive_hysteresis: bool = key(
+        "Every step without an overflow starts that count again.", default=False
+    )
+    min_loss_scale: float = key(
+        "The smallest scale; an overflow at it ends the job.", default=1.0, above=0
+    )
+
+
+def check_fp16(fp16: Fp16Spec) -> Iterator[str]:
+    """What is wrong in `[fp16]`, other tables aside."""
+    first = 2.0**fp16.initial_scale_power
+    if not fp16.loss_scale and fp16.min_loss_scale > first:
+        yield (
+            f"fp16.min_loss_scale = {fp16.min_loss_scale:g}: must be at most the first scale, "
+            f"which is {first:g} (2 to the power of fp16.initial_scale_power)"
+        )

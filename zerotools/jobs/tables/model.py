@@ -1,0 +1,34 @@
+"""`[model]`: what is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.jobs.binding.declaration import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """`[model]`: what is trained. One of `config` and `path`."""
+
+    config: str | Mapping[str, Any] | None = key(
+        "A Hugging Face model config: a table here, or the path of a `config.json`. "
+        "The weights start from `seed`.",
+        default=None,
+        path=True,
+    )
+    path: str | None = key(
+        "A Hugging Face model directory (config and safetensors) whose weights are trained on.",
+        default=None,
+        path=True,
+    )
+
+
+def check_model(model: ModelSpec) -> Iterator[str]:
+    """What is wrong in `[model]`."""
+    if model.config is None and model.path is None:
+        yield "model: one of model.config (start from random weights) and model.path is needed"
+    if model.config is not None and model.path is not None:
+        yield "model: model.config and model.path exclude one another; leave one out"

@@ -1,0 +1,160 @@
+"""`[train]`: the optimisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.binding.declaration import key
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+OPTIMIZERS = ("adamw", "sgd", "adafactor")
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """`[train]`: the optimisation."""
+
+    steps: int | None = key(
+        "Optimizer steps in the whole run, those before a resume included, and those of fp16 "
+        "training that were skipped. One of `steps` and `epochs`.",
+        default=None,
+        least=1,
+    )
+    epochs: float | None = key(
+        "Instead of `steps`: how often the data is gone through; the last step is filled up from "
+        "the next epoch.",
+        default=None,
+        above=0,
+    )
+    batch_size: int = key(
+        "Sequences in one optimizer step, over all ranks. Divisible by the world size.", least=1
+    )
+    micro_batch_size: int | None = key(
+        "Sequences in one forward pass of one rank; the rest is accumulated. "
+        "Default: as many as the rank has in a step.",
+        default=None,
+        least=1,
+    )
+    precision: str = key(
+        "Type of the forward and backward pass; masters and optimizer stay fp32.",
+        default="bf16",
+        allowed=PRECISIONS,
+    )
+    activation_checkpointing: bool = key(
+        "Keep the inputs of the model's blocks alone for the backward pass and compute what lies "
+        "between again: less memory, about a third more work.",
+        default=False,
+    )
+    compile: bool = key(
+        "Compile the forward and backward pass of each block (torch.compile): minutes more at the "
+        "start, faster steps.",
+        default=False,
+    )
+    optimizer: str = key(
+        "What updates the weights. Adafactor keeps one number per row and column of a matrix in "
+        "place of AdamW's two per element.",
+        default="adamw",
+        allowed=OPTIMIZERS,
+    )
+    learning_rate: float = key("Peak learning rate.", default=3e-4, above=0)
+    schedule: str = key(
+        "Learning rate after the warm-up: half a cosine or a straight line down to "
+        '`min_learning_rate`, the peak throughout, or (`"wsd"`) the peak and then `decay_steps`.',
+        default="cosine",
+        allowed=SCHEDULES,
+    )
+    warmup_steps: int = key("Steps of linear warm-up.", default=0, least=0)
+    decay_steps: int | None = key(
+        'The last steps of a `"wsd"` schedule, a straight line down to `min_learning_rate`; '
+        "default: a tenth of `steps`.",
+        default=None,
+        least=1,
+    )
+    min_learning_rate: float = key("Learning rate at the last step.", default=0.0, least=0)
+    weight_decay: float = key(
+        "Decay of tensors of two or more dimensions: AdamW's own, or added to SGD's gradient.",
+        default=0.1,
+        least=0,
+    )
+    momentum: float = key("SGD's momentum, below 1; 0 keeps no state.", default=0.9, least=0)
+    betas: tuple[float, ...] = key("AdamW's betas.", default=(0.9, 0.95))
+    eps: float = key("AdamW's epsilon.", default=1e-8, above=0)
+    max_grad_norm: float = key(
+        "Gradients are clipped to this global norm; 0 switches it off.", default=1.0, least=0
+    )
+    stop_after_nan: int = key(
+        "The job ends at so many steps in a row whose loss or gradient is not finite. Each of them "
+        "is skipped: the weights stay, the learning rate's schedule waits. fp16 training goes by "
+        "`[fp16]` in its place.",
+        default=1,
+        least=1,
+    )
+
+    @property
+    def total_steps(self) -> int:
+        """`steps`; the trainer puts them in where the job file has `epochs`.
+
+        Raises ValueError: it has not yet.
+        """
+        if self.steps is None:
+            raise ValueError("the data of this job is not counted yet")
+        return self.steps
+
+
+def check_train(train: TrainSpec) -> Iterator[str]:
+    """What is wrong in `[train]`, other tables aside."""
+    yield from check_length(train)
+    yield from _check_decay(train)
+    if train.schedule != "constant" and train.min_learning_rate > train.learning_rate:
+        yield (
+            f"train.min_learning_rate = {train.min_learning_rate}: must be at most "
+            f"train.learning_rate, which is {train.learning_rate}"
+        )
+    if len(train.betas) != 2 or not all(0 <= beta < 1 for beta in train.betas):
+        yield f"train.betas = {show(train.betas)}: must be two numbers in [0, 1)"
+
+
+def check_length(train: TrainSpec) -> Iterator[str]:
+    """What is wrong with the parts of the schedule, as far as the number of steps is known."""
+    if train.steps is None and train.epochs is None:
+        yield "train: one of train.steps and train.epochs is needed"
+    if train.steps is None:
+        return
+    if train.epochs is not None:
+        yield "train: train.steps and train.epochs exclude one another; leave one out"
+    if train.warmup_steps > train.steps:
+        yield (
+            f"train.warmup_steps = {train.warmup_steps}: must be at most train.steps, "
+            f"which is {train.steps}"
+        )
+    decay = train.decay_steps if train.schedule == "wsd" else None
+    if decay is not None and train.warmup_steps + decay > train.steps:
+        yield (
+            f"train.decay_steps = {decay}: must leave room for train.warmup_steps, "
+            f"which is {train.warmup_steps}, in train.steps, which is {train.steps}"
+        )
+
+
+def _check_decay(train: TrainSpec) -> Iterator[str]:
+    if train.momentum >= 1:
+        yield f"train.momentum = {train.momentum}: must be less than 1"
+    if train.decay_steps is not None and train.schedule != "wsd":
+        yield (
+            f"train.decay_steps = {train.decay_steps}: has no place in a "
+            f'train.schedule = "{train.schedule}" job; leave it out, or set "wsd"'
+        )
+
+
+def check_optimizer(train: TrainSpec) -> Iterator[str]:
+    """Keys of another optimizer than the one of engine `torch`."""
+    unset = TrainSpec(batch_size=train.batch_size)
+    for owner, name in (("sgd", "momentum"), ("adamw", "betas"), ("adamw", "eps")):
+        value = getattr(train, name)
+        if train.optimizer != owner and value != getattr(unset, name):
+            yield (
+                f"train.{name} = {show(value)}: has no place in a "
+                f'train.optimizer = "{train.optimizer}" job; leave it out, or set "{owner}"'
+            )

@@ -1,0 +1,39 @@
+"""`[zero]`: what is sharded over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.declaration import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroSpec:
+    """`[zero]`: what is sharded over the ranks."""
+
+    stage: int = key(
+        "0 nothing, 1 optimizer state, 2 gradients too, 3 weights too.",
+        default=3,
+        allowed=(0, 1, 2, 3),
+    )
+    shard_size: int | None = key(
+        "Ranks that share one copy of the model at stages 2 and 3, each such group having a copy "
+        "of its own (HSDP); default: all ranks share one.",
+        default=None,
+        least=1,
+    )
+
+
+def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
+    """What is wrong in `[zero]`, for a job of `world_size` ranks."""
+    size, stage = zero.shard_size, zero.stage
+    if size is None:
+        return
+    if stage < 2:
+        yield (
+            f"zero.shard_size = {size}: is of stages 2 and 3, which cut the weights, and "
+            f"zero.stage is {stage}; leave it out"
+        )
+    elif world_size >= 1 and world_size % size:
+        yield f"zero.shard_size = {size}: must divide the {world_size} ranks"
