@@ -85,7 +85,7 @@ class Jobs:
 def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
     make = Jobs(directory)
     held = {"files": [make.other], "every": 2}
-    said = {"predict_with_generate": True, "max_new_tokens": 12}
+    said = {"predict_with_generate": True, "max_new_tokens": 6}
     still = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     packed = {"packing": True, "sequence_length": 200}
     half = str(out / "stage-1" / "out" / layout.directory_name(2))

@@ -10,13 +10,16 @@ import pytest
 from harness.launching import TINY_GPT2, job, start
 from tests.daemon.trainer.kills import killable, survive
 from tests.daemon.trainer.several import Runs, run_all
+from tests.matrices import FULL
 from zerotools.runs import checkpoint_dirs as layout
 from zerotools.runs.manifest import read_manifest
 
-pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "seven layouts, each three times")]
+pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "five layouts, each three times")]
 FAULTY = Path(__file__).parents[1] / "rank_faulty.py"
+# At stages 1 and 2 a rank saves as with offload, and the same tensors in other places.
+STAGES = (0, 1, 2, 3) if FULL else (0, 3)
 CASES: dict[str, dict[str, Any]] = {
-    **{f"stage-{stage}": {"zero": {"stage": stage}} for stage in (0, 1, 2, 3)},
+    **{f"stage-{stage}": {"zero": {"stage": stage}} for stage in STAGES},
     "offload": {"zero": {"stage": 2}, "offload": {"optimizer": "cpu"}},
     "replicated-shards": {"zero": {"stage": 2, "shard_size": 1}},
     "adafactor": {"train": {"optimizer": "adafactor"}},

@@ -1,0 +1,10 @@
+"""Whether the full matrices are run, as `scripts/judge` does: `ZEROTOOLS_TEST_FULL=1`.
+
+Without it a file runs what differs in its cause; which cases those are is said beside them.
+"""
+
+from __future__ import annotations
+
+import os
+
+FULL = os.environ.get("ZEROTOOLS_TEST_FULL", "") not in ("", "0")
