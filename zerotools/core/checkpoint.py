@@ -219,14 +219,15 @@ class ZeroBytes:
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), to be written at `at`.
+    """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), to be written at each
+    `target_offset`.
 
     Every byte of the range is a chunk's, a literal's, carried, or zero as the plan says.
     """
 
     start: int
     length: int
-    at: tuple[int, ...]
+    target_offset: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ class FilePlan:
     zeros: Sequence[ZeroBytes] = ()
 
 
-def _no_seal(_: Path) -> None:
+def _nothing(_: Path) -> None:
     return None
 
 
@@ -258,26 +259,26 @@ class Target:
     """A checkpoint that is laid out and not written: where every byte will go.
 
     `checkpoint.root` is the destination; while it is written the files lie in a staging directory
-    with the same relative paths. `seal` is called with that directory when all files are there,
+    with the same relative paths. `finalize` is called with that directory when all files are there,
     before it is renamed: for files that can only be made from finished ones (a manifest).
     `notes` are sentences for the user on what was left out or changed, `dropped` what the format
     cannot hold. `carried` are tensors whose bytes lie in literals or in what files carry over: a
     reader finds them, and no copy fills them. `sources` are tensors of the source under names that
     only this target has for them, such as the 16-bit weights that are cast from masters.
     `unlisted` are tensors of the target that its reader does not name, because they repeat others.
-    `spelled` has the keys of a tensor of the source in the target, where they are not its own: each
-    model-parallel rank has a part of it.
+    `target_keys` has the keys of a tensor of the source in the target, where they are not its own:
+    each model-parallel rank has a shard of it.
     `compared` gives the tensors, by the target's keys, of what the format's reader finds in the
     output; None: those that it names.
     """
 
     checkpoint: Checkpoint
     files: Mapping[str, FilePlan]
-    seal: Callable[[Path], None] = _no_seal
+    finalize: Callable[[Path], None] = _nothing
     notes: tuple[str, ...] = ()
     carried: Mapping[Key, Tensor] = field(default_factory=dict)
     sources: Mapping[Key, Tensor] = field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
     unlisted: frozenset[Key] = frozenset()
-    spelled: Mapping[Key, tuple[Key, ...]] = field(default_factory=dict)
+    target_keys: Mapping[Key, tuple[Key, ...]] = field(default_factory=dict)
     compared: Callable[[Checkpoint], Mapping[Key, Tensor]] | None = None

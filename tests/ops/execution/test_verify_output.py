@@ -78,7 +78,7 @@ def test_headers_are_read_back_too(tmp_path: Path) -> None:
             file.seek(8)
             file.write(header.replace(b'"a"', b'"c"'))
 
-    damaged = replace(conversion, target=replace(conversion.target, seal=swap_names))
+    damaged = replace(conversion, target=replace(conversion.target, finalize=swap_names))
     with pytest.raises(BadFile, match=r"does not read back as it was laid out: .* differs"):
         perform(damaged, budget=BUDGET, overwrite=False, verify=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]

@@ -62,5 +62,5 @@ def checksums(
             crc = combine(crc, part.crc, part.length)
             end += part.length
         assert end == stop, f"a checksum covers bytes {end} to {stop}, which nothing wrote"
-        for offset in checksum.at:
+        for offset in checksum.target_offset:
             yield offset, crc.to_bytes(4, "little")

@@ -100,7 +100,7 @@ def execute(
                 )
         finally:
             journal.close()
-        target.seal(directory)
+        target.finalize(directory)
         write_marker(directory, command)
         journal.remove()
         if again is not None:

@@ -43,9 +43,9 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
         files=files,
         checkpoint=replace(target.checkpoint, files=sizes),
         notes=notes,
-        seal=_seal,
+        finalize=_finalize,
     )
 
 
-def _seal(directory: Path) -> None:
+def _finalize(directory: Path) -> None:
     write_manifest(directory)

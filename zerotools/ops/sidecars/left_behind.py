@@ -31,7 +31,7 @@ def undeclared_losses(source: Checkpoint, scalars: Container[Key], target: Targe
     said |= {LOOSE} if "client" in said else set()
     lost: dict[str, list[str]] = {}
     for key in (key for key in source.tensors if key not in scalars):
-        there = target.spelled.get(key, (key,))
+        there = target.target_keys.get(key, (key,))
         if key.role not in said and any(_as_weight(each) not in held for each in there):
             lost.setdefault(key.role, []).append(key.name)
     for role in WEIGHTS:

@@ -60,7 +60,7 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
         target = _lay_out_one(source, destination, world_size=world_size, prefix=f"{DCP}/")
         files, notes = _job_files(source, job.resharded(world_size)), _notes(job, world_size)
         return replace(
-            _with(target, files), seal=_seal, notes=notes, dropped=lost_attributes(source)
+            _with(target, files), finalize=_finalize, notes=notes, dropped=lost_attributes(source)
         )
     one = partial(_lay_out_one, world_size=world_size)
     several = DIRECTORIES in source.origin.details
@@ -111,7 +111,7 @@ def check_world_size(world_size: int) -> None:
         raise BadRequest(f"a checkpoint is laid out for at least 1 rank, not {world_size}")
 
 
-def _seal(directory: Path) -> None:
+def _finalize(directory: Path) -> None:
     write_manifest(directory)
 
 

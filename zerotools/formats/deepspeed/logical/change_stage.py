@@ -29,15 +29,17 @@ _SCALER = Opaque(
 )
 
 
-def change_stage(blueprint: LogicalState, kind: str, stage: int | None) -> LogicalState:
+def change_stage(logical: LogicalState, kind: str, stage: int | None) -> LogicalState:
     """The blueprint with the trees of `kind` and `stage`; their layout is left to the writer."""
-    if (blueprint.kind, blueprint.stage) == (kind, stage):
-        return blueprint
+    if (logical.kind, logical.stage) == (kind, stage):
+        return logical
     if kind == STAGE_3:
-        return _to_sliced(blueprint)
-    made = blueprint if blueprint.kind != STAGE_3 else _with_weights(blueprint)
+        return _to_zero3(logical)
+    made = logical if logical.kind != STAGE_3 else _with_weights(logical)
     model = {**made.model, **_frozen(made, stage)}
-    inner = _flat_state(made, stage) if blueprint.kind != kind else _staged(made.inner, stage)
+    inner = (
+        _zero12_state(made, stage) if logical.kind != kind else _staged(made.optimizer_state, stage)
+    )
     optimizer = {**made.optimizer, STATE: inner}
     return replace(made, kind=kind, stage=stage, model=model, optimizer=optimizer)
 
@@ -66,9 +68,9 @@ def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
     return new
 
 
-def _flat_state(blueprint: LogicalState, stage: int | None) -> dict[str, Any]:
+def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
     """What DeepSpeedZeroOptimizer saves, out of what another class saved."""
-    saved, model = blueprint.inner, blueprint.model
+    saved, model = logical.optimizer_state, logical.model
     clip = saved.get("clip_grad", _clipping(model.get("ds_config")))
     base = saved.get(BASE_STATE, saved.get(STATE))
     return {
@@ -81,7 +83,7 @@ def _flat_state(blueprint: LogicalState, stage: int | None) -> dict[str, Any]:
         "zero_stage": zero_stage(stage or 2),
         "group_paddings": None,
         "partition_count": None,
-        "ds_version": blueprint.optimizer.get("ds_version", model.get("ds_version")),
+        "ds_version": logical.optimizer.get("ds_version", model.get("ds_version")),
         "param_slice_mappings": None,
     }
 
@@ -92,24 +94,24 @@ def _clipping(config: Any) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _frozen(blueprint: LogicalState, stage: int | None) -> dict[str, Any]:
+def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
     """What the model file says of frozen parameters at stages 1 and 2.
 
     DeepSpeed looks every frozen parameter of its model up in a list that is there, so there is none
     where a run was saved with `exclude_frozen_parameters`.
     """
-    module = blueprint.model.get("module") or {}
-    there = [name for name in blueprint.frozen if name in module]
+    module = logical.model.get("module") or {}
+    there = [name for name in logical.frozen if name in module]
     if stage != 2 or not there:
         return {"frozen_param_shapes": None, "frozen_param_fragments": None}
     return {
-        "frozen_param_shapes": Ordered({n: Size(blueprint.frozen[n].shape) for n in there}),
+        "frozen_param_shapes": Ordered({n: Size(logical.frozen[n].shape) for n in there}),
         "frozen_param_fragments": Ordered({name: module[name] for name in there}),
     }
 
 
-def _to_sliced(blueprint: LogicalState) -> LogicalState:
-    saved = blueprint.inner
+def _to_zero3(logical: LogicalState) -> LogicalState:
+    saved = logical.optimizer_state
     base = saved[BASE_STATE] if isinstance(saved[BASE_STATE], Mapping) else {}
     inner = {
         "zero_stage": zero_stage(3),
@@ -120,28 +122,30 @@ def _to_sliced(blueprint: LogicalState) -> LogicalState:
         STATE: base,
         "fp32_flat_groups": None,
     }
-    frozen = {name: Size(tensor.shape) for name, tensor in blueprint.frozen.items()}
+    frozen = {name: Size(tensor.shape) for name, tensor in logical.frozen.items()}
     model = {
-        **blueprint.model,
-        "module": _placeholders(blueprint),
+        **logical.model,
+        "module": _placeholders(logical),
         "frozen_param_shapes": Ordered(frozen) if frozen else None,
         "frozen_param_fragments": Ordered() if frozen else None,
     }
-    held = {key: tensor for key, tensor in blueprint.held.items() if key.role != "param16"}
+    source_tensors = {
+        key: tensor for key, tensor in logical.source_tensors.items() if key.role != "param16"
+    }
     return replace(
-        blueprint,
+        logical,
         kind=STAGE_3,
         stage=3,
         model=model,
-        optimizer={**blueprint.optimizer, STATE: inner},
-        held=held,
+        optimizer={**logical.optimizer, STATE: inner},
+        source_tensors=source_tensors,
     )
 
 
-def _placeholders(blueprint: LogicalState) -> Ordered:
+def _placeholders(logical: LogicalState) -> Ordered:
     """`module` with an empty tensor in place of each parameter; buffers stay."""
-    buffers = {key.name for key in blueprint.held if key.role == "buffer"}
-    module: Ordered = blueprint.model["module"]
+    buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
+    module: Ordered = logical.model["module"]
     made = Ordered()
     for name, value in module.items():
         tensor = as_tensor(value)
@@ -155,24 +159,24 @@ def _placeholders(blueprint: LogicalState) -> Ordered:
     return made
 
 
-def _with_weights(blueprint: LogicalState) -> LogicalState:
+def _with_weights(logical: LogicalState) -> LogicalState:
     """`module` with the weights of a stage-3 checkpoint: cast from masters, or put together.
 
     An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
     """
-    aliases: Mapping[str, str] = blueprint.model.get("shared_params") or {}
-    masters = {name for group in blueprint.groups for name in group.shapes}
-    buffers = {key.name for key in blueprint.held if key.role == "buffer"}
-    module: Ordered = blueprint.model["module"]
+    aliases: Mapping[str, str] = logical.model.get("shared_params") or {}
+    masters = {name for group in logical.groups for name in group.shapes}
+    buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
+    module: Ordered = logical.model["module"]
     made, weights, sources = Ordered(), {}, {}
     for name, value in module.items():
         canonical = aliases.get(name, name)
         tensor = as_tensor(value)
-        if tensor is None or canonical not in masters | blueprint.frozen.keys():
+        if tensor is None or canonical not in masters | logical.frozen.keys():
             if tensor is None or name in buffers:
                 made[name] = value
             continue
-        source = blueprint.held[Key(canonical, "param")]
+        source = logical.source_tensors[Key(canonical, "param")]
         role = weight_role(tensor.dtype) if canonical in masters else "param"
         weights[Key(canonical, role)] = new_stored_tensor(
             f"whole-{canonical}", tensor.dtype, source.shape
@@ -181,5 +185,5 @@ def _with_weights(blueprint: LogicalState) -> LogicalState:
         made[name] = weights[Key(canonical, role)]
     made.attributes = getattr(module, "attributes", None)
     return replace(
-        blueprint, model={**blueprint.model, "module": made}, weights=weights, sources=sources
+        logical, model={**logical.model, "module": made}, weights=weights, weight_sources=sources
     )

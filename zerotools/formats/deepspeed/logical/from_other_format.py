@@ -31,49 +31,55 @@ VERSION = "0.19.8"
 """The DeepSpeed whose files these are."""
 
 
-def logical_state_from(given: ForeignCheckpoint) -> LogicalState:
+def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
     """The blueprint of a run of DeepSpeed that is where `given` is.
 
     Raises:
         BadRequest: a parameter of a group is not in the source, or its options lack one.
         Unsupported: parameters of a group have different kinds of state, or different steps.
     """
-    numbers: dict[str, bytes] = {}
-    groups = [group_of(given, number, numbers) for number in range(len(given.training.groups))]
-    module, weights, sources = _module(given)
+    known_storages: dict[str, bytes] = {}
+    groups = [
+        group_of(foreign, number, known_storages) for number in range(len(foreign.training.groups))
+    ]
+    module, weights, sources = _module(foreign)
     return LogicalState(
-        kind=given.kind,
-        stage=given.stage,
+        kind=foreign.kind,
+        stage=foreign.stage,
         groups=groups,
-        model=_model_tree(given, module),
-        optimizer={STATE: _inner(given), "ds_config": dict(given.config), "ds_version": VERSION},
+        model=_model_tree(foreign, module),
+        optimizer={
+            STATE: _inner(foreign),
+            "ds_config": dict(foreign.config),
+            "ds_version": VERSION,
+        },
         shapes={name: Size(shape) for group in groups for name, shape in group.shapes.items()},
-        frozen=given.frozen,
-        precision=given.precision,
+        frozen=foreign.frozen,
+        precision=foreign.precision,
         weights=weights,
-        sources=sources,
-        numbers=numbers,
+        weight_sources=sources,
+        known_storages=known_storages,
     )
 
 
-def _inner(given: ForeignCheckpoint) -> dict[str, Any]:
+def _inner(foreign: ForeignCheckpoint) -> dict[str, Any]:
     """What the optimizer saves; the writer fills in what is None."""
-    scaler = scaler_of(given.training.loss_scale, given.config, given.precision)
+    scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision)
     common = {
         "loss_scaler": scaler.value,
         "dynamic_loss_scale": scaler.is_dynamic,
         "overflow": False,
     }
-    if given.kind == STAGE_3:
+    if foreign.kind == STAGE_3:
         own: dict[str, Any] = {"partition_count": None, STATE: {}, "fp32_flat_groups": None}
         return {"zero_stage": zero_stage(3), **common, **own}
-    clip = given.config.get("gradient_clipping")
+    clip = foreign.config.get("gradient_clipping")
     return {
         **common,
         **({"clip_grad": clip} if isinstance(clip, int | float) else {}),
         BASE_STATE: {},
         "single_partition_of_fp32_groups": None,
-        "zero_stage": zero_stage(given.stage),
+        "zero_stage": zero_stage(foreign.stage),
         "group_paddings": None,
         "partition_count": None,
         "ds_version": VERSION,
@@ -82,19 +88,19 @@ def _inner(given: ForeignCheckpoint) -> dict[str, Any]:
 
 
 def _module(
-    given: ForeignCheckpoint,
+    foreign: ForeignCheckpoint,
 ) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
     """The weights as the model has them (stage 3: empty ones), what fills them, and from where."""
-    module, trained, tensors = Ordered(), given.trained, given.source.tensors
+    module, trained, tensors = Ordered(), foreign.trained, foreign.source.tensors
     weights: dict[Key, StoredTensor] = {}
     sources: dict[Key, Tensor] = {}
     for key, tensor in tensors.items():
         if key.role not in ("param", "buffer"):
             continue
-        is_weight = key.name in trained or key.name in given.frozen
+        is_weight = key.name in trained or key.name in foreign.frozen
         # What was not trained may be a buffer, which keeps its own type; loading casts the rest.
-        dtype = given.precision if key.name in trained else tensor.dtype
-        if given.kind == STAGE_3 and is_weight:
+        dtype = foreign.precision if key.name in trained else tensor.dtype
+        if foreign.kind == STAGE_3 and is_weight:
             module[key.name] = new_stored_tensor(f"empty-{key.name}", dtype, (0,))
             continue
         own = Key(key.name, weight_role(dtype)) if key.name in trained else key
@@ -105,27 +111,27 @@ def _module(
         module[key.name] = weights[own] = new_stored_tensor(
             f"whole-{key.name}", dtype, tensor.shape
         )
-    for alias, name in given.source.aliases.items():
+    for alias, name in foreign.source.aliases.items():
         if name in module:
             module[alias] = module[name]
     return module, weights, sources
 
 
-def _model_tree(given: ForeignCheckpoint, module: Ordered) -> dict[str, Any]:
-    training, frozen = given.training, given.frozen
+def _model_tree(foreign: ForeignCheckpoint, module: Ordered) -> dict[str, Any]:
+    training, frozen = foreign.training, foreign.frozen
     shapes: Ordered | None = Ordered({name: Size(each.shape) for name, each in frozen.items()})
     fragments: Ordered | None = Ordered()
-    if given.stage == 2:
+    if foreign.stage == 2:
         fragments = Ordered({name: module[name] for name in frozen})
-    elif given.stage == 1:
+    elif foreign.stage == 1:
         shapes = fragments = None
     return {
         "module": module,
-        "buffer_names": [key.name for key in given.source.tensors if _is_buffer(given, key)],
+        "buffer_names": [key.name for key in foreign.source.tensors if _is_buffer(foreign, key)],
         "optimizer": None,
         "param_shapes": None,
         "frozen_param_shapes": shapes,
-        "shared_params": dict(given.source.aliases),
+        "shared_params": dict(foreign.source.aliases),
         "frozen_param_fragments": fragments,
         "lr_scheduler": schedule_of(training),
         "data_sampler": None,
@@ -136,14 +142,14 @@ def _model_tree(given: ForeignCheckpoint, module: Ordered) -> dict[str, Any]:
         "dp_world_size": None,
         "mp_world_size": 1,
         "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
-        "ds_config": dict(given.config),
+        "ds_config": dict(foreign.config),
         "ds_version": VERSION,
         **dict(carried_client(training)),
     }
 
 
-def _is_buffer(given: ForeignCheckpoint, key: Key) -> bool:
-    is_other = key.name not in given.trained and key.name not in given.frozen
+def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
+    is_other = key.name not in foreign.trained and key.name not in foreign.frozen
     return key.role in ("param", "buffer") and is_other
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.optim_states import first_of
 from zerotools.formats.torch_optimizers import CLASSES
@@ -87,20 +87,20 @@ def completed_options(
     return {**_defaults(*_section(config)), **options}
 
 
-def hyperparameters_of(column: MpRank, settings: ZeroSettings) -> Mapping[str, Any]:
+def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
     """Options for groups that the files have none for; empty where all have.
 
     Raises:
         BadRequest: elastic state, and no configuration says what its optimizer was.
     """
-    shard = first_of(column.shards)
-    if shard.is_rigid:
+    optim = first_of(mp_shard.optim_states)
+    if optim.is_rigid:
         return {}
-    config = settings.ds_config or column.model.fields.tree.get("ds_config")
+    config = settings.ds_config or mp_shard.model.fields.tree.get("ds_config")
     options = options_from(config)
     if options is None:
         raise BadRequest(
-            f"{shard.file.path} has elastic optimizer state, which lacks lr, betas and the like, "
+            f"{optim.file.path} has elastic optimizer state, which lacks lr, betas and the like, "
             "and its configuration does not name them: pass --ds-config with an Adam, AdamW or SGD "
             '"optimizer" and its "params"'
         )

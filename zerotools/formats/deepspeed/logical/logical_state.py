@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
 from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import Shapes
@@ -42,7 +42,7 @@ class StatePart:
     shapes: Shapes
     dtypes: Mapping[str, DType]
     state: Mapping[str, Any] | None
-    numbers: Mapping[str, Any]
+    scalars: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LogicalGroup:
     experts: Sequence[Mapping[str, str]] = ()
 
     @property
-    def expert_ranks(self) -> int:
+    def ep_size(self) -> int:
         """Expert-parallel ranks that have parameters of their own; 1 where all ranks share."""
         return len(self.experts) or 1
 
@@ -82,14 +82,14 @@ class LogicalState:
     precision: DType | None
     is_aligned: bool = False
     model_file: TorchFile | None = None
-    shard_file: TorchFile | None = None
-    held: Mapping[Key, Tensor] = field(default_factory=dict)
+    optim_file: TorchFile | None = None
+    source_tensors: Mapping[Key, Tensor] = field(default_factory=dict)
     weights: Mapping[Key, StoredTensor] = field(default_factory=dict)
-    sources: Mapping[Key, Tensor] = field(default_factory=dict)
-    numbers: Mapping[str, bytes] = field(default_factory=dict)
+    weight_sources: Mapping[Key, Tensor] = field(default_factory=dict)
+    known_storages: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
-    def inner(self) -> dict[str, Any]:
+    def optimizer_state(self) -> dict[str, Any]:
         """What the optimizer itself saved."""
         inner: dict[str, Any] = self.optimizer[STATE]
         return inner
@@ -105,59 +105,59 @@ class LogicalState:
         return any(group.experts for group in self.groups)
 
 
-def logical_state_of(column: MpRank, hyperparameters: Mapping[str, Any]) -> LogicalState:
+def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> LogicalState:
     """The blueprint of what was read. Elastic state has no options: they are `hyperparameters`.
 
     Raises:
         Unsupported: an order of parameters that the files do not explain.
         BadFile: the ranks' files disagree.
     """
-    shard = first_of(column.shards)
-    saved = column.model.fields.need("param_shapes", list)
+    optim = first_of(mp_shard.optim_states)
+    saved = mp_shard.model.fields.need("param_shapes", list)
     return LogicalState(
-        kind=shard.kind,
-        stage=shard.stage,
-        groups=list(_groups(column, shard, hyperparameters)),
-        model=dict(column.model.fields.tree),
-        optimizer={**shard.file.tree, STATE: dict(shard.fields.tree)},
+        kind=optim.kind,
+        stage=optim.stage,
+        groups=list(_groups(mp_shard, optim, hyperparameters)),
+        model=dict(mp_shard.model.fields.tree),
+        optimizer={**optim.file.tree, STATE: dict(optim.fields.tree)},
         shapes={str(name): shape for group in saved for name, shape in group.items()},
-        frozen={name: column.tensors[Key(name, "param")] for name in _frozen(column, shard)},
-        precision=_precision(column),
-        is_aligned=any(any(group.geometry.paddings) for group in column.groups),
-        model_file=column.model.file,
-        shard_file=shard.file,
-        held=column.tensors,
+        frozen={name: mp_shard.tensors[Key(name, "param")] for name in _frozen(mp_shard, optim)},
+        precision=_precision(mp_shard),
+        is_aligned=any(any(group.geometry.paddings) for group in mp_shard.groups),
+        model_file=mp_shard.model.file,
+        optim_file=optim.file,
+        source_tensors=mp_shard.tensors,
     )
 
 
-def _frozen(column: MpRank, shard: OptimStates) -> Iterator[str]:
+def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
     """In the order of the files; stage 1 does not list them."""
-    listed = column.model.frozen_shapes
+    listed = mp_shard.model.frozen_shapes
     yield from listed
-    if shard.kind != STAGE_3:
-        names = column.model.module or {}
-        yield from (name for name in names if name in column.frozen and name not in listed)
+    if optim.kind != STAGE_3:
+        names = mp_shard.model.module or {}
+        yield from (name for name in names if name in mp_shard.frozen and name not in listed)
 
 
-def _precision(column: MpRank) -> DType | None:
+def _precision(mp_shard: MpShard) -> DType | None:
     """The type of the run's weights, if the model file has any that was trained."""
-    module = column.model.module or {}
-    names = (name for group in column.groups for name in group.shapes)
+    module = mp_shard.model.module or {}
+    names = (name for group in mp_shard.groups for name in group.shapes)
     return next((module[name].dtype for name in names if name in module), None)
 
 
 def _groups(
-    column: MpRank, shard: OptimStates, hyperparameters: Mapping[str, Any]
+    mp_shard: MpShard, optim: OptimStates, hyperparameters: Mapping[str, Any]
 ) -> Iterator[LogicalGroup]:
-    round_robin = is_round_robin(column.model, shard)
-    flat = _by_number(column.groups)
-    saved = shard.param_groups
+    round_robin = is_round_robin(mp_shard.model, optim)
+    flat = _by_number(mp_shard.groups)
+    saved = optim.param_groups
     if saved is None:
         saved = [{**hyperparameters, "params": [number]} for number in flat]
-    for numbers, options in zip(_members(len(flat), shard, saved), saved, strict=True):
+    for numbers, options in zip(_members(len(flat), optim, saved), saved, strict=True):
         own = [flat[number] for number in numbers]
         if len({len(groups) for groups in own}) > 1:
-            raise BadFile(f"{shard.file.path}: groups {numbers} are one, and shared differently")
+            raise BadFile(f"{optim.file.path}: groups {numbers} are one, and shared differently")
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]
         rest = {key: value for key, value in options.items() if key != "params"}
@@ -187,7 +187,7 @@ def _ordered(
     return ordered, [dict(zip(ordered, order, strict=True)) for order in several]
 
 
-def _members(count: int, shard: OptimStates, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """The flat groups (stage 3: sub-groups) of each param group.
 
     Raises:
@@ -196,28 +196,28 @@ def _members(count: int, shard: OptimStates, saved: Sequence[Mapping[str, Any]])
     found = [list(group.get("params", ())) for group in saved]
     if sorted(number for numbers in found for number in numbers) != [*range(count)]:
         raise BadFile(
-            f"{shard.file.path} has {count} flat groups, and its param_groups list {found}"
+            f"{optim.file.path} has {count} flat groups, and its param_groups list {found}"
         )
     return found
 
 
 def _part(group: FlatGroup) -> StatePart:
     group.check_roles()
-    shard = first_of(group.shards)
-    saved = shard.fields.tree.get(BASE_STATE)
+    optim = first_of(group.optim_states)
+    saved = optim.fields.tree.get(BASE_STATE)
     if isinstance(saved, list):
         state = saved[group.number]
     else:
-        inner = saved if isinstance(saved, Mapping) else shard.fields.tree[STATE]
+        inner = saved if isinstance(saved, Mapping) else optim.fields.tree[STATE]
         state = (inner.get("state") or {}).get(group.number)
     return StatePart(
-        where=f"{shard.file.path}: group {group.number}",
+        where=f"{optim.file.path}: group {group.number}",
         shapes=group.shapes,
         dtypes={role: group.dtype(role) for role in group.roles},
         state=state,
-        numbers={
-            role: scalar_of(shard, value) or value
-            for role, value in shard.scalars[group.number].items()
+        scalars={
+            role: scalar_of(optim, value) or value
+            for role, value in optim.scalars[group.number].items()
         },
     )
 
@@ -230,7 +230,7 @@ def join_parts(parts: Sequence[StatePart]) -> StatePart:
     """
     first = parts[0]
     for part in parts[1:]:
-        if (part.dtypes, part.numbers) != (first.dtypes, first.numbers):
+        if (part.dtypes, part.scalars) != (first.dtypes, first.scalars):
             raise Unsupported(
                 f"{first.where} and {part.where} would become one, and their optimizer state "
                 "differs in kind or in its step"

@@ -61,114 +61,120 @@ class ForeignCheckpoint:
         return list(dict.fromkeys(k.role for k in self.source.tensors if k.role not in _NOT_STATE))
 
 
-def group_of(given: ForeignCheckpoint, number: int, numbers: dict[str, bytes]) -> LogicalGroup:
-    group, tensors = given.training.groups[number], given.source.tensors
+def group_of(
+    foreign: ForeignCheckpoint, number: int, known_storages: dict[str, bytes]
+) -> LogicalGroup:
+    group, tensors = foreign.training.groups[number], foreign.source.tensors
     shapes = {}
     for name in group.params:
         weight = tensors.get(Key(name, "param"))
         if weight is None:
             raise BadRequest(
-                f"{given.source.origin.path}: param group {number} has {name}, which is not a "
+                f"{foreign.source.origin.path}: param group {number} has {name}, which is not a "
                 "weight of it"
             )
         shapes[name] = weight.shape
-    dtypes, state = _state(given, number, group, numbers)
-    where = f"{given.source.origin.path}: group {number}"
+    dtypes, state = _state(foreign, number, group, known_storages)
+    where = f"{foreign.source.origin.path}: group {number}"
     part = StatePart(where, shapes, dtypes, state, {})
-    options = completed_options(group.options, given.config, given.source, number)
+    options = completed_options(group.options, foreign.config, foreign.source, number)
     return LogicalGroup(shapes, [part] if shapes else [], options)
 
 
 def _state(
-    given: ForeignCheckpoint, number: int, group: ParamGroup, numbers: dict[str, bytes]
+    foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
     """The types of a group's vectors, and torch's entry of its state."""
-    roles = _roles(given, group)
+    roles = _roles(foreign, group)
     state: dict[str, Any] = {}
-    for role, scalar in _scalars(given, group).items():
-        state[role] = _number(given, f"known-{number}-{role}", role, scalar, numbers)
+    for role, scalar in _scalars(foreign, group).items():
+        state[role] = _number(foreign, f"known-{number}-{role}", role, scalar, known_storages)
     for role in roles:
         state[role] = None
     # Without optimizer state, the weights are where fp32 masters begin, whatever their types.
-    dtypes = {"param": _type_of(given, group, "param") if roles else FLOAT32}
-    dtypes |= {role: _type_of(given, group, role) for role in roles}
+    dtypes = {"param": _type_of(foreign, group, "param") if roles else FLOAT32}
+    dtypes |= {role: _type_of(foreign, group, role) for role in roles}
     types = {role: dtype or FLOAT32 for role, dtype in dtypes.items()}
     return types, state or None
 
 
-def _type_of(given: ForeignCheckpoint, group: ParamGroup, role: str) -> DType | None:
-    tensors = given.source.tensors
+def _type_of(foreign: ForeignCheckpoint, group: ParamGroup, role: str) -> DType | None:
+    tensors = foreign.source.tensors
     keys = (Key(name, role) for name in group.params)
     found = {tensors[key].dtype for key in keys if key in tensors}
     if len(found) > 1:
         raise Unsupported(
-            f"{given.source.origin.path}: {role} of one param group has the types "
+            f"{foreign.source.origin.path}: {role} of one param group has the types "
             f"{', '.join(sorted(map(str, found)))}, and DeepSpeed keeps it in one"
         )
     return found.pop() if found else None
 
 
-def _roles(given: ForeignCheckpoint, group: ParamGroup) -> list[str]:
+def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
     """The roles of optimizer state in the shape of its parameter.
 
     Raises:
         Unsupported: a parameter has some of them and not others.
     """
-    have = {name: _roles_of(given, name) for name in group.params}
+    have = {name: _roles_of(foreign, name) for name in group.params}
     found = list(dict.fromkeys(role for roles in have.values() for role in roles))
     for name, roles in have.items():
         if roles and set(roles) != set(found):
             raise Unsupported(
-                f"{given.source.origin.path}: {name} has {', '.join(roles)} as its state, and "
+                f"{foreign.source.origin.path}: {name} has {', '.join(roles)} as its state, and "
                 f"others of its param group have {', '.join(found)}; DeepSpeed keeps each for all "
                 "of a group"
             )
     return found
 
 
-def _roles_of(given: ForeignCheckpoint, name: str) -> list[str]:
-    tensors, weight = given.source.tensors, given.source.tensors[Key(name, "param")]
+def _roles_of(foreign: ForeignCheckpoint, name: str) -> list[str]:
+    tensors, weight = foreign.source.tensors, foreign.source.tensors[Key(name, "param")]
     return [
         role
-        for role in given.roles
+        for role in foreign.roles
         if (tensor := tensors.get(Key(name, role))) is not None
         and tensor.shape == weight.shape
-        and Key(name, role) not in given.training.scalars
+        and Key(name, role) not in foreign.training.scalars
     ]
 
 
-def never_stepped(given: ForeignCheckpoint) -> list[str]:
+def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
     """Parameters without state in a group that has some: their first gradient is still to come."""
     return [
         name
-        for group in given.training.groups
-        if _roles(given, group)
+        for group in foreign.training.groups
+        if _roles(foreign, group)
         for name in group.params
-        if not _roles_of(given, name)
+        if not _roles_of(foreign, name)
     ]
 
 
-def _scalars(given: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]:
+def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]:
     """The numbers of a group's state, of which DeepSpeed keeps one for all parameters."""
     found: dict[str, Scalar] = {}
     names = set(group.params)
-    for (name, role), scalar in given.training.scalars.items():
+    for (name, role), scalar in foreign.training.scalars.items():
         if name not in names:
             continue
         if found.setdefault(role, scalar).value != scalar.value:
             raise Unsupported(
-                f"{given.source.origin.path}: {name} has {role} {scalar.value}, and others of its "
+                f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, and others of its "
                 f"param group {found[role].value}; DeepSpeed counts once for all of a group"
             )
     return found
 
 
 def _number(
-    given: ForeignCheckpoint, key: str, role: str, scalar: Scalar, numbers: dict[str, bytes]
+    foreign: ForeignCheckpoint,
+    key: str,
+    role: str,
+    scalar: Scalar,
+    known_storages: dict[str, bytes],
 ) -> StoredTensor | int | float:
     """A number of the state as the run's optimizer counts: a tensor, or a number of Python's."""
-    if scalar.dtype is None or (role == "step" and steps_are_numbers(given.config)):
+    if scalar.dtype is None or (role == "step" and steps_are_numbers(foreign.config)):
         whole = float(scalar.value).is_integer() and role == "step"
         return int(scalar.value) if whole else scalar.value
-    numbers[key] = scalar_bytes(scalar.value, scalar.dtype)
+    known_storages[key] = scalar_bytes(scalar.value, scalar.dtype)
     return new_stored_tensor(key, scalar.dtype, ())

@@ -31,7 +31,7 @@ class FlatGroup:
 
     number: int
     geometry: FlatLayout
-    shards: Sequence[OptimStates | None]
+    optim_states: Sequence[OptimStates | None]
 
     @property
     def shapes(self) -> Shapes:
@@ -40,21 +40,23 @@ class FlatGroup:
     @property
     def roles(self) -> list[str]:
         """States that some rank has for this group, after `param` for the masters."""
-        names = (name for shard in self.shards if shard for name in shard.states[self.number])
+        names = (name for optim in self.optim_states if optim for name in optim.states[self.number])
         return ["param", *dict.fromkeys(names)]
 
-    def vectors(self, role: str) -> list[FlatPartition | None]:
+    def partitions(self, role: str) -> list[FlatPartition | None]:
         """Each rank's vector of one role."""
-        return [None if shard is None else self._vector(shard, role) for shard in self.shards]
+        return [
+            None if optim is None else self._partition(optim, role) for optim in self.optim_states
+        ]
 
-    def _vector(self, shard: OptimStates, role: str) -> FlatPartition | None:
+    def _partition(self, optim: OptimStates, role: str) -> FlatPartition | None:
         if role == "param":
-            return shard.masters[self.number]
-        return shard.states[self.number].get(role)
+            return optim.masters[self.number]
+        return optim.states[self.number].get(role)
 
     def dtype(self, role: str) -> DType:
         """The type of one of `roles`."""
-        found = _dtype(self.vectors(role))
+        found = _dtype(self.partitions(role))
         assert found is not None, f"{role} is in no file"
         return found
 
@@ -64,49 +66,49 @@ class FlatGroup:
         Raises:
             BadFile: one has a kind that another lacks.
         """
-        present = [shard for shard in self.shards if shard is not None]
-        for shard in present:
-            mine, others = (each.states[self.number].keys() for each in (shard, present[0]))
+        present = [optim for optim in self.optim_states if optim is not None]
+        for optim in present:
+            mine, others = (each.states[self.number].keys() for each in (optim, present[0]))
             if mine != others:
                 raise BadFile(
-                    f"{shard.file.path} has {sorted(mine)} as state of group {self.number}, and "
+                    f"{optim.file.path} has {sorted(mine)} as state of group {self.number}, and "
                     f"{present[0].file.path} has {sorted(others)}"
                 )
 
     def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
         """The tensors of one role, by name."""
-        vectors = self.vectors(role)
-        dtype = _dtype(vectors)
+        partitions = self.partitions(role)
+        dtype = _dtype(partitions)
         if dtype is None:
             return
-        yield from self.geometry.tensors(dtype, vectors)
+        yield from self.geometry.tensors(dtype, partitions)
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
         """(name, role, tensor) of 0-d state such as `step`: one for the group, equal on all ranks,
         and so one for each of its parameters."""
-        shard = next((shard for shard in self.shards if shard is not None), None)
-        for role, value in (shard.scalars[self.number] if shard else {}).items():
+        optim = next((optim for optim in self.optim_states if optim is not None), None)
+        for role, value in (optim.scalars[self.number] if optim else {}).items():
             stored = as_tensor(value)
-            if shard is not None and stored is not None and stored.shape == ():
-                tensor = shard.file.tensor(stored)
+            if optim is not None and stored is not None and stored.shape == ():
+                tensor = optim.file.tensor(stored)
                 for name in self.shapes:
                     yield name, role, tensor
 
 
-def _dtype(vectors: Sequence[FlatPartition | None]) -> DType | None:
-    present = [vector for vector in vectors if vector is not None]
+def _dtype(partitions: Sequence[FlatPartition | None]) -> DType | None:
+    present = [partition for partition in partitions if partition is not None]
     if not present:
         return None
-    for vector in present:
-        if vector.dtype != present[0].dtype:
+    for partition in present:
+        if partition.dtype != present[0].dtype:
             raise BadFile(
-                f"{present[0].file} has {present[0].dtype} where {vector.file} has {vector.dtype}"
+                f"{present[0].file} has {present[0].dtype} where {partition.file} has {partition.dtype}"
             )
     return present[0].dtype
 
 
 def flat_groups(
-    shapes: Sequence[Shapes], shards: Sequence[OptimStates | None], naming: ExpertNaming
+    shapes: Sequence[Shapes], optim_states: Sequence[OptimStates | None], naming: ExpertNaming
 ) -> list[FlatGroup]:
     """The groups of one model-parallel rank, from its `param_shapes` and its ranks' files; a group
     of experts is several of the same number, one for each expert-parallel rank.
@@ -114,14 +116,14 @@ def flat_groups(
     Raises:
         BadFile: the files disagree with one another, or with `param_shapes`.
     """
-    present = [shard for shard in shards if shard is not None]
+    present = [optim for optim in optim_states if optim is not None]
     if not present:
         return []
     first = present[0]
-    for shard in present:
-        if (shard.kind, len(shard.masters)) != (first.kind, len(first.masters)):
+    for optim in present:
+        if (optim.kind, len(optim.masters)) != (first.kind, len(first.masters)):
             raise BadFile(
-                f"{shard.file.path} is of {shard.kind} with {len(shard.masters)} groups and "
+                f"{optim.file.path} is of {optim.kind} with {len(optim.masters)} groups and "
                 f"{first.file.path} of {first.kind} with {len(first.masters)}"
             )
     if len(shapes) != len(first.masters):
@@ -132,87 +134,91 @@ def flat_groups(
     return [
         part
         for number, group in enumerate(shapes)
-        for part in _parts(number, group, shards, first, naming)
+        for part in _parts(number, group, optim_states, first, naming)
     ]
 
 
 def _parts(
     number: int,
     shapes: Shapes,
-    shards: Sequence[OptimStates | None],
+    optim_states: Sequence[OptimStates | None],
     first: OptimStates,
     naming: ExpertNaming,
 ) -> Iterator[FlatGroup]:
     """One group; or, where each expert-parallel rank has experts of its own, one for each of them.
     Files name experts by their local number."""
-    ranks = _ranks_of_group(number, shards, first)
-    if ranks == len(shards) or first.kind == STAGE_3:
-        yield _group(number, shapes, shards, first, ranks)
+    ranks = _ranks_of_group(number, optim_states, first)
+    if ranks == len(optim_states) or first.kind == STAGE_3:
+        yield _group(number, shapes, optim_states, first, ranks)
         return
-    if len(shards) % ranks:
+    if len(optim_states) % ranks:
         raise BadFile(
             f"{first.file.path}: group {number} is shared by {ranks} ranks, which do not divide "
-            f"the {len(shards)} of the run"
+            f"the {len(optim_states)} of the run"
         )
     if not all(map(is_expert, shapes)):
         raise Unsupported(
-            f"{first.file.path}: group {number} is shared by {ranks} of {len(shards)} ranks, and "
+            f"{first.file.path}: group {number} is shared by {ranks} of {len(optim_states)} ranks, and "
             "its parameters are not DeepSpeed's experts"
         )
-    placement = ExpertPlacement(len(shards), len(shards) // ranks, naming.data_first)
-    for expert_rank in range(placement.expert_ranks):
+    placement = ExpertPlacement(len(optim_states), len(optim_states) // ranks, naming.data_first)
+    for expert_rank in range(placement.ep_size):
         renamed = {
-            naming.everywhere(name, expert_rank, placement.expert_ranks): shape
+            naming.global_name(name, expert_rank, placement.ep_size): shape
             for name, shape in shapes.items()
         }
-        own = [shards[rank] for rank in placement.ranks_of(expert_rank)]
+        own = [optim_states[rank] for rank in placement.ranks_of(expert_rank)]
         yield _group(number, renamed, own, first, ranks)
 
 
 def _group(
     number: int,
     shapes: Shapes,
-    shards: Sequence[OptimStates | None],
+    optim_states: Sequence[OptimStates | None],
     first: OptimStates,
     ranks: int,
 ) -> FlatGroup:
     paddings = (first.alignment_paddings or ())[number : number + 1]
     unpartitioned = FlatLayout(shapes, paddings[0] if paddings else (), ranks, None)
-    group = FlatGroup(number, unpartitioned, shards)
+    group = FlatGroup(number, unpartitioned, optim_states)
     if first.kind == STAGE_3:
-        _check_slices(group)
+        _check_zero3_partitions(group)
         return group
-    return FlatGroup(number, replace(unpartitioned, partition=_partition(group, first)), shards)
+    return FlatGroup(
+        number, replace(unpartitioned, zero12_numel=_zero12_numel(group, first)), optim_states
+    )
 
 
-def _ranks_of_group(number: int, shards: Sequence[OptimStates | None], first: OptimStates) -> int:
+def _ranks_of_group(
+    number: int, optim_states: Sequence[OptimStates | None], first: OptimStates
+) -> int:
     """How many ranks share the group: fewer than all for experts."""
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:
         return int(count[number])
     if isinstance(count, int) and count > 0:
         return count
-    return len(shards)
+    return len(optim_states)
 
 
-def _partition(group: FlatGroup, first: OptimStates) -> int:
+def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
     """P, by the alignment rule that the files bear out.
 
     Raises:
         BadFile: no rule gives a partition that holds what the files hold.
     """
-    total, ranks = group.geometry.total, group.geometry.ranks
-    longest = max((v.numel for v in group.vectors("param") if v is not None), default=0)
+    total, ranks = group.geometry.total, group.geometry.dp_size
+    longest = max((v.numel for v in group.partitions("param") if v is not None), default=0)
     exact = {
-        vector.numel
-        for shard in group.shards
-        if shard is not None and shard.is_rigid
-        for vector in shard.states[group.number].values()
+        partition.numel
+        for optim in group.optim_states
+        if optim is not None and optim.is_rigid
+        for partition in optim.states[group.number].values()
     }
     candidates = [partition_size(total, ranks, factor) for factor in _factors(first)]
-    for partition in candidates:
-        if longest <= partition and exact <= {partition}:
-            return partition
+    for numel in candidates:
+        if longest <= numel and exact <= {numel}:
+            return numel
     found = f"{longest} elements of masters" + (f" and {sorted(exact)} of state" if exact else "")
     raise BadFile(
         f"{first.file.path}: group {group.number} of {total} elements over {ranks} ranks "
@@ -228,14 +234,14 @@ def _factors(first: OptimStates) -> tuple[int, ...]:
     return ALIGNMENT_FACTORS
 
 
-def _check_slices(group: FlatGroup) -> None:
+def _check_zero3_partitions(group: FlatGroup) -> None:
     """Stage 3: every rank's vector is exactly as long as the slices that it should hold."""
-    needed, ranks = group.geometry.width, group.geometry.ranks
+    needed, ranks = group.geometry.partition_numel, group.geometry.dp_size
     for role in group.roles:
-        for vector in group.vectors(role):
-            if vector is not None and vector.numel not in (needed, 0):
+        for partition in group.partitions(role):
+            if partition is not None and partition.numel not in (needed, 0):
                 raise BadFile(
-                    f"{vector.file}: {role} of sub-group {group.number} has {vector.numel} "
+                    f"{partition.file}: {role} of sub-group {group.number} has {partition.numel} "
                     f"elements; {len(group.shapes)} parameters over {ranks} ranks need "
                     f"{needed}"
                 )

@@ -41,8 +41,8 @@ class FlatLayout:
 
     shapes: Shapes
     paddings: Sequence[int]
-    ranks: int
-    partition: int | None
+    dp_size: int
+    zero12_numel: int | None
 
     @property
     def total(self) -> int:
@@ -50,11 +50,11 @@ class FlatLayout:
         return sum(prod(shape) for shape in self.shapes.values()) + sum(self.paddings)
 
     @property
-    def width(self) -> int:
+    def partition_numel(self) -> int:
         """Elements of each rank's vector, padding included."""
-        if self.partition is not None:
-            return self.partition
-        return sum(-(-prod(shape) // self.ranks) for shape in self.shapes.values())
+        if self.zero12_numel is not None:
+            return self.zero12_numel
+        return sum(-(-prod(shape) // self.dp_size) for shape in self.shapes.values())
 
     def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
         """(name, shape, offset) of each parameter: in the group's vector at stages 1 and 2, in each
@@ -62,45 +62,47 @@ class FlatLayout:
         offset = 0
         for position, (name, shape) in enumerate(self.shapes.items()):
             yield name, shape, offset
-            if self.partition is None:
-                offset += -(-prod(shape) // self.ranks)
+            if self.zero12_numel is None:
+                offset += -(-prod(shape) // self.dp_size)
             else:
                 offset += prod(shape) + self._padding(position)
 
     def _padding(self, position: int) -> int:
         return self.paddings[position] if position < len(self.paddings) else 0
 
-    def segments(self, shape: tuple[int, ...], offset: int) -> Iterator[RankRange]:
+    def rank_ranges(self, shape: tuple[int, ...], offset: int) -> Iterator[RankRange]:
         """Where the parameter of that shape and offset lies."""
-        if self.partition is None:
+        if self.zero12_numel is None:
             numel = prod(shape)
-            return zero3_rank_ranges(offset, numel, -(-numel // self.ranks), self.ranks)
-        return zero12_rank_ranges(offset, prod(shape), self.partition)
+            return zero3_rank_ranges(offset, numel, -(-numel // self.dp_size), self.dp_size)
+        return zero12_rank_ranges(offset, prod(shape), self.zero12_numel)
 
     def tensors(
-        self, dtype: DType, vectors: Sequence[FlatPartition | None]
+        self, dtype: DType, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
         """The parameters by name, cut out of one vector per rank; None where one is missing."""
         for name, shape, offset in self.offsets():
-            yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, vectors))
+            yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, partitions))
 
     def _chunks(
         self,
         dtype: DType,
         shape: tuple[int, ...],
         offset: int,
-        vectors: Sequence[FlatPartition | None],
+        partitions: Sequence[FlatPartition | None],
     ) -> Ranges:
-        partition, numel = self.partition, prod(shape)
-        if partition is None:
-            width = -(-numel // self.ranks)
-            return Ranges(dtype, shape, lambda: zero3_ranges(offset, numel, width, vectors))
-        return Ranges(dtype, shape, lambda: zero12_ranges(offset, numel, partition, vectors))
+        zero12_numel, numel = self.zero12_numel, prod(shape)
+        if zero12_numel is None:
+            partition_numel = -(-numel // self.dp_size)
+            return Ranges(
+                dtype, shape, lambda: zero3_ranges(offset, numel, partition_numel, partitions)
+            )
+        return Ranges(dtype, shape, lambda: zero12_ranges(offset, numel, zero12_numel, partitions))
 
 
-def partition_size(total: int, ranks: int, factor: int = 2) -> int:
+def partition_size(total: int, dp_size: int, factor: int = 2) -> int:
     """P: elements of each rank's part of a group of `total`, padded to `factor * ranks`."""
-    alignment = factor * ranks
+    alignment = factor * dp_size
     return -(-total // alignment) * factor
 
 
@@ -114,20 +116,20 @@ class PartitionContents:
 
 def partition_contents(geometry: FlatLayout) -> list[PartitionContents]:
     """What each rank's vector holds; what is in no part is padding."""
-    parts: list[list[tuple[str, int, int]]] = [[] for _ in range(geometry.ranks)]
-    gaps: list[list[tuple[int, int]]] = [[] for _ in range(geometry.ranks)]
-    ends = [0] * geometry.ranks
+    parts: list[list[tuple[str, int, int]]] = [[] for _ in range(geometry.dp_size)]
+    gaps: list[list[tuple[int, int]]] = [[] for _ in range(geometry.dp_size)]
+    ends = [0] * geometry.dp_size
 
     def skip(rank: int, at: int) -> None:
         if at > ends[rank]:
             gaps[rank].append((ends[rank], at - ends[rank]))
 
     for name, shape, offset in geometry.offsets():
-        for segment in geometry.segments(shape, offset):
-            count = segment.end - segment.begin
-            skip(segment.rank, segment.at)
-            parts[segment.rank].append((name, segment.at, count))
-            ends[segment.rank] = segment.at + count
-    for rank in range(geometry.ranks):
-        skip(rank, geometry.width)
+        for found in geometry.rank_ranges(shape, offset):
+            count = found.end - found.begin
+            skip(found.rank, found.partition_offset)
+            parts[found.rank].append((name, found.partition_offset, count))
+            ends[found.rank] = found.partition_offset + count
+    for rank in range(geometry.dp_size):
+        skip(rank, geometry.partition_numel)
     return [PartitionContents(*both) for both in zip(parts, gaps, strict=True)]

@@ -24,12 +24,12 @@ SIXTEEN_BIT = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class MpRank:
+class MpShard:
     """Tensors in the shapes of this model-parallel rank, which are the model's own where there is
     only one. `groups` are empty without ZeRO."""
 
     model: ModelStates
-    shards: Sequence[OptimStates | None]
+    optim_states: Sequence[OptimStates | None]
     groups: Sequence[FlatGroup]
     tensors: Mapping[Key, Tensor]
     aliases: Mapping[str, str]
@@ -38,11 +38,11 @@ class MpRank:
 
 def read_mp_rank(
     models: Sequence[ModelStates],
-    shards: Sequence[OptimStates | None],
+    optim_states: Sequence[OptimStates | None],
     whole: Mapping[str, Tensor],
     *,
-    sliced: bool = False,
-) -> MpRank:
+    is_zero3: bool = False,
+) -> MpShard:
     """Put one column together.
 
     `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' where frozen
@@ -55,15 +55,15 @@ def read_mp_rank(
         Unsupported: a layout that cannot be told from the files.
     """
     model = models[0]
-    shapes = _group_shapes(model, shards)
+    shapes = _group_shapes(model, optim_states)
     naming = _naming(model, shapes or (), whole)
-    groups = flat_groups(shapes, shards, naming) if shapes is not None else []
+    groups = flat_groups(shapes, optim_states, naming) if shapes is not None else []
     tensors = dict(_partitioned(groups))
     trained = {key.name for key in tensors if key.role == "param"}
     aliases = _aliases(model, trained)
     weights = {name: tensor for name, tensor in whole.items() if not _is_buffer(model, name)}
-    if sliced or any(shard is not None and shard.kind == STAGE_3 for shard in shards):
-        frozen = dict(_frozen_slices(models))
+    if is_zero3 or any(optim is not None and optim.kind == STAGE_3 for optim in optim_states):
+        frozen = dict(_frozen_partitions(models))
     else:
         rest = (name for name in weights if name not in trained and name not in aliases)
         frozen = {name: weights[name] for name in rest}
@@ -72,7 +72,7 @@ def read_mp_rank(
                 tensors[Key(name, "param16")] = tensor
     tensors |= {Key(name, "param"): tensor for name, tensor in frozen.items()}
     tensors |= {Key(n, "buffer"): t for n, t in whole.items() if _is_buffer(model, n)}
-    return MpRank(model, shards, groups, tensors, aliases, frozenset(frozen))
+    return MpShard(model, optim_states, groups, tensors, aliases, frozenset(frozen))
 
 
 def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
@@ -92,12 +92,14 @@ def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
             yield Key(name, role), tensor
 
 
-def _group_shapes(model: ModelStates, shards: Sequence[OptimStates | None]) -> list[Shapes] | None:
+def _group_shapes(
+    model: ModelStates, optim_states: Sequence[OptimStates | None]
+) -> list[Shapes] | None:
     """`param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
 
     None without ZeRO, and where stage 0 used BF16_Optimizer, whose shards nothing explains.
     """
-    present = [shard for shard in shards if shard is not None]
+    present = [optim for optim in optim_states if optim is not None]
     if not present:
         return None
     shapes = model.groups if model.groups is not None else present[0].groups
@@ -127,9 +129,9 @@ def _naming(
 def _check_swapped(group: FlatGroup) -> None:
     if not any(prod(shape) for shape in group.shapes.values()):
         return
-    masters = [vector for vector in group.vectors("param") if vector is not None]
-    is_stage_3 = group.geometry.partition is None
-    if is_stage_3 and masters and all(vector.numel == 0 for vector in masters):
+    masters = [partition for partition in group.partitions("param") if partition is not None]
+    is_stage_3 = group.geometry.zero12_numel is None
+    if is_stage_3 and masters and all(partition.numel == 0 for partition in masters):
         raise Unsupported(
             f"{masters[0].file}: the masters of sub-group {group.number} were swapped to NVMe and "
             "are not in the checkpoint's .pt files; load it with DeepSpeed, and save it without "
@@ -158,16 +160,16 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
     return tensor is not None and not tensor.dtype.is_float
 
 
-def _frozen_slices(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]]:
+def _frozen_partitions(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]]:
     """Stage 3: each rank has a padded slice of every frozen parameter."""
     first, ranks = models[0], len(models)
     for name, shape in first.frozen_shapes.items():
-        vectors = [_fragment(model, name) for model in models]
-        present = [vector for vector in vectors if vector is not None]
+        partitions = [_fragment(model, name) for model in models]
+        present = [partition for partition in partitions if partition is not None]
         if not present:
             raise BadFile(f"{first.file.path} lists the frozen parameter {name} without its values")
         dtype = present[0].dtype
-        yield name, Tensor(dtype, shape, _sliced(dtype, shape, ranks, vectors))
+        yield name, Tensor(dtype, shape, _zero3_chunks(dtype, shape, ranks, partitions))
 
 
 def _fragment(model: ModelStates, name: str) -> FlatPartition | None:
@@ -175,9 +177,9 @@ def _fragment(model: ModelStates, name: str) -> FlatPartition | None:
     return None if part is None else flat_partition_of(model.file, part, f"the fragment of {name}")
 
 
-def _sliced(
-    dtype: DType, shape: tuple[int, ...], ranks: int, vectors: Sequence[FlatPartition | None]
+def _zero3_chunks(
+    dtype: DType, shape: tuple[int, ...], ranks: int, partitions: Sequence[FlatPartition | None]
 ) -> Ranges:
     numel = prod(shape)
     width = -(-numel // ranks)
-    return Ranges(dtype, shape, lambda: zero3_ranges(0, numel, width, vectors))
+    return Ranges(dtype, shape, lambda: zero3_ranges(0, numel, width, partitions))

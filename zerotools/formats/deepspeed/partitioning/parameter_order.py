@@ -26,10 +26,10 @@ def slots(count: int, ranks: int) -> list[int]:
     return [i for first in range(ranks) for i in range(first, count, ranks)]
 
 
-def is_round_robin(model: ModelStates, shard: OptimStates) -> bool:
+def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
     """Whether the flat vectors are in round robin order; BF16_Optimizer has none."""
     zero = zero_optimization(model.fields.tree.get("ds_config"))
-    return shard.kind == STAGE_1_AND_2 and zero.get(ROUND_ROBIN) is True
+    return optim.kind == STAGE_1_AND_2 and zero.get(ROUND_ROBIN) is True
 
 
 def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
@@ -40,22 +40,22 @@ def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
     """
     names = list(group.shapes)
     if round_robin:
-        places = zip(slots(len(names), group.geometry.ranks), names, strict=True)
+        places = zip(slots(len(names), group.geometry.dp_size), names, strict=True)
         names = [name for _, name in sorted(places)]
     position = {name: i for i, name in enumerate(names)}
-    for shard in group.shards:
-        known = [position[name] for name in _mapped(shard, group.number) if name in position]
-        if shard is not None and known != sorted(known):
+    for optim in group.optim_states:
+        known = [position[name] for name in _mapped(optim, group.number) if name in position]
+        if optim is not None and known != sorted(known):
             raise Unsupported(
-                f"{shard.file.path}: ds_config says {ROUND_ROBIN} = {str(round_robin).lower()}, "
+                f"{optim.file.path}: ds_config says {ROUND_ROBIN} = {str(round_robin).lower()}, "
                 f"and the parameters of group {group.number} do not lie in that order; load it "
                 "with DeepSpeed, and save it again"
             )
     return names
 
 
-def _mapped(shard: OptimStates | None, number: int) -> Sequence[str]:
-    mappings = shard.fields.tree.get("param_slice_mappings") if shard is not None else None
+def _mapped(optim: OptimStates | None, number: int) -> Sequence[str]:
+    mappings = optim.fields.tree.get("param_slice_mappings") if optim is not None else None
     if not isinstance(mappings, list) or number >= len(mappings):
         return ()
     return list(mappings[number]) if isinstance(mappings[number], Mapping) else ()

@@ -28,13 +28,13 @@ STEP = "step"
 _STEPS_ONCE_FOR_EACH = (0, 19)
 
 
-def step_of(shard: OptimStates) -> float | None:
+def step_of(optim: OptimStates) -> float | None:
     """The optimizer's step of the first group that counts one."""
-    for scalars in shard.scalars:
+    for scalars in optim.scalars:
         value = scalars.get(STEP)
         stored = as_tensor(value)
         if stored is not None and stored.shape == ():
-            return float(read_scalar(shard.file.root, shard.file.tensor(stored)).value)
+            return float(read_scalar(optim.file.root, optim.file.tensor(stored)).value)
         if isinstance(value, int | float):
             return float(value)
     return None
@@ -55,50 +55,50 @@ def could_be_of(step: float | None, model: ModelStates) -> bool:
     return step == updates + 1 and version_of(model.version or "") < _STEPS_ONCE_FOR_EACH
 
 
-def compare_optim_states(shards: Sequence[OptimStates | None]) -> Iterator[Problem]:
+def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator[Problem]:
     """Ranks whose files are of another save than the first one's."""
-    present = [shard for shard in shards if shard is not None]
-    said = {shard.file.name: dict(_said(shard)) for shard in present}
-    for shard in present[1:]:
-        first, own = said[present[0].file.name], said[shard.file.name]
+    present = [optim for optim in optim_states if optim is not None]
+    said = {optim.file.name: dict(_said(optim)) for optim in present}
+    for optim in present[1:]:
+        first, own = said[present[0].file.name], said[optim.file.name]
         for what in first.keys() | own.keys():
             if first.get(what) != own.get(what):
                 yield Problem(
-                    f"{shard.file.path} is of another save than {present[0].file.name}: {what} is "
+                    f"{optim.file.path} is of another save than {present[0].file.name}: {what} is "
                     f"{own.get(what)} there and {first.get(what)} here; take a checkpoint whose "
                     "files are all of one save",
-                    shard.file.name,
+                    optim.file.name,
                     blocks=True,
                 )
                 break
 
 
-def _said(shard: OptimStates) -> Iterator[tuple[str, Any]]:
+def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
     """What is alike on every rank of a save."""
-    yield "the optimizer's step", step_of(shard)
-    yield "partition_count", shard.partition_count
-    for number, group in enumerate(shard.param_groups or ()):
+    yield "the optimizer's step", step_of(optim)
+    yield "partition_count", optim.partition_count
+    for number, group in enumerate(optim.param_groups or ()):
         for name, value in group.items():
             if isinstance(value, int | float) and name != "params":
                 yield f"{name} of param group {number}", value
-    scaler = shard.fields.tree.get("loss_scaler")
+    scaler = optim.fields.tree.get("loss_scaler")
     if isinstance(scaler, Opaque) and isinstance(scaler.state, Mapping):
         for name in ("cur_scale", "cur_iter"):
             yield f"{name} of the loss scaler", scaler.state.get(name)
 
 
-def compare_model(model: ModelStates, shard: OptimStates) -> Iterator[Problem]:
+def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
     """A model file of another save than its shards.
 
     An optimizer that is behind may have begun anew in the middle of the run. Whether it did, the
     weights tell at stages 1 and 2, where they lie beside their masters.
     """
-    step, updates = step_of(shard), updates_of(model)
+    step, updates = step_of(optim), updates_of(model)
     if could_be_of(step, model) or step is None or updates is None:
         return
-    blocks = step > updates or shard.kind == STAGE_3
+    blocks = step > updates or optim.kind == STAGE_3
     yield Problem(
-        f"{model.file.path} is of another save than {shard.file.name}: the run has made {updates} "
+        f"{model.file.path} is of another save than {optim.file.name}: the run has made {updates} "
         f"updates there, and the optimizer {step:g}; take a checkpoint whose files are all of one "
         "save",
         model.file.name if blocks else None,

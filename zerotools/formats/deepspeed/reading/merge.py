@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.layout import PlacedBlock, Replicated, place_chunk, placements, whole_shape
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
 
 
@@ -28,7 +28,7 @@ class MergedRanks:
 
 
 def merge_mp_ranks(
-    columns: Sequence[MpRank], tensor_ranks: int, rules: ShardingRules | None
+    mp_shards: Sequence[MpShard], tensor_ranks: int, rules: ShardingRules | None
 ) -> MergedRanks:
     """Put columns together, given in the order of their ranks: `tensor_ranks` to each stage.
 
@@ -37,21 +37,21 @@ def merge_mp_ranks(
         BadFile: shards do not fit the rule that the checkpoint records for them.
     """
     tensors: dict[Key, Tensor] = {}
-    for first in range(0, len(columns), tensor_ranks):
-        for key, tensor in _merge_stage(columns[first : first + tensor_ranks], rules):
+    for first in range(0, len(mp_shards), tensor_ranks):
+        for key, tensor in _merge_stage(mp_shards[first : first + tensor_ranks], rules):
             tensors.setdefault(key, tensor)
-    aliases = {alias: name for column in columns for alias, name in column.aliases.items()}
+    aliases = {alias: name for mp_shard in mp_shards for alias, name in mp_shard.aliases.items()}
     frozen = {
         name
-        for column in columns
-        for name in column.frozen
-        if column.tensors[Key(name, "param")].numel or not tensors[Key(name, "param")].numel
+        for mp_shard in mp_shards
+        for name in mp_shard.frozen
+        if mp_shard.tensors[Key(name, "param")].numel or not tensors[Key(name, "param")].numel
     }
     return MergedRanks(tensors, aliases, frozenset(frozen))
 
 
 def _merge_stage(
-    stage: Sequence[MpRank], rules: ShardingRules | None
+    stage: Sequence[MpShard], rules: ShardingRules | None
 ) -> Iterator[tuple[Key, Tensor]]:
     if len(stage) == 1:
         yield from stage[0].tensors.items()
@@ -61,9 +61,9 @@ def _merge_stage(
             f"{stage[0].model.file.path} is one of {len(stage)} tensor-parallel ranks, and the "
             "checkpoint does not say how they share the weights; pass --layout rules.toml"
         )
-    keys = dict.fromkeys(key for column in stage for key in column.tensors)
+    keys = dict.fromkeys(key for mp_shard in stage for key in mp_shard.tensors)
     for key in keys:
-        shards = [_shard(column, key) for column in stage]
+        shards = [_shard(mp_shard, key) for mp_shard in stage]
         present = [shard for shard in shards if shard is not None]
         if len(present) < len(shards):
             raise BadFile(
@@ -76,18 +76,18 @@ def _merge_stage(
             yield key, next((shard for shard in present if shard.chunks), present[0])
 
 
-def _shard(column: MpRank, key: Key) -> Tensor | None:
+def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
     """One rank's shard. Where heads are fewer than ranks, some have an empty one, which DeepSpeed
     counts as frozen: it has no optimizer state to be missed."""
-    shard = column.tensors.get(key)
-    weight = column.tensors.get(Key(key.name, "param"))
+    shard = mp_shard.tensors.get(key)
+    weight = mp_shard.tensors.get(Key(key.name, "param"))
     if shard is None and weight is not None and not weight.numel:
         return Tensor(weight.dtype, () if key.role == "step" else weight.shape, ())
     return shard
 
 
 def _joined(
-    key: Key, shards: Sequence[Tensor], stage: Sequence[MpRank], rules: ShardingRules
+    key: Key, shards: Sequence[Tensor], stage: Sequence[MpShard], rules: ShardingRules
 ) -> Tensor:
     shapes = [shard.shape for shard in shards]
     # Moments are shared as their parameter is; buffers are whole everywhere unless a rule says so.

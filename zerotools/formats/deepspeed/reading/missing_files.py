@@ -19,7 +19,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Opaque, Problem, Tensor
 from zerotools.core.dtypes import FLOAT32
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.io.torchzip.tensors import as_tensor
@@ -29,23 +29,23 @@ _PLAIN = re.compile(r"(?P<layer>\d+)\..+")
 
 
 def lost_layers(
-    directory: Path, stages: Sequence[MpRank], layers: Mapping[str, Tensor]
+    directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> tuple[list[Problem], dict[Key, Tensor]]:
     """What is wrong, and holes for tied weights that a stage has trained and no layer file of it
     holds. `stages` are those of one tensor-parallel rank in their order, `layers` the tensors of
     its layer files by `LAYER.NAME`."""
-    trained = [trained_by(column) for column in stages]
+    trained = [trained_by(mp_shard) for mp_shard in stages]
     if not all(trained):
         return list(_fewer_elements(directory, stages, layers)), {}
     problems: list[Problem] = []
-    for column, names in zip(stages, trained, strict=True):
+    for mp_shard, names in zip(stages, trained, strict=True):
         for name, numel in names.items():
             if (match := _PLAIN.fullmatch(name)) and _numel(layers, name) != numel:
                 file = f"layer_{int(match['layer']):02d}-model_states.pt"
                 problems.append(
                     Problem(
                         f"{directory / file} is missing or lacks {name}, which "
-                        f"{column.model.file.name} has trained",
+                        f"{mp_shard.model.file.name} has trained",
                         file,
                         name,
                         blocks=True,
@@ -59,14 +59,16 @@ def lost_layers(
     return problems, holes
 
 
-def trained_by(column: MpRank) -> dict[str, int]:
+def trained_by(mp_shard: MpShard) -> dict[str, int]:
     """The parameters that a stage has trained, and their elements; none where no file has names."""
-    if column.model.groups is not None:
-        return {name: prod(shape) for group in column.model.groups for name, shape in group.items()}
+    if mp_shard.model.groups is not None:
+        return {
+            name: prod(shape) for group in mp_shard.model.groups for name, shape in group.items()
+        }
     found: dict[str, int] = {}
-    saved: list[Any] = [shard.fields.tree for shard in column.shards if shard is not None]
-    if not saved and column.model.data_parallel_size == 1:  # what BF16_Optimizer stores twice
-        saved = [column.model.fields.tree.get("optimizer")]
+    saved: list[Any] = [optim.fields.tree for optim in mp_shard.optim_states if optim is not None]
+    if not saved and mp_shard.model.data_parallel_size == 1:  # what BF16_Optimizer stores twice
+        saved = [mp_shard.model.fields.tree.get("optimizer")]
     for tree in saved:
         mappings = tree.get("param_slice_mappings") if isinstance(tree, Mapping) else None
         for mapping in mappings if isinstance(mappings, list) else ():
@@ -92,7 +94,7 @@ def _most(trained: Sequence[Mapping[str, int]], name: str) -> int:
 
 def _lost_ties(
     directory: Path,
-    stages: Sequence[MpRank],
+    stages: Sequence[MpShard],
     trained: Sequence[Mapping[str, int]],
     layers: Mapping[str, Tensor],
 ) -> Iterator[tuple[str, Problem]]:
@@ -128,11 +130,11 @@ def _lost_ties(
 
 
 def _fewer_elements(
-    directory: Path, stages: Sequence[MpRank], layers: Mapping[str, Tensor]
+    directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> Iterator[Problem]:
     """Layer files that hold less than was trained. A tied layer counts at every stage that uses it,
     and may have one file: that of the first layer."""
-    trained = sum(_elements_trained(column.model) for column in stages)
+    trained = sum(_elements_trained(mp_shard.model) for mp_shard in stages)
     held = sum(tensor.numel for tensor in layers.values() if tensor.dtype.is_float)
     lowest = min((int(name.partition(".")[0]) for name in layers), default=0)
     first = sum(t.numel for name, t in layers.items() if name.startswith(f"{lowest}."))
@@ -178,11 +180,11 @@ def lost_experts(
     counts = models[0].fields.tree.get("num_experts")
     if not isinstance(counts, list) or not listing.experts or _is_partitioned(models[0]):
         return
-    for mp in range(len(models)):
+    for mp_rank in range(len(models)):
         for layer, count in enumerate(counts):
             for expert in range(count if type(count) is int else 0):
-                if (layer, expert, mp) not in listing.experts:
-                    file = f"layer_{layer}_expert_{expert}_mp_rank_{mp:02d}_model_states.pt"
+                if (layer, expert, mp_rank) not in listing.experts:
+                    file = f"layer_{layer}_expert_{expert}_mp_rank_{mp_rank:02d}_model_states.pt"
                     yield Problem(
                         f"{directory / file} is missing; the layer has {count} experts",
                         file,

@@ -12,7 +12,7 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.partitioning.mp_rank import (
     SIXTEEN_BIT,
-    MpRank,
+    MpShard,
     read_mp_rank,
     whole_tensors,
 )
@@ -39,46 +39,46 @@ from zerotools.io.torchzip.pt_file import TorchFile
 def load_mp_rank(
     directory: Path,
     listing: TagListing,
-    mp: int,
+    mp_rank: int,
     save: SaveFiles,
     whole: Mapping[str, Tensor],
     problems: list[Problem],
-) -> MpRank:
+) -> MpShard:
     """The column of model-parallel rank `mp`; what is missing is added to `problems`.
 
     `whole` are tensors of layer and expert files, beside those of the model file itself.
     """
     first = save.model
-    shards = _shards(directory, save, problems)
+    optim_states = _optim_states(directory, save, problems)
     models = [first]
     if is_zero3(first):
-        size = len(shards) or first.data_parallel_size or 1
-        models = stage_3_models(directory, listing, mp, first, size, problems)
+        size = len(optim_states) or first.data_parallel_size or 1
+        models = stage_3_models(directory, listing, mp_rank, first, size, problems)
     problems += misnamed_files(model.file for model in models)
     problems += compare_mp_ranks(models)
     trained = {name: shape for group in first.groups or () for name, shape in group.items()}
     mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
     everything = {**mine, **whole_tensors(first)}
-    if not trained or any(shard is not None for shard in shards):
-        return read_mp_rank(models, shards, everything)
-    name = f"zero_pp_rank_0_mp_rank_{mp:02d}_optim_states.pt"
+    if not trained or any(optim is not None for optim in optim_states):
+        return read_mp_rank(models, optim_states, everything)
+    name = f"zero_pp_rank_0_mp_rank_{mp_rank:02d}_optim_states.pt"
     message = f"{directory / name} and those of all other ranks are missing: no masters are there"
     problems.append(Problem(message, name))
-    return _without_masters(read_mp_rank(models, (), everything, sliced=is_zero3(first)), trained)
+    return _without_masters(read_mp_rank(models, (), everything, is_zero3=is_zero3(first)), trained)
 
 
-def _without_masters(column: MpRank, trained: Shapes) -> MpRank:
+def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
     """A column whose shards are lost: holes for the masters, and 16-bit weights where there are."""
     copies = {
         Key(name, "param16"): tensor
         for name in trained
-        if (tensor := column.tensors.get(Key(name, "param"))) and tensor.dtype.name in SIXTEEN_BIT
+        if (tensor := mp_shard.tensors.get(Key(name, "param"))) and tensor.dtype.name in SIXTEEN_BIT
     }
     holes = {Key(name, "param"): Tensor(FLOAT32, shape, ()) for name, shape in trained.items()}
     return replace(
-        column,
-        tensors={**column.tensors, **copies, **holes},
-        frozen=column.frozen - trained.keys(),
+        mp_shard,
+        tensors={**mp_shard.tensors, **copies, **holes},
+        frozen=mp_shard.frozen - trained.keys(),
     )
 
 
@@ -88,34 +88,36 @@ def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
 
-def _shards(directory: Path, save: SaveFiles, problems: list[Problem]) -> list[OptimStates | None]:
+def _optim_states(
+    directory: Path, save: SaveFiles, problems: list[Problem]
+) -> list[OptimStates | None]:
     """The optimizer files of every data-parallel rank, in rank order."""
-    names, lowest = save.shards, save.lowest
+    names, lowest = save.optim_files, save.lowest
     if lowest is None:
         return []
     ranks = sorted(names)
     size = _data_parallel_size(save.model, lowest, ranks)
-    shards: dict[int, OptimStates] = {}
+    optim_states: dict[int, OptimStates] = {}
     for rank in ranks:
         if rank >= size:
             problems.append(_left_over(directory, names[rank], size))
         elif names[rank] == lowest.file.name:
-            shards[rank] = lowest
+            optim_states[rank] = lowest
         else:
             try:
-                shards[rank] = parse_optim_states(TorchFile.open(directory, names[rank]))
+                optim_states[rank] = parse_optim_states(TorchFile.open(directory, names[rank]))
             except BadFile as error:  # a hole, which the plan names together with the file
                 problems.append(Problem(str(error), names[rank]))
     for rank in range(size):
         if rank not in names:
             missing = names[ranks[0]].replace(f"pp_rank_{ranks[0]}_", f"pp_rank_{rank}_")
             problems.append(_missing(directory, missing, size))
-    found = [shards.get(rank) for rank in range(size)]
-    problems += misnamed_files(shard.file for shard in found if shard is not None)
+    found = [optim_states.get(rank) for rank in range(size)]
+    problems += misnamed_files(optim.file for optim in found if optim is not None)
     problems += duplicated_files(
-        shard.file
-        for shard in found
-        if shard is not None and any(vector.numel for vector in shard.masters)
+        optim.file
+        for optim in found
+        if optim is not None and any(partition.numel for partition in optim.masters)
     )
     problems += compare_optim_states(found)
     problems += compare_model(save.model, lowest)
@@ -132,9 +134,9 @@ def _missing(directory: Path, name: str, size: int) -> Problem:
     return Problem(f"{directory / name} is missing; the run had {counted(size, 'rank')}", name)
 
 
-def _data_parallel_size(model: ModelStates, shard: OptimStates, ranks: Sequence[int]) -> int:
+def _data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
     """The number of ranks that share the flat vectors, as the files say."""
-    count = shard.partition_count
+    count = optim.partition_count
     if isinstance(count, int) and count > 0:
         return count
     sizes = [model.data_parallel_size] if model.data_parallel_size else []
@@ -146,19 +148,19 @@ def _data_parallel_size(model: ModelStates, shard: OptimStates, ranks: Sequence[
 def stage_3_models(
     directory: Path,
     listing: TagListing,
-    mp: int,
+    mp_rank: int,
     first: ModelStates,
     size: int,
     problems: list[Problem],
 ) -> list[ModelStates]:
     """One model file per rank. Only frozen parameters make the others worth reading."""
     for (rank, dp), name in listing.models.items():
-        if rank == mp and dp is not None and dp >= size:
+        if rank == mp_rank and dp is not None and dp >= size:
             problems.append(_left_over(directory, name, size))
-    names = {dp: listing.models.get((mp, dp)) for dp in range(size)}
+    names = {dp: listing.models.get((mp_rank, dp)) for dp in range(size)}
     for dp, there in names.items():
         if there is None:
-            missing = f"zero_pp_rank_{dp}_mp_rank_{mp:02d}_model_states.pt"
+            missing = f"zero_pp_rank_{dp}_mp_rank_{mp_rank:02d}_model_states.pt"
             # Only the first rank's says which weights are tied.
             problems.append(replace(_missing(directory, missing, size), blocks=not dp))
     if not first.frozen_shapes:
@@ -198,13 +200,13 @@ def layer_tensors(
 
 
 def expert_tensors(
-    directory: Path, listing: TagListing, mp: int, problems: list[Problem]
+    directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
     """Tensors of expert files, which name experts by their number over all ranks."""
     return {
         name: tensor
         for (_, _, rank), file in sorted(listing.experts.items())
-        if rank == mp
+        if rank == mp_rank
         for name, tensor in _state_dict(directory, file, problems)
     }
 

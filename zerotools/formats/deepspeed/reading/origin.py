@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Opaque, Origin
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.reading.merge import MergedRanks
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates
 from zerotools.formats.deepspeed.schema.tag import TagDirectory
@@ -18,66 +18,66 @@ UNNAMED_STATE = (
 )
 
 
-def present_optim_states(columns: Sequence[MpRank]) -> list[OptimStates]:
+def present_optim_states(mp_shards: Sequence[MpShard]) -> list[OptimStates]:
     """The optimizer files that are there, of all columns."""
-    return [shard for column in columns for shard in column.shards if shard is not None]
+    return [optim for mp_shard in mp_shards for optim in mp_shard.optim_states if optim is not None]
 
 
 def origin_of(
     path: Path,
     found: TagDirectory,
-    columns: Sequence[MpRank],
+    mp_shards: Sequence[MpShard],
     tensor_ranks: int,
     merged: MergedRanks,
 ) -> Origin:
     """Where the checkpoint comes from, and the facts that `inspect` shows."""
-    model, shards = columns[0].model, present_optim_states(columns)
-    stage = shards[0].stage if shards else 0
+    model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
+    stage = optim_states[0].stage if optim_states else 0
     notes = found.notes
-    if not columns[0].groups and (shards or "optimizer" in model.fields):
+    if not mp_shards[0].groups and (optim_states or "optimizer" in model.fields):
         notes = (*notes, UNNAMED_STATE)
     return Origin(
         "deepspeed",
         path,
         framework_version=model.version,
-        world_size=_world_size(columns),
+        world_size=_world_size(mp_shards),
         stage=stage,
         step=model.fields.maybe("global_steps", int),
         tag=found.name,
         other_tags=found.others,
         notes=notes,
         details={
-            "optimizer_class": shards[0].kind if shards else None,
-            "precision": _precision(columns[0]),
+            "optimizer_class": optim_states[0].kind if optim_states else None,
+            "precision": _precision(mp_shards[0]),
             "frozen": sorted(merged.frozen),
-            "elastic": bool(shards) and not shards[0].is_rigid,
-            "data_parallel_size": len(columns[0].shards) or model.data_parallel_size,
-            "model_parallel_size": len(columns),
-            "columns": columns,
+            "elastic": bool(optim_states) and not optim_states[0].is_rigid,
+            "data_parallel_size": len(mp_shards[0].optim_states) or model.data_parallel_size,
+            "model_parallel_size": len(mp_shards),
+            "columns": mp_shards,
             "tensor_ranks": tensor_ranks,
         },
     )
 
 
-def _world_size(columns: Sequence[MpRank]) -> int | None:
-    data_parallel = len(columns[0].shards) or columns[0].model.data_parallel_size
-    return data_parallel * len(columns) if data_parallel else None
+def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
+    data_parallel = len(mp_shards[0].optim_states) or mp_shards[0].model.data_parallel_size
+    return data_parallel * len(mp_shards) if data_parallel else None
 
 
-def _precision(column: MpRank) -> str:
+def _precision(mp_shard: MpShard) -> str:
     """The type of the run's weights: of `module`, whose stage-3 placeholders have it too."""
     names = {"float16": "fp16", "bfloat16": "bf16"}
-    buffers = column.model.buffer_names or frozenset()
-    for name, stored in (column.model.module or {}).items():
+    buffers = mp_shard.model.buffer_names or frozenset()
+    for name, stored in (mp_shard.model.module or {}).items():
         if name not in buffers and stored.dtype.is_float:
             return names.get(stored.dtype.name, "fp32")
-    roles = {key.role: tensor.dtype.name for key, tensor in column.tensors.items()}
+    roles = {key.role: tensor.dtype.name for key, tensor in mp_shard.tensors.items()}
     return names.get(roles.get("param16", roles.get("param", "")), "fp32")
 
 
-def state_of(columns: Sequence[MpRank]) -> dict[str, Any]:
+def state_of(mp_shards: Sequence[MpShard]) -> dict[str, Any]:
     """What belongs to the run beside its tensors; foreign objects stay opaque."""
-    model, shards = columns[0].model, present_optim_states(columns)
+    model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
     tree = model.fields.tree
     state: dict[str, Any] = {
         "lr_scheduler": tree.get("lr_scheduler"),
@@ -86,18 +86,18 @@ def state_of(columns: Sequence[MpRank]) -> dict[str, Any]:
         "global_samples": tree.get("global_samples"),
         "client_state": model.client_state,
     }
-    if shards:
-        state["param_groups"] = _joined_groups(columns)
-        state["loss_scaler"] = _plain(shards[0].fields.tree.get("loss_scaler"))
+    if optim_states:
+        state["param_groups"] = _joined_groups(mp_shards)
+        state["loss_scaler"] = _plain(optim_states[0].fields.tree.get("loss_scaler"))
     return state
 
 
-def _joined_groups(columns: Sequence[MpRank]) -> list[dict[str, Any]]:
+def _joined_groups(mp_shards: Sequence[MpShard]) -> list[dict[str, Any]]:
     """The run's param groups: each model-parallel rank has its own parameters of every group."""
     joined: list[dict[str, Any]] = []
-    for column in columns:
-        shard = next((shard for shard in column.shards if shard is not None), None)
-        for number, group in enumerate(_param_groups(column, shard) if shard else ()):
+    for mp_shard in mp_shards:
+        optim = next((optim for optim in mp_shard.optim_states if optim is not None), None)
+        for number, group in enumerate(_param_groups(mp_shard, optim) if optim else ()):
             if number == len(joined):
                 joined.append(group)
             else:
@@ -106,17 +106,17 @@ def _joined_groups(columns: Sequence[MpRank]) -> list[dict[str, Any]]:
     return joined
 
 
-def _param_groups(column: MpRank, shard: OptimStates) -> list[dict[str, Any]]:
+def _param_groups(mp_shard: MpShard, optim: OptimStates) -> list[dict[str, Any]]:
     """torch's param groups with the names of their parameters instead of numbers."""
     names: dict[int, list[str]] = {}
-    for group in column.groups:
+    for group in mp_shard.groups:
         names.setdefault(group.number, []).extend(group.shapes)
-    saved_groups = shard.param_groups or [{"params": [number]} for number in names]
+    saved_groups = optim.param_groups or [{"params": [number]} for number in names]
     described = []
     for number, saved in enumerate(saved_groups):
         members = saved.get("params", [number])
         numbers = [m for m in members if type(m) is int] if isinstance(members, list) else []
-        scalars = next((shard.scalars[m] for m in numbers if m < len(shard.scalars)), {})
+        scalars = next((optim.scalars[m] for m in numbers if m < len(optim.scalars)), {})
         params = [name for m in numbers for name in names.get(m, ())]
         described.append({**saved, "state": dict(scalars), "params": params})
     return described

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.merge import merge_mp_ranks
 from zerotools.formats.deepspeed.reading.missing_files import lost_experts, lost_layers
@@ -60,37 +60,37 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     if is_universal(directory):
         return read_universal(path, found, listing)
     problems: list[Problem] = []
-    columns, tensor_ranks, holes = _columns(directory, listing, problems)
-    merged = merge_mp_ranks(columns, tensor_ranks, _rules(columns, layout))
+    mp_shards, tensor_ranks, holes = _mp_shards(directory, listing, problems)
+    merged = merge_mp_ranks(mp_shards, tensor_ranks, _rules(mp_shards, layout))
     return Checkpoint(
         root=directory,
         tensors={**merged.tensors, **holes},
-        origin=origin_of(path, found, columns, tensor_ranks, merged),
+        origin=origin_of(path, found, mp_shards, tensor_ranks, merged),
         aliases=merged.aliases,
-        state=state_of(columns),
+        state=state_of(mp_shards),
         files=_sizes(directory, listing),
         companions=model_sidecars(directory.parent),
         problems=problems,
     )
 
 
-def _columns(
+def _mp_shards(
     directory: Path, listing: TagListing, problems: list[Problem]
-) -> tuple[list[MpRank], int, dict[Key, Tensor]]:
+) -> tuple[list[MpShard], int, dict[Key, Tensor]]:
     """One for each model-parallel rank, in their order; the tensor-parallel ranks of a stage; and
     holes for what is lost of a pipeline."""
-    if listing.expert_optimizers and not listing.shards:
+    if listing.expert_optimizers and not listing.optim_files:
         raise Unsupported(
             f"{directory / listing.expert_optimizers[0]}: mixture of experts without ZeRO saves "
             "optimizer state that does not name its parameters; train with ZeRO stage 1 or 2, or "
             "load it with DeepSpeed"
         )
     saves: list[SaveFiles] = []
-    for mp in listing.mp_ranks:
-        if saves and mp >= (saves[0].model.model_parallel_size or mp + 1):
-            problems += _of_larger_run(directory, listing, mp)
+    for mp_rank in listing.mp_ranks:
+        if saves and mp_rank >= (saves[0].model.model_parallel_size or mp_rank + 1):
+            problems += _of_larger_run(directory, listing, mp_rank)
         else:
-            saves.append(save_of(directory, listing, mp, problems))
+            saves.append(save_of(directory, listing, mp_rank, problems))
     models = [save.model for save in saves]
     listing = _without_leftovers(directory, listing, models[0], problems)
     tensor_ranks = listing.tensor_ranks if listing.layers else len(saves)
@@ -98,20 +98,20 @@ def _columns(
         layer_tensors(directory, listing, rank, problems)
         for rank in range(min(tensor_ranks, len(saves)))
     ]
-    columns = []
-    for mp, save in zip(listing.mp_ranks, saves, strict=False):
-        whole = {**(layers[mp % tensor_ranks] if mp % tensor_ranks < len(layers) else {})}
-        whole |= expert_tensors(directory, listing, mp, problems)
-        columns.append(load_mp_rank(directory, listing, mp, save, whole, problems))
-    _check_complete(directory, listing, columns[0])
+    mp_shards = []
+    for mp_rank, save in zip(listing.mp_ranks, saves, strict=False):
+        whole = {**(layers[mp_rank % tensor_ranks] if mp_rank % tensor_ranks < len(layers) else {})}
+        whole |= expert_tensors(directory, listing, mp_rank, problems)
+        mp_shards.append(load_mp_rank(directory, listing, mp_rank, save, whole, problems))
+    _check_complete(directory, listing, mp_shards[0])
     problems += compare_mp_ranks(models)
     problems += lost_experts(directory, listing, models)
     holes: dict[Key, Tensor] = {}
     for rank in range(tensor_ranks if models[0].module is None else 0):
-        said, lost = lost_layers(directory, columns[rank::tensor_ranks], layers[rank])
+        said, lost = lost_layers(directory, mp_shards[rank::tensor_ranks], layers[rank])
         problems += said
         holes |= lost
-    return columns, tensor_ranks, holes
+    return mp_shards, tensor_ranks, holes
 
 
 def _without_leftovers(
@@ -136,12 +136,12 @@ def _without_leftovers(
     return replace(listing, layers=layers, experts=experts)
 
 
-def _of_larger_run(directory: Path, listing: TagListing, mp: int) -> Iterator[Problem]:
+def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterator[Problem]:
     """The files of a model-parallel rank that the run did not have."""
     own = (
         name
-        for (rank, *_), name in [*listing.models.items(), *listing.shards.items()]
-        if rank == mp
+        for (rank, *_), name in [*listing.models.items(), *listing.optim_files.items()]
+        if rank == mp_rank
     )
     for name in own:
         yield Problem(
@@ -149,32 +149,32 @@ def _of_larger_run(directory: Path, listing: TagListing, mp: int) -> Iterator[Pr
         )
 
 
-def _check_complete(directory: Path, listing: TagListing, first: MpRank) -> None:
+def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:
     """A shard must never pass for the whole because its neighbours are gone."""
     size = first.model.model_parallel_size or 1
-    for mp in range(size):
-        if mp not in listing.mp_ranks:
+    for mp_rank in range(size):
+        if mp_rank not in listing.mp_ranks:
             raise BadFile(
-                f"{directory}: mp_rank_{mp:02d}_model_states.pt is missing; the run had {size} "
+                f"{directory}: mp_rank_{mp_rank:02d}_model_states.pt is missing; the run had {size} "
                 "model-parallel ranks"
             )
 
 
-def _rules(columns: list[MpRank], layout: Path | None) -> ShardingRules | None:
+def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | None:
     """How tensor-parallel ranks share weights: what the files record, else what the user says."""
-    for column in columns:
-        if INFO in column.model.fields:
-            return parse_rules(column.model.file.path, column.model.fields.tree[INFO])
-    for shard in present_optim_states(columns):
-        if INFO in shard.fields:
-            return parse_rules(shard.file.path, shard.fields.tree[INFO])
+    for mp_shard in mp_shards:
+        if INFO in mp_shard.model.fields:
+            return parse_rules(mp_shard.model.file.path, mp_shard.model.fields.tree[INFO])
+    for optim in present_optim_states(mp_shards):
+        if INFO in optim.fields:
+            return parse_rules(optim.file.path, optim.fields.tree[INFO])
     return read_layout(layout) if layout is not None else None
 
 
 def _sizes(directory: Path, listing: TagListing) -> dict[str, int]:
     names = [
         *listing.models.values(),
-        *listing.shards.values(),
+        *listing.optim_files.values(),
         *listing.layers.values(),
         *listing.experts.values(),
     ]

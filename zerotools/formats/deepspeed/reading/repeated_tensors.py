@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.ranges import Range, covering_ranges, match_ranges
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.reading.saves import is_zero3
 from zerotools.formats.deepspeed.schema.model_states import parse_model
 from zerotools.io.files.open_files import OpenFiles
@@ -37,37 +37,37 @@ def compare_copies(checkpoint: Checkpoint) -> int:
     Raises:
         BadFile: two differ, or a file is cut short.
     """
-    columns: Sequence[MpRank] = checkpoint.origin.details["columns"]
-    root, total = columns[0].model.file.root, 0
+    mp_shards: Sequence[MpShard] = checkpoint.origin.details["columns"]
+    root, total = mp_shards[0].model.file.root, 0
     with OpenFiles(root) as files:
-        for copies in (*_of_stages(checkpoint, columns), *_of_ranks(checkpoint, columns)):
+        for copies in (*_of_stages(checkpoint, mp_shards), *_of_ranks(checkpoint, mp_shards)):
             total += _compare(root, files, copies)
     return total
 
 
-def _of_stages(checkpoint: Checkpoint, columns: Sequence[MpRank]) -> Iterator[TensorPair]:
+def _of_stages(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
     ranks = int(checkpoint.origin.details["tensor_ranks"])
     first: dict[tuple[int, Key], Tensor] = {}
-    for mp, column in enumerate(columns):
-        for key, tensor in column.tensors.items():
-            known = first.setdefault((mp % ranks, key), tensor)
+    for mp_rank, mp_shard in enumerate(mp_shards):
+        for key, tensor in mp_shard.tensors.items():
+            known = first.setdefault((mp_rank % ranks, key), tensor)
             if known is not tensor and known.chunks is not tensor.chunks:
                 yield TensorPair(key, known, tensor)
 
 
-def _of_ranks(checkpoint: Checkpoint, columns: Sequence[MpRank]) -> Iterator[TensorPair]:
-    for column in columns:
-        name = column.model.file.name
-        if not is_zero3(column.model):
+def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
+    for mp_shard in mp_shards:
+        name = mp_shard.model.file.name
+        if not is_zero3(mp_shard.model):
             continue
-        own = {key: t for key, t in column.tensors.items() if key.role == "buffer"}
+        own = {key: t for key, t in mp_shard.tensors.items() if key.role == "buffer"}
         tail = name.partition("_mp_rank_")[2]
         for other in sorted(checkpoint.files):
             if other == name or not (is_of_rank(other) and other.endswith(f"_mp_rank_{tail}")):
                 continue
             if any(problem.file == other for problem in checkpoint.problems):
                 continue  # it is left over
-            model = parse_model(TorchFile.open(column.model.file.root, other))
+            model = parse_model(TorchFile.open(mp_shard.model.file.root, other))
             for key, tensor in own.items():
                 stored = (model.module or {}).get(key.name)
                 if stored is None or stored.shape != tensor.shape or stored.dtype != tensor.dtype:

@@ -37,7 +37,7 @@ class SaveFiles:
     the first of them that can be read."""
 
     model: ModelStates
-    shards: Mapping[int, str] = field(default_factory=dict)
+    optim_files: Mapping[int, str] = field(default_factory=dict)
     lowest: OptimStates | None = None
 
     @property
@@ -49,32 +49,38 @@ class SaveFiles:
 
     def __str__(self) -> str:
         step = self.model.fields.maybe("global_steps", int)
-        first = self.shards[min(self.shards)] if self.shards else "no optimizer files"
+        first = (
+            self.optim_files[min(self.optim_files)] if self.optim_files else "no optimizer files"
+        )
         return f"stage {self.stage} at step {step} ({self.model.file.name}, {first})"
 
 
-def save_of(directory: Path, listing: TagListing, mp: int, problems: list[Problem]) -> SaveFiles:
+def save_of(
+    directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
+) -> SaveFiles:
     """The save that the files of model-parallel rank `mp` make up; those of others are added to
     `problems`.
 
     Raises:
         BadFile: they make up none, or several.
     """
-    shared = listing.models.get((mp, None))
-    sliced = {
-        dp: name for (rank, dp), name in listing.models.items() if rank == mp and dp is not None
+    shared = listing.models.get((mp_rank, None))
+    rank_files = {
+        dp: name
+        for (rank, dp), name in listing.models.items()
+        if rank == mp_rank and dp is not None
     }
-    families = list(_families(listing, mp))
-    found = list(_saves(directory, shared, sliced, families))
+    families = list(_families(listing, mp_rank))
+    found = list(_saves(directory, shared, rank_files, families))
     if len(found) > 1:
         found = [save for save in found if not _contradicts_itself(save)] or found
     if len(found) != 1:
-        raise BadFile(_none_or_several(directory, mp, found, families))
+        raise BadFile(_none_or_several(directory, mp_rank, found, families))
     save = found[0]
-    own = {save.model.file.name, *save.shards.values()}
-    if save.model.file.name in sliced.values():
-        own |= set(sliced.values())
-    every = [shared, *sliced.values(), *(name for names in families for name in names.values())]
+    own = {save.model.file.name, *save.optim_files.values()}
+    if save.model.file.name in rank_files.values():
+        own |= set(rank_files.values())
+    every = [shared, *rank_files.values(), *(name for names in families for name in names.values())]
     for name in every:
         if name is not None and name not in own:
             problems.append(
@@ -87,31 +93,36 @@ def save_of(directory: Path, listing: TagListing, mp: int, problems: list[Proble
     return save
 
 
-def _families(listing: TagListing, mp: int) -> Iterator[dict[int, str]]:
+def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
     """Optimizer files by rank, those of each spelling of the name apart."""
-    for spelling in sorted({spelling for _, _, spelling in listing.shards}):
+    for spelling in sorted({spelling for _, _, spelling in listing.optim_files}):
         names = {
             dp: name
-            for (rank, dp, spelt), name in sorted(listing.shards.items())
-            if (rank, spelt) == (mp, spelling)
+            for (rank, dp, spelt), name in sorted(listing.optim_files.items())
+            if (rank, spelt) == (mp_rank, spelling)
         }
         if names:
             yield names
 
 
 def _saves(
-    directory: Path, shared: str | None, sliced: Mapping[int, str], families: list[dict[int, str]]
+    directory: Path,
+    shared: str | None,
+    rank_files: Mapping[int, str],
+    families: list[dict[int, str]],
 ) -> Iterator[SaveFiles]:
     """Every model file with the shards that it may belong to. Model files without any count only
     where nothing else does."""
     whole = parse_model(TorchFile.open(directory, shared)) if shared is not None else None
-    first = parse_model(TorchFile.open(directory, sliced[min(sliced)])) if sliced else None
+    first = (
+        parse_model(TorchFile.open(directory, rank_files[min(rank_files)])) if rank_files else None
+    )
     complete = []
     for names in families:
-        shard = _first_readable(directory, names)
-        model = first if shard.kind == STAGE_3 else whole
-        if model is not None and _was_trained_with(model, shard):
-            complete.append(SaveFiles(model, names, shard))
+        optim = _first_readable(directory, names)
+        model = first if optim.kind == STAGE_3 else whole
+        if model is not None and _was_trained_with(model, optim):
+            complete.append(SaveFiles(model, names, optim))
     if whole is not None and is_without_zero(whole) and all(s.model is not whole for s in complete):
         complete.append(SaveFiles(whole))
     if complete:
@@ -156,10 +167,10 @@ def is_zero3(model: ModelStates) -> bool:
     return model.file.name.startswith("zero_pp_rank_")
 
 
-def _was_trained_with(model: ModelStates, shard: OptimStates) -> bool:
-    if model.groups is not None or shard.groups is not None:
+def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
+    if model.groups is not None or optim.groups is not None:
         return True
-    if shard.kind == BF16_OPTIMIZER:
+    if optim.kind == BF16_OPTIMIZER:
         # Without ZeRO: of pipelines, which store the state twice, and of old versions.
         return model.module is None or "optimizer" not in model.fields
     return not is_without_zero(model)
@@ -181,21 +192,21 @@ def _contradicts_itself(save: SaveFiles) -> bool:
 
 def bf16_optim_states(save: SaveFiles) -> bool:
     """Whether the shards have the prefix of a run in bf16."""
-    return any(name.startswith("bf16_") for name in save.shards.values())
+    return any(name.startswith("bf16_") for name in save.optim_files.values())
 
 
 def _none_or_several(
-    directory: Path, mp: int, found: list[SaveFiles], families: list[dict[int, str]]
+    directory: Path, mp_rank: int, found: list[SaveFiles], families: list[dict[int, str]]
 ) -> str:
     if found:
         return (
-            f"{directory} holds {len(found)} saves of model-parallel rank {mp} under one tag: "
+            f"{directory} holds {len(found)} saves of model-parallel rank {mp_rank} under one tag: "
             f"{'; '.join(map(str, found))}; move the files of all but one elsewhere"
         )
-    shards = directory / families[0][min(families[0])]
-    kind = parse_optim_states(TorchFile.open(directory, shards.name)).kind
+    first = directory / families[0][min(families[0])]
+    kind = parse_optim_states(TorchFile.open(directory, first.name)).kind
     rank = "zero_pp_rank_0_" if kind == STAGE_3 else ""
     return (
-        f"{directory / f'{rank}mp_rank_{mp:02d}_model_states.pt'} is missing, to which {shards} "
+        f"{directory / f'{rank}mp_rank_{mp_rank:02d}_model_states.pt'} is missing, to which {first} "
         "belongs; model files that are there are of another save"
     )

@@ -12,7 +12,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
 from zerotools.formats.deepspeed.schema.optim_states import first_of, scalar_of
 
@@ -26,13 +26,13 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     Raises:
         BadFile: a number of the optimizer's state is in no file.
     """
-    details, columns = checkpoint.origin.details, checkpoint.origin.details["columns"]
-    model = columns[0].model
+    details, mp_shards = checkpoint.origin.details, checkpoint.origin.details["columns"]
+    model = mp_shards[0].model
     tree = model.fields.tree
-    named = [column for column in columns if column.groups]
+    named = [mp_shard for mp_shard in mp_shards if mp_shard.groups]
     return TrainingState(
-        groups=_joined([_groups(column) for column in named]),
-        scalars={key: scalar for column in named for key, scalar in _scalars(column)},
+        groups=_joined([_groups(mp_shard) for mp_shard in named]),
+        scalars={key: scalar for mp_shard in named for key, scalar in _scalars(mp_shard)},
         frozen=frozenset(details["frozen"]),
         precision=PRECISIONS[details["precision"]],
         optimizer=optimizer_name(tree.get("ds_config")),
@@ -40,7 +40,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         skipped=_count(tree.get("skipped_steps")),
         samples=_count(tree.get("global_samples")),
         lr_scheduler=tree.get("lr_scheduler"),
-        loss_scale=loss_scale_of(first_of(named[0].shards).fields.tree) if named else None,
+        loss_scale=loss_scale_of(first_of(named[0].optim_states).fields.tree) if named else None,
         ds_config=tree.get("ds_config") if isinstance(tree.get("ds_config"), Mapping) else None,
         client=model.client_state,
     )
@@ -67,13 +67,13 @@ def loss_scale_of(saved: Mapping[str, Any]) -> LossScale | None:
     return LossScale(float(scale), dynamic, options)
 
 
-def _groups(column: MpRank) -> list[ParamGroup]:
-    shard = first_of(column.shards)
-    round_robin = is_round_robin(column.model, shard)
+def _groups(mp_shard: MpShard) -> list[ParamGroup]:
+    optim = first_of(mp_shard.optim_states)
+    round_robin = is_round_robin(mp_shard.model, optim)
     names: dict[int, list[str]] = {}
-    for flat in column.groups:  # several of one number: each expert-parallel rank's experts
+    for flat in mp_shard.groups:  # several of one number: each expert-parallel rank's experts
         names.setdefault(flat.number, []).extend(optimizer_order(flat, round_robin=round_robin))
-    saved = shard.param_groups or [{"params": [number]} for number in names]
+    saved = optim.param_groups or [{"params": [number]} for number in names]
     return [
         ParamGroup(
             tuple(name for number in _members(group) for name in names.get(number, ())),
@@ -89,22 +89,22 @@ def _members(group: Mapping[str, Any]) -> list[int]:
     return [number for number in found if type(number) is int]
 
 
-def _joined(of_columns: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:
+def _joined(of_mp_shards: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:
     """Each model-parallel rank has its own parameters of every group."""
-    count = max(map(len, of_columns), default=0)
+    count = max(map(len, of_mp_shards), default=0)
     joined = []
     for number in range(count):
-        parts = [groups[number] for groups in of_columns if number < len(groups)]
+        parts = [groups[number] for groups in of_mp_shards if number < len(groups)]
         names = dict.fromkeys(name for part in parts for name in part.params)
         joined.append(ParamGroup(tuple(names), parts[0].options))
     return tuple(joined)
 
 
-def _scalars(column: MpRank) -> Iterator[tuple[Key, Scalar]]:
-    shard = first_of(column.shards)
-    for group in column.groups:
-        for role, value in shard.scalars[group.number].items():
-            scalar = scalar_of(shard, value)
+def _scalars(mp_shard: MpShard) -> Iterator[tuple[Key, Scalar]]:
+    optim = first_of(mp_shard.optim_states)
+    for group in mp_shard.groups:
+        for role, value in optim.scalars[group.number].items():
+            scalar = scalar_of(optim, value)
             if scalar is not None:
                 yield from ((Key(name, role), scalar) for name in group.shapes)
 

@@ -25,26 +25,26 @@ class ExpertPlacement:
     """`ranks` data-parallel ranks over `expert_ranks` expert-parallel ones: neighbours have
     different experts, or, `data_first`, the same. What all share has one expert-parallel rank."""
 
-    ranks: int
-    expert_ranks: int = 1
+    dp_size: int
+    ep_size: int = 1
     data_first: bool = False
 
     @property
-    def sharing(self) -> int:
+    def expert_dp_size(self) -> int:
         """Ranks that have the same experts."""
-        return self.ranks // self.expert_ranks
+        return self.dp_size // self.ep_size
 
     def of(self, rank: int) -> tuple[int, int]:
         """The expert-parallel rank, and which part of its vectors `rank` has."""
         if self.data_first:
-            return rank // self.sharing, rank % self.sharing
-        return rank % self.expert_ranks, rank // self.expert_ranks
+            return rank // self.expert_dp_size, rank % self.expert_dp_size
+        return rank % self.ep_size, rank // self.ep_size
 
     def ranks_of(self, expert_rank: int) -> range:
         """The ranks that have its experts, in the order of their parts."""
         if self.data_first:
-            return range(expert_rank * self.sharing, (expert_rank + 1) * self.sharing)
-        return range(expert_rank, self.ranks, self.expert_ranks)
+            return range(expert_rank * self.expert_dp_size, (expert_rank + 1) * self.expert_dp_size)
+        return range(expert_rank, self.dp_size, self.ep_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,18 @@ class ExpertNaming:
     data_first: bool = False
 
     @classmethod
-    def of(cls, local: Iterable[str], everywhere: Iterable[str], config: Any) -> ExpertNaming:
+    def of(cls, local: Iterable[str], global_name: Iterable[str], config: Any) -> ExpertNaming:
         """From the names on one rank and those over all ranks, and the run's configuration."""
-        return cls(_counts(local), _counts(everywhere), is_data_first(config))
+        return cls(_counts(local), _counts(global_name), is_data_first(config))
 
-    def everywhere(self, name: str, expert_rank: int, expert_ranks: int) -> str:
+    def global_name(self, name: str, expert_rank: int, ep_size: int) -> str:
         """The name over all ranks of what `expert_rank` calls `name`."""
         match = _EXPERT.fullmatch(name)
         if match is None:
             return name
         layer = match["layer"]
         # Frozen experts are in no vector, and a file of experts may be lost: the more is right.
-        each = max(self.local.get(layer, 0), -(-self.total.get(layer, 0) // expert_ranks))
+        each = max(self.local.get(layer, 0), -(-self.total.get(layer, 0) // ep_size))
         return f"{layer}{expert_rank * each + int(match['number'])}{match['rest']}"
 
 

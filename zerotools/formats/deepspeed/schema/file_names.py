@@ -45,7 +45,7 @@ class TagListing:
     """
 
     models: dict[tuple[int, int | None], str] = field(default_factory=dict)
-    shards: dict[tuple[int, int, str], str] = field(default_factory=dict)
+    optim_files: dict[tuple[int, int, str], str] = field(default_factory=dict)
     layers: dict[tuple[int, int], str] = field(default_factory=dict)
     experts: dict[tuple[int, int, int], str] = field(default_factory=dict)
     expert_optimizers: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class TagListing:
     @property
     def mp_ranks(self) -> list[int]:
         """Model-parallel ranks: pipeline stage * tensor ranks + tensor rank."""
-        return sorted({mp for mp, _ in self.models})
+        return sorted({mp_rank for mp_rank, _ in self.models})
 
     @property
     def tensor_ranks(self) -> int:
@@ -104,7 +104,7 @@ def _sort(directory: Path, names: Iterable[str]) -> TagListing:
             )
         if match := _OPTIM.fullmatch(name):
             spelling = f"{match['bf16'] or ''}{match['separator']}"
-            listing.shards[int(match["mp"]), int(match["dp"]), spelling] = name
+            listing.optim_files[int(match["mp"]), int(match["dp"]), spelling] = name
         elif match := _EXPERT.fullmatch(name):
             layer = int(match["layer"] or 0)
             listing.experts[layer, int(match["expert"]), int(match["mp"])] = name

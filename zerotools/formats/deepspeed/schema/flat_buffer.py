@@ -43,57 +43,64 @@ class RankRange(NamedTuple):
     """Elements [begin, end) of a flattened parameter: from element `at` of `rank`'s vector on."""
 
     rank: int
-    at: int
+    partition_offset: int
     begin: int
     end: int
 
 
-def zero12_rank_ranges(offset: int, numel: int, partition: int) -> Iterator[RankRange]:
+def zero12_rank_ranges(offset: int, numel: int, partition_numel: int) -> Iterator[RankRange]:
     """Stages 1 and 2: a parameter at [offset, offset+numel) of a group's vector, of which rank r
     owns [r*partition, (r+1)*partition)."""
     if not numel:
         return
-    for rank in range(offset // partition, (offset + numel - 1) // partition + 1):
-        first = rank * partition
-        begin, end = max(offset, first), min(offset + numel, first + partition)
+    for rank in range(offset // partition_numel, (offset + numel - 1) // partition_numel + 1):
+        first = rank * partition_numel
+        begin, end = max(offset, first), min(offset + numel, first + partition_numel)
         yield RankRange(rank, begin - first, begin - offset, end - offset)
 
 
-def zero3_rank_ranges(offset: int, numel: int, width: int, ranks: int) -> Iterator[RankRange]:
+def zero3_rank_ranges(
+    offset: int, numel: int, partition_numel: int, dp_size: int
+) -> Iterator[RankRange]:
     """Stage 3: a parameter whose rank r owns [r*width, (r+1)*width) of it.
 
     Its slice starts at element `offset` of every rank's vector.
     """
-    for rank in range(ranks):
-        begin = rank * width
+    for rank in range(dp_size):
+        begin = rank * partition_numel
         if begin >= numel:
             return
-        yield RankRange(rank, offset, begin, min(begin + width, numel))
+        yield RankRange(rank, offset, begin, min(begin + partition_numel, numel))
 
 
 def zero12_ranges(
-    offset: int, numel: int, partition: int, vectors: Sequence[FlatPartition | None]
+    offset: int, numel: int, partition_numel: int, partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
     """`zero12_rank_ranges` in vectors; `vectors[r]` is None where rank r's file is missing."""
-    return _ranges(zero12_rank_ranges(offset, numel, partition), vectors)
+    return _ranges(zero12_rank_ranges(offset, numel, partition_numel), partitions)
 
 
 def zero3_ranges(
-    offset: int, numel: int, width: int, vectors: Sequence[FlatPartition | None]
+    offset: int, numel: int, partition_numel: int, partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
     """`zero3_rank_ranges` in vectors; `vectors[r]` is None where rank r's file is missing."""
-    return _ranges(zero3_rank_ranges(offset, numel, width, len(vectors)), vectors)
+    return _ranges(zero3_rank_ranges(offset, numel, partition_numel, len(partitions)), partitions)
 
 
 def _ranges(
-    segments: Iterator[RankRange], vectors: Sequence[FlatPartition | None]
+    rank_ranges: Iterator[RankRange], partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
     """What a vector is too short to hold is left out: a hole, which the plan names."""
-    for rank, at, begin, end in segments:
-        vector = vectors[rank] if rank < len(vectors) else None
-        if vector is None:
+    for rank, partition_offset, begin, end in rank_ranges:
+        partition = partitions[rank] if rank < len(partitions) else None
+        if partition is None:
             continue
-        if begin + vector.numel < end + at:
-            end = begin + vector.numel - at
+        if begin + partition.numel < end + partition_offset:
+            end = begin + partition.numel - partition_offset
         if begin < end:
-            yield Range(begin, end, vector.file, vector.offset + at * vector.dtype.itemsize)
+            yield Range(
+                begin,
+                end,
+                partition.file,
+                partition.offset + partition_offset * partition.dtype.itemsize,
+            )

@@ -76,7 +76,7 @@ def parse_optim_states(file: TorchFile) -> OptimStates:
 
 
 def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
-    masters = _vectors(file, fields.need("fp32_flat_groups", list), "fp32_flat_groups")
+    masters = _partitions(file, fields.need("fp32_flat_groups", list), "fp32_flat_groups")
     inner = fields.inside("optimizer_state_dict")
     states, scalars = _rigid_states(file, inner, len(masters))
     count = fields.tree.get("partition_count")
@@ -98,7 +98,7 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
     key = "single_partition_of_fp32_groups"
-    masters = _vectors(file, fields.need(key, list), key)
+    masters = _partitions(file, fields.need(key, list), key)
     base = fields.tree.get("base_optimizer_state")
     if isinstance(base, list):
         states, scalars = _elastic_states(file, base, len(masters))
@@ -125,7 +125,7 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
     )
 
 
-def _vectors(file: TorchFile, values: Sequence[Any], what: str) -> list[FlatPartition]:
+def _partitions(file: TorchFile, values: Sequence[Any], what: str) -> list[FlatPartition]:
     return [flat_partition_of(file, value, f"{what}[{i}]") for i, value in enumerate(values)]
 
 
@@ -152,7 +152,7 @@ def _split(
     file: TorchFile, states: Sequence[Any]
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
     """Vectors on one side, scalars on the other."""
-    vectors: list[dict[str, FlatPartition]] = []
+    partitions: list[dict[str, FlatPartition]] = []
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
         if not isinstance(state, Mapping):
@@ -164,9 +164,9 @@ def _split(
                 flat[str(name)] = flat_partition_of(file, value, f"{name} of group {number}")
             else:
                 rest[str(name)] = value
-        vectors.append(flat)
+        partitions.append(flat)
         scalars.append(rest)
-    return vectors, scalars
+    return partitions, scalars
 
 
 def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
@@ -176,17 +176,17 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
     return groups
 
 
-def first_of(shards: Sequence[OptimStates | None]) -> OptimStates:
+def first_of(optim_states: Sequence[OptimStates | None]) -> OptimStates:
     """The first file that is there: all are equal in everything but their vectors."""
-    return next(shard for shard in shards if shard is not None)
+    return next(optim for optim in optim_states if optim is not None)
 
 
-def scalar_of(shard: OptimStates, value: Any) -> Scalar | None:
+def scalar_of(optim: OptimStates, value: Any) -> Scalar | None:
     """A number of the optimizer's state; None for what is none."""
     stored = as_tensor(value)
     if stored is not None:
         single = stored.shape == ()
-        return read_scalar(shard.file.root, shard.file.tensor(stored)) if single else None
+        return read_scalar(optim.file.root, optim.file.tensor(stored)) if single else None
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     return Scalar(value) if plain else None
 

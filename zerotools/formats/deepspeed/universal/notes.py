@@ -42,7 +42,7 @@ def notes_of(
         some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
         notes.append(f"{some}: no state yet; it is written as zeros, where it begins")
     if stage != 3:
-        notes += _of_flat(contents, training)
+        notes += _of_zero12(contents, training)
     if stage in (None, 3):
         notes += _of_stage_3(contents, training)
     if mixed := _other_types(contents):
@@ -50,7 +50,7 @@ def notes_of(
     return tuple(notes)
 
 
-def _of_flat(contents: UniversalContents, training: TrainingState) -> Iterator[str]:
+def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator[str]:
     """Stages 1 and 2."""
     zero = (training.ds_config or {}).get("zero_optimization")
     if isinstance(zero, Mapping) and zero.get(ROUND_ROBIN) is True:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank, read_mp_rank, whole_tensors
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard, read_mp_rank, whole_tensors
 from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
 from zerotools.formats.deepspeed.schema.file_names import TagListing
@@ -94,10 +94,10 @@ def read_universal(path: Path, tag: TagDirectory, listing: TagListing) -> Checkp
 
 def _rest(models: list[ModelStates], *, is_stage_3: bool) -> dict[Key, Tensor]:
     """Buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model file."""
-    column: MpRank = read_mp_rank(models, [], whole_tensors(models[0]), sliced=is_stage_3)
+    mp_shard: MpShard = read_mp_rank(models, [], whole_tensors(models[0]), is_zero3=is_stage_3)
     trained = {name: shape for group in models[0].groups or () for name, shape in group.items()}
     rest = {}
-    for key, tensor in column.tensors.items():
+    for key, tensor in mp_shard.tensors.items():
         if key.name not in trained:
             rest[key] = tensor
         elif tensor.dtype.bits == 16 and tensor.shape == trained[key.name]:

@@ -25,7 +25,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
 from zerotools.formats.deepspeed.universal.read import STATE
 from zerotools.io.numeric.scalars import read_scalar
 
-_VECTORS = ("param", "param16", "buffer")
+_NOT_STATE = ("param", "param16", "buffer")
 
 
 def universal_training(checkpoint: Checkpoint) -> TrainingState:
@@ -78,7 +78,7 @@ def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> dict
         key: _number(checkpoint, key, tensor)
         for key, tensor in checkpoint.tensors.items()
         if not tensor.shape
-        and key.role not in _VECTORS
+        and key.role not in _NOT_STATE
         and not _is_scalar_parameter(checkpoint, key)
     }
     return found | {key: Scalar(value) for key, value in numbers.items()}

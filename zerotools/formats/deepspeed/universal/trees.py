@@ -19,7 +19,7 @@ from zerotools.core.checkpoint import Checkpoint, TensorRef
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.formats.deepspeed.logical.from_other_format import VERSION, schedule_of
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.reading.training_state import loss_scale_of
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -42,8 +42,8 @@ def source_model(source: Checkpoint) -> ModelStates | None:
     """The model file of a checkpoint of DeepSpeed."""
     details = source.origin.details
     if source.origin.format == "deepspeed":
-        columns: Sequence[MpRank] = details["columns"]
-        return columns[0].model
+        mp_shards: Sequence[MpShard] = details["columns"]
+        return mp_shards[0].model
     model: ModelStates | None = details.get("model")
     return model if source.origin.format == "universal" else None
 
@@ -52,9 +52,9 @@ def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str,
     """One of its optimizer files, and what that says for all ranks."""
     details = source.origin.details
     if source.origin.format == "deepspeed":
-        columns: Sequence[MpRank] = details["columns"]
-        shard = first_of(columns[0].shards)
-        return shard.file, shard.fields.tree
+        mp_shards: Sequence[MpShard] = details["columns"]
+        optim = first_of(mp_shards[0].optim_states)
+        return optim.file, optim.fields.tree
     if source.origin.format == "universal":
         saved: UniversalState = details["universal_state"]
         return saved.file, saved.tree

@@ -12,7 +12,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import ranges_of
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
@@ -24,14 +24,14 @@ COMPARED = 64
 """Elements of each part of a master that are compared with the weight."""
 
 
-def check_supported(path: Path, column: MpRank, count: int, settings: ZeroSettings) -> None:
+def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
     """Refuse what cannot be laid out again. `count` are the model-parallel ranks.
 
     Raises:
         Unsupported: see there.
         BadFile: a rank is missing, and experts with it.
     """
-    if not column.groups:
+    if not mp_shard.groups:
         raise Unsupported(
             f"{path} has no ZeRO partitions that name their parameters, so there is nothing to "
             "distribute over other ranks"
@@ -41,31 +41,31 @@ def check_supported(path: Path, column: MpRank, count: int, settings: ZeroSettin
             f"{path} has {count} model-parallel ranks (pipeline or tensor), which zerotools does "
             "not move to stage 3"
         )
-    if column.model.fields.tree.get("num_experts"):
-        _check_experts(path, column, count, settings)
-    size = column.model.data_parallel_size
-    if size not in (None, len(column.shards)):
+    if mp_shard.model.fields.tree.get("num_experts"):
+        _check_experts(path, mp_shard, count, settings)
+    size = mp_shard.model.data_parallel_size
+    if size not in (None, len(mp_shard.optim_states)):
         raise Unsupported(
-            f"{path} is of {size} ranks in groups of {len(column.shards)} (MiCS), which zerotools "
+            f"{path} is of {size} ranks in groups of {len(mp_shard.optim_states)} (MiCS), which zerotools "
             "does not reshard"
         )
-    config = column.model.fields.tree.get("ds_config")
-    if zero_optimization(config).get(QUANTIZED) and column.model.frozen_shapes:
+    config = mp_shard.model.fields.tree.get("ds_config")
+    if zero_optimization(config).get(QUANTIZED) and mp_shard.model.frozen_shapes:
         raise Unsupported(
             f"{path} has {QUANTIZED}: its frozen weights are quantized, and the scales are not in "
             "the checkpoint; save it without"
         )
-    if column.model.groups is None:
+    if mp_shard.model.groups is None:
         raise Unsupported(
-            f"{path} was saved by DeepSpeed {column.model.version}, before 0.6.0; load it with "
+            f"{path} was saved by DeepSpeed {mp_shard.model.version}, before 0.6.0; load it with "
             "DeepSpeed and save it again"
         )
 
 
-def _check_experts(path: Path, column: MpRank, count: int, settings: ZeroSettings) -> None:
+def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
     """Experts are moved over the ranks that share them; nothing else about them changes."""
-    shard = first_of(column.shards)
-    if column.model.fields.tree.get("ds_autoep_layers"):
+    optim = first_of(mp_shard.optim_states)
+    if mp_shard.model.fields.tree.get("ds_autoep_layers"):
         raise Unsupported(
             f"{path} has experts of AutoEP (ds_autoep_layers), which zerotools does not reshard"
         )
@@ -73,18 +73,18 @@ def _check_experts(path: Path, column: MpRank, count: int, settings: ZeroSetting
         raise Unsupported(
             f"{path} has experts and {count} model-parallel ranks, which zerotools does not reshard"
         )
-    if shard.kind == STAGE_3 or settings.settled().stage == 3:
+    if optim.kind == STAGE_3 or settings.settled().stage == 3:
         raise Unsupported(
             f"{path} has experts, which zerotools lays out for stages 1 and 2, as DeepSpeed does"
         )
-    if not shard.is_rigid:
+    if not optim.is_rigid:
         raise Unsupported(
             f"{path} has experts and elastic optimizer state, which does not say which groups "
             "have experts; save it without elastic_checkpoint"
         )
-    for rank, there in enumerate(column.shards):
+    for rank, there in enumerate(mp_shard.optim_states):
         if there is None:
-            name = re.sub(r"pp_rank_\d+_", f"pp_rank_{rank}_", shard.file.name)
+            name = re.sub(r"pp_rank_\d+_", f"pp_rank_{rank}_", optim.file.name)
             raise BadFile(f"{path / name} is missing; no other rank may have its experts")
 
 
@@ -96,12 +96,12 @@ def check_weights(source: Checkpoint) -> None:
     """
     if source.origin.format == "universal":
         _compare(source, _universal_pairs(source))
-    for column in source.origin.details.get("columns", ()):
-        if column.groups:
-            check_masters(source, column)
+    for mp_shard in source.origin.details.get("columns", ()):
+        if mp_shard.groups:
+            check_masters(source, mp_shard)
 
 
-def check_masters(source: Checkpoint, column: MpRank) -> None:
+def check_masters(source: Checkpoint, mp_shard: MpShard) -> None:
     """Compare the beginning of every part of every master with the weight that was cast from it.
 
     Where they agree, the files are of one save, and the vectors lie in the order that
@@ -111,8 +111,8 @@ def check_masters(source: Checkpoint, column: MpRank) -> None:
     Raises:
         Unsupported: they disagree: the order of the vectors is not what the files say.
     """
-    if first_of(column.shards).kind != STAGE_3:
-        _compare(source, _pairs(column))
+    if first_of(mp_shard.optim_states).kind != STAGE_3:
+        _compare(source, _pairs(mp_shard))
 
 
 def _compare(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
@@ -144,13 +144,15 @@ def _path(source: Checkpoint, tensor: Tensor) -> Path:
     return source.root / next(iter(tensor.chunks)).file
 
 
-def _pairs(column: MpRank) -> Iterator[tuple[str, Tensor, Tensor]]:
-    for group in column.groups:
+def _pairs(mp_shard: MpShard) -> Iterator[tuple[str, Tensor, Tensor]]:
+    for group in mp_shard.groups:
         for name, master in group.tensors("param"):
-            stored = (column.model.module or {}).get(name)
+            stored = (mp_shard.model.module or {}).get(name)
             if stored is not None and stored.shape == master.shape:
-                yield name, master, column.model.file.tensor(stored)
-            elif stored is None and (copy := column.tensors.get(Key(name, "param16"))) is not None:
+                yield name, master, mp_shard.model.file.tensor(stored)
+            elif (
+                stored is None and (copy := mp_shard.tensors.get(Key(name, "param16"))) is not None
+            ):
                 yield name, master, copy
 
 

@@ -15,7 +15,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.logical.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.writing.checks import check_masters, check_supported
@@ -46,11 +46,11 @@ def lay_out(
             that do not say what is needed.
         BadFile: its files disagree.
     """
-    columns: Sequence[MpRank] = source.origin.details[COLUMNS]
+    mp_shards: Sequence[MpShard] = source.origin.details[COLUMNS]
     ranks = data_parallel(source, world_size)
-    laid = [_lay_out_column(source, mp, settings, ranks) for mp in range(len(columns))]
+    laid = [_lay_out_one(source, mp_rank, settings, ranks) for mp_rank in range(len(mp_shards))]
     tag, first = source.root.name, laid[0]
-    same_ranks = ranks == len(columns[0].shards)
+    same_ranks = ranks == len(mp_shards[0].optim_states)
     plans, notes = run_sidecars(source, same_ranks=same_ranks)
     for each in laid:
         plans |= each.files.plans
@@ -63,7 +63,7 @@ def lay_out(
             source.origin,
             path=destination,
             world_size=world_size,
-            stage=first.wanted.stage,
+            stage=first.layout.stage,
             notes=(),
             details={},
         ),
@@ -75,13 +75,13 @@ def lay_out(
     return Target(
         checkpoint,
         plans,
-        notes=(*notes, *notes_on(columns[0], first.source, first.wanted, settings)),
+        notes=(*notes, *notes_on(mp_shards[0], first.source, first.layout, settings)),
         carried={key: tensor for each in laid for key, tensor in each.files.carried.items()},
         sources={key: tensor for each in laid for key, tensor in each.files.sources.items()},
-        dropped=_dropped(source, first.wanted),
+        dropped=_dropped(source, first.layout),
         unlisted=unlisted_keys(checkpoint.tensors),
-        spelled=_spelled(columns),
-        compared=_compared if len(columns) > 1 else None,
+        target_keys=_target_keys(mp_shards),
+        compared=_compared if len(mp_shards) > 1 else None,
     )
 
 
@@ -90,42 +90,44 @@ class _Laid:
     """One model-parallel rank: its blueprint as it was read, its layout, and its files."""
 
     source: LogicalState
-    wanted: TargetLayout
+    layout: TargetLayout
     files: OutputFiles
 
 
-def _lay_out_column(source: Checkpoint, mp: int, settings: ZeroSettings, ranks: int) -> _Laid:
-    columns: Sequence[MpRank] = source.origin.details[COLUMNS]
-    column, tag = columns[mp], source.root.name
-    check_supported(source.root, column, len(columns), settings)
-    blueprint = logical_state_of(column, hyperparameters_of(column, settings))
-    wanted = target_layout_of(blueprint, settings, ranks, len(column.shards))
-    check_masters(source, column)
-    made = configured(change_stage(blueprint, wanted.kind, wanted.stage), wanted)
+def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks: int) -> _Laid:
+    mp_shards: Sequence[MpShard] = source.origin.details[COLUMNS]
+    mp_shard, tag = mp_shards[mp_rank], source.root.name
+    check_supported(source.root, mp_shard, len(mp_shards), settings)
+    logical = logical_state_of(mp_shard, hyperparameters_of(mp_shard, settings))
+    layout = target_layout_of(logical, settings, ranks, len(mp_shard.optim_states))
+    check_masters(source, mp_shard)
+    made = configured(change_stage(logical, layout.kind, layout.stage), layout)
     layers = layer_files(source)
-    there = {key: tensor for key, tensor in made.held.items() if _lies_in(tensor, layers)}
-    made = replace(made, held={k: t for k, t in made.held.items() if k not in there})
-    bf16 = first_of(column.shards).file.name.startswith("bf16_")
-    files = lay_out_mp_rank(made, wanted, tag, mp, bf16=bf16)
+    there = {key: tensor for key, tensor in made.source_tensors.items() if _lies_in(tensor, layers)}
+    made = replace(
+        made, source_tensors={k: t for k, t in made.source_tensors.items() if k not in there}
+    )
+    bf16 = first_of(mp_shard.optim_states).file.name.startswith("bf16_")
+    files = lay_out_mp_rank(made, layout, tag, mp_rank, bf16=bf16)
     carried = {key: _below(tag, tensor) for key, tensor in there.items()}
     files = replace(files, carried={**files.carried, **carried})
-    if len(columns) > 1:
-        files = _apart(files, mp, column)
-    return _Laid(blueprint, wanted, files)
+    if len(mp_shards) > 1:
+        files = _apart(files, mp_rank, mp_shard)
+    return _Laid(logical, layout, files)
 
 
 def lay_out_mp_rank(
-    blueprint: LogicalState, wanted: TargetLayout, tag: str, mp: int, *, bf16: bool
+    logical: LogicalState, layout: TargetLayout, tag: str, mp_rank: int, *, bf16: bool
 ) -> OutputFiles:
     """The files of one model-parallel rank, in the directory `tag`."""
     models, names = [], []
-    for rank in range(wanted.ranks):
-        zero = f"zero_pp_rank_{rank}_mp_rank_{mp:02d}"
+    for rank in range(layout.dp_size):
+        zero = f"zero_pp_rank_{rank}_mp_rank_{mp_rank:02d}"
         models.append(f"{tag}/{zero}_model_states.pt")
         names.append(f"{tag}/{'bf16_' if bf16 else ''}{zero}_optim_states.pt")
-    if wanted.kind == STAGE_3:
-        return lay_out_zero3(blueprint, wanted, models, names)
-    return lay_out_zero12(blueprint, wanted, f"{tag}/mp_rank_{mp:02d}_model_states.pt", names)
+    if layout.kind == STAGE_3:
+        return lay_out_zero3(logical, layout, models, names)
+    return lay_out_zero12(logical, layout, f"{tag}/mp_rank_{mp_rank:02d}_model_states.pt", names)
 
 
 def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
@@ -164,43 +166,43 @@ def _below(tag: str, tensor: Tensor) -> Tensor:
     return replace(tensor, chunks=chunks)
 
 
-def _apart(files: OutputFiles, mp: int, column: MpRank) -> OutputFiles:
+def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
     """The files of one of several model-parallel ranks, whose tensors have names of their own."""
-    sources = {key: files.sources.get(key) or column.tensors[key] for key in files.tensors}
+    sources = {key: files.sources.get(key) or mp_shard.tensors[key] for key in files.tensors}
     return OutputFiles(
         files.plans,
         *(
-            {_of_rank(mp, key): tensor for key, tensor in tensors.items()}
+            {_of_rank(mp_rank, key): tensor for key, tensor in tensors.items()}
             for tensors in (files.tensors, files.carried, sources)
         ),
     )
 
 
-def _spelled(columns: Sequence[MpRank]) -> dict[Key, tuple[Key, ...]]:
+def _target_keys(mp_shards: Sequence[MpShard]) -> dict[Key, tuple[Key, ...]]:
     """Each tensor's keys in the output, which keeps several model-parallel ranks apart."""
     found: dict[Key, tuple[Key, ...]] = {}
-    for mp, column in enumerate(columns if len(columns) > 1 else ()):
-        for key in column.tensors:
-            found[key] = (*found.get(key, ()), _of_rank(mp, key))
+    for mp_rank, mp_shard in enumerate(mp_shards if len(mp_shards) > 1 else ()):
+        for key in mp_shard.tensors:
+            found[key] = (*found.get(key, ()), _of_rank(mp_rank, key))
     return found
 
 
-def _of_rank(mp: int, key: Key) -> Key:
-    return Key(f"mp_rank_{mp:02d}/{key.name}", key.role)
+def _of_rank(mp_rank: int, key: Key) -> Key:
+    return Key(f"mp_rank_{mp_rank:02d}/{key.name}", key.role)
 
 
 def _compared(found: Checkpoint) -> dict[Key, Tensor]:
     """The tensors of an output of several model-parallel ranks, each rank's apart."""
     return {
-        _of_rank(mp, key): tensor
-        for mp, column in enumerate(found.origin.details[COLUMNS])
-        for key, tensor in column.tensors.items()
+        _of_rank(mp_rank, key): tensor
+        for mp_rank, mp_shard in enumerate(found.origin.details[COLUMNS])
+        for key, tensor in mp_shard.tensors.items()
     }
 
 
-def _dropped(source: Checkpoint, wanted: TargetLayout) -> tuple[Dropped, ...]:
+def _dropped(source: Checkpoint, layout: TargetLayout) -> tuple[Dropped, ...]:
     copies = any(key.role == "param16" for key in source.tensors)
-    if wanted.kind != STAGE_3 or not copies:
+    if layout.kind != STAGE_3 or not copies:
         return ()
     return (Dropped("param16", "stage 3 keeps no 16-bit copies: they are cast from the masters"),)
 
@@ -213,15 +215,15 @@ def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSetti
     """
     if source.origin.world_size != world_size or source.origin.details["elastic"]:
         return False
-    column: MpRank = source.origin.details[COLUMNS][0]
+    mp_shard: MpShard = source.origin.details[COLUMNS][0]
     if settings == AS_IS:
         return True
-    if not column.groups:
+    if not mp_shard.groups:
         return False
-    blueprint = logical_state_of(column, {})
-    saved = len(column.shards)
-    wanted = target_layout_of(blueprint, settings, saved, saved)
+    logical = logical_state_of(mp_shard, {})
+    saved = len(mp_shard.optim_states)
+    layout = target_layout_of(logical, settings, saved, saved)
     try:
-        return wanted == target_layout_of(blueprint, AS_IS, saved, saved)
+        return layout == target_layout_of(logical, AS_IS, saved, saved)
     except Unsupported:  # sub-groups that only the settings explain
         return False

@@ -57,28 +57,28 @@ def lay_out_foreign(
     """
     settled = settings.settled()
     _check_dense(source)
-    given = _given(source, training, settled)
-    blueprint = logical_state_from(given)
-    wanted = target_layout_of(blueprint, settings, world_size)
-    tag = f"global_step{given.training.steps or 0}"
-    made = configured(blueprint, wanted)
-    files = lay_out_mp_rank(made, wanted, tag, 0, bf16=given.precision == PRECISION_KEYS["bf16"])
-    files = _with_zeros(files, set(never_stepped(given)))
+    foreign = _foreign(source, training, settled)
+    logical = logical_state_from(foreign)
+    layout = target_layout_of(logical, settings, world_size)
+    tag = f"global_step{foreign.training.steps or 0}"
+    made = configured(logical, layout)
+    files = lay_out_mp_rank(made, layout, tag, 0, bf16=foreign.precision == PRECISION_KEYS["bf16"])
+    files = _with_zeros(files, set(never_stepped(foreign)))
     plans = {**sidecar_files(source), **files.plans, LATEST[0]: literal(tag.encode())}
     checkpoint = Checkpoint(
         destination,
         files.tensors,
-        Origin("deepspeed", destination, world_size=world_size, stage=given.stage, tag=tag),
+        Origin("deepspeed", destination, world_size=world_size, stage=foreign.stage, tag=tag),
         aliases=source.aliases,
         files={name: plan.size for name, plan in plans.items()},
     )
     return Target(
         checkpoint,
         plans,
-        notes=(*needed_settings(blueprint, wanted, settings), *_notes(given, training)),
+        notes=(*needed_settings(logical, layout, settings), *_notes(foreign, training)),
         carried=files.carried,
         sources=files.sources,
-        dropped=tuple(_dropped(given)),
+        dropped=tuple(_dropped(foreign)),
         unlisted=unlisted_keys(files.tensors),
     )
 
@@ -92,7 +92,9 @@ def _check_dense(source: Checkpoint) -> None:
         )
 
 
-def _given(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> ForeignCheckpoint:
+def _foreign(
+    source: Checkpoint, training: TrainingState, settled: ZeroSettings
+) -> ForeignCheckpoint:
     """Raises:
     BadRequest: see `lay_out_foreign`."""
     config = settled.ds_config if settled.ds_config is not None else training.ds_config
@@ -169,23 +171,23 @@ def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
     return replace(files, plans=plans, tensors=tensors, carried={**files.carried, **filled})
 
 
-def _notes(given: ForeignCheckpoint, training: TrainingState) -> Iterator[str]:
-    if training.steps is None and given.training.steps:
+def _notes(foreign: ForeignCheckpoint, training: TrainingState) -> Iterator[str]:
+    if training.steps is None and foreign.training.steps:
         yield (
-            f"the run goes on from step {given.training.steps}, which is what its optimizer "
+            f"the run goes on from step {foreign.training.steps}, which is what its optimizer "
             "counted; schedulers and data are told nothing more"
         )
-    begun = never_stepped(given)
+    begun = never_stepped(foreign)
     if begun:
         yield (
             f"{_some(begun)}: no state, as no gradient came yet; it is written as zeros, and "
             "DeepSpeed counts their steps with their group's"
         )
-    guessed = [name for name in given.frozen if name not in given.training.frozen]
+    guessed = [name for name in foreign.frozen if name not in foreign.training.frozen]
     if guessed:
         yield f"no param group has {_some(guessed)}: written as frozen parameters"
-    scale = given.training.loss_scale
-    if given.precision == FLOAT16 and scaler_of(scale, given.config, FLOAT16).is_new:
+    scale = foreign.training.loss_scale
+    if foreign.precision == FLOAT16 and scaler_of(scale, foreign.config, FLOAT16).is_new:
         yield "the source has no loss scale: it begins as the configuration says"
 
 
@@ -193,9 +195,9 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
 
 
-def _dropped(given: ForeignCheckpoint) -> Iterator[Dropped]:
-    training, tensors = given.training, given.source.tensors
-    if given.stage == 3 and any(key.role == "param16" for key in tensors):
+def _dropped(foreign: ForeignCheckpoint) -> Iterator[Dropped]:
+    training, tensors = foreign.training, foreign.source.tensors
+    if foreign.stage == 3 and any(key.role == "param16" for key in tensors):
         why = "stage 3 keeps no 16-bit copies: they are cast from the masters"
         yield Dropped("param16", why)
     if training.lr_scheduler is not None and schedule_of(training) is None:
@@ -207,5 +209,5 @@ def _dropped(given: ForeignCheckpoint) -> Iterator[Dropped]:
     if left or loose:
         names = ", ".join([*left, *loose][:5])
         yield Dropped("client", f"{names}: tensors of the client's own have no place")
-    if training.loss_scale is not None and given.precision != FLOAT16:
+    if training.loss_scale is not None and foreign.precision != FLOAT16:
         yield Dropped("loss_scale", "only fp16 runs have one")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpRank
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.experts import DATA_FIRST
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
@@ -15,32 +15,32 @@ from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, need
 
 
 def notes_on(
-    column: MpRank, blueprint: LogicalState, wanted: TargetLayout, settings: ZeroSettings
+    mp_shard: MpShard, logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> tuple[str, ...]:
     """Sentences on one model-parallel rank; `blueprint` is that of the source."""
     return (
-        *_elastic(column, settings),
-        *needed_settings(blueprint, wanted, settings),
-        *_client_state(column, wanted),
-        *_batch(column, wanted.ranks),
+        *_elastic(mp_shard, settings),
+        *needed_settings(logical, layout, settings),
+        *_client_state(mp_shard, layout),
+        *_batch(mp_shard, layout.dp_size),
     )
 
 
 def needed_settings(
-    blueprint: LogicalState, wanted: TargetLayout, settings: ZeroSettings
+    logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> list[str]:
     """Keys of the configuration that the resuming run must have; none where it was given."""
-    needed = needed_keys(blueprint, wanted)
+    needed = needed_keys(logical, layout)
     if settings.ds_config is not None:
         return []
     notes = [f'the resuming run needs "zero_optimization": {json.dumps(needed)}'] if needed else []
-    if wanted.data_first:
+    if layout.data_first:
         notes.append(f'the resuming run needs "{DATA_FIRST}": true')
     return notes
 
 
-def _elastic(column: MpRank, settings: ZeroSettings) -> list[str]:
-    if first_of(column.shards).is_rigid:
+def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
+    if first_of(mp_shard.optim_states).is_rigid:
         return []
     origin = "the configuration given" if settings.ds_config else "the run's configuration"
     return [
@@ -49,18 +49,18 @@ def _elastic(column: MpRank, settings: ZeroSettings) -> list[str]:
     ]
 
 
-def _client_state(column: MpRank, wanted: TargetLayout) -> list[str]:
+def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
     """At stage 3 each rank saves what its caller gave it."""
-    kept = ", ".join(column.model.client_state)
-    if not kept or wanted.kind != STAGE_3:
+    kept = ", ".join(mp_shard.model.client_state)
+    if not kept or layout.kind != STAGE_3:
         return []
     return [f"the caller's own state ({kept}) is that of rank 0 on every rank"]
 
 
-def _batch(column: MpRank, ranks: int) -> list[str]:
+def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
     """What keeps the global batch, and so the schedule, equal."""
-    before = len(column.shards)
-    config: Any = column.model.fields.tree.get("ds_config")
+    before = len(mp_shard.optim_states)
+    config: Any = mp_shard.model.fields.tree.get("ds_config")
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     found = [config.get(key) for key in keys] if isinstance(config, Mapping) else []
     numbers = [value for value in found if isinstance(value, int)]

@@ -30,18 +30,18 @@ class FlatBuffer:
     its parameters are called on each expert-parallel rank, if those have their own."""
 
     geometry: FlatLayout
-    part: StatePart
-    placement: ExpertPlacement
+    state_part: StatePart
+    expert_placement: ExpertPlacement
     experts: Sequence[Mapping[str, str]] = ()
 
     def names(self, expert_rank: int) -> Sequence[str]:
         """What its parameters on one expert-parallel rank are called over all ranks."""
         return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
 
-    def tensors(self, vectors: Sequence[FlatPartition]) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, partitions: Sequence[FlatPartition]) -> Iterator[tuple[str, Tensor]]:
         """Its parameters by those names, cut out of one vector for each of all ranks."""
-        for expert_rank in range(self.placement.expert_ranks):
-            own = [vectors[rank] for rank in self.placement.ranks_of(expert_rank)]
+        for expert_rank in range(self.expert_placement.ep_size):
+            own = [partitions[rank] for rank in self.expert_placement.ranks_of(expert_rank)]
             found = self.geometry.tensors(own[0].dtype, own)
             names = self.experts[expert_rank] if self.experts else {}
             yield from ((names.get(name, name), tensor) for name, tensor in found)
@@ -56,13 +56,13 @@ class BufferScalars:
     copies: dict[str, Storage] = field(default_factory=dict)
 
 
-def scalars_of(units: Sequence[FlatBuffer]) -> BufferScalars:
+def scalars_of(buffers: Sequence[FlatBuffer]) -> BufferScalars:
     """The tensors of no dimension of all units, each in a storage of its own."""
     scalars, used = BufferScalars(), set[str]()
-    for number, unit in enumerate(units):
-        for role, value in (unit.part.state or {}).items():
+    for number, buffer in enumerate(buffers):
+        for role, value in (buffer.state_part.state or {}).items():
             stored = as_tensor(value)
-            if role in unit.part.dtypes or stored is None or stored.shape != ():
+            if role in buffer.state_part.dtypes or stored is None or stored.shape != ():
                 continue
             if stored.storage.key in used:
                 key = f"copy-{number}-{role}"
@@ -74,7 +74,7 @@ def scalars_of(units: Sequence[FlatBuffer]) -> BufferScalars:
 
 
 def placed_scalars(
-    units: Sequence[FlatBuffer],
+    buffers: Sequence[FlatBuffer],
     scalars: BufferScalars,
     outputs: Sequence[FileLayout],
     files: Sequence[str],
@@ -82,19 +82,19 @@ def placed_scalars(
     """Where the output has them: all ranks' files have the same, and the first that has a parameter
     counts."""
     for (number, role), stored in scalars.found.items():
-        unit = units[number]
-        for expert_rank in range(unit.placement.expert_ranks):
-            rank = unit.placement.ranks_of(expert_rank)[0]
+        buffer = buffers[number]
+        for expert_rank in range(buffer.expert_placement.ep_size):
+            rank = buffer.expert_placement.ranks_of(expert_rank)[0]
             tensor = outputs[rank].placed(files[rank], stored)
-            yield from ((Key(name, role), tensor) for name in unit.names(expert_rank))
+            yield from ((Key(name, role), tensor) for name in buffer.names(expert_rank))
 
 
 def optimizer_state_of(
-    units: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
+    buffers: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
 ) -> dict[int, dict[str, Any]]:
     """torch's `state` by the number of the unit: tensors replaced, numbers as they are."""
     return {
         number: {role: values.get((number, role), value) for role, value in state.items()}
-        for number, state in enumerate(unit.part.state for unit in units)
+        for number, state in enumerate(buffer.state_part.state for buffer in buffers)
         if state is not None
     }

@@ -58,7 +58,7 @@ class FileDraft:
     crcs: Mapping[int, int]
     data: Mapping[int, bytes]
     source: TorchFile | None
-    made: Mapping[str, StoredTensor]
+    new_storages: Mapping[str, StoredTensor]
     kept: Mapping[str, Storage]
 
     @classmethod
@@ -66,14 +66,14 @@ class FileDraft:
         cls,
         tree: Any,
         source: TorchFile | None,
-        made: Iterable[StoredTensor],
+        new_tensors: Iterable[StoredTensor],
         copies: Mapping[str, Storage] = MappingProxyType({}),
         known: Mapping[str, bytes] = MappingProxyType({}),
     ) -> FileDraft:
         """Those of `tree`, whose storages are those of `made` and of `source`, and copies: `copies`
         has the storage of the source by the key of its copy. `known` are the bytes of storages
         that are in no file."""
-        new = {tensor.storage.key: tensor for tensor in made}
+        new = {tensor.storage.key: tensor for tensor in new_tensors}
         records = source.records if source is not None else {}
         pickle, storages = dumps_renumbered(tree)
         origins = [copies.get(storage.key, storage) for storage in storages]
@@ -105,14 +105,14 @@ class FileDraft:
             offsets[storage.key] = at.offset
             if number in self.data:
                 literals.append(LiteralBytes(at.offset, self.data[number]))
-            elif storage.key not in self.made:
+            elif storage.key not in self.new_storages:
                 assert self.source is not None, f"{storage.key} is in no file"
                 begin = self.source.payload(self.origins[number])
                 carried.append(CarriedBytes(at.offset, self.source.path, begin, at.length))
             if number not in self.crcs:
                 checksums.append(Checksum(at.offset, at.length, at.crc_at))
         plan = FilePlan(layout.length, literals, carried, checksums)
-        return FileLayout(plan, offsets, self.source, self.made, self.kept)
+        return FileLayout(plan, offsets, self.source, self.new_storages, self.kept)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class FileLayout:
     base: FilePlan
     offsets: Mapping[str, int]
     source: TorchFile | None
-    made: Mapping[str, StoredTensor]
+    new_storages: Mapping[str, StoredTensor]
     kept: Mapping[str, Storage]
 
     def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
@@ -136,11 +136,11 @@ class FileLayout:
 
     def _zeros(self, gaps: Mapping[str, Gaps]) -> Iterator[ZeroBytes]:
         for key, runs in gaps.items():
-            dtype = self.made[key].dtype
+            dtype = self.new_storages[key].dtype
             for start, count in runs:
                 yield ZeroBytes(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
 
-    def vector(self, file: str, tensor: StoredTensor) -> FlatPartition:
+    def partition(self, file: str, tensor: StoredTensor) -> FlatPartition:
         """Where a new vector is in `file`, which has this layout."""
         offset = self.offsets.get(tensor.storage.key, 0)
         return FlatPartition(file, offset, tensor.shape[0], tensor.dtype)

@@ -24,23 +24,23 @@ from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.writing.partitions import FlatBuffer
 
 
-def size_of(blueprint: LogicalState) -> int:
+def size_of(logical: LogicalState) -> int:
     """`sub_group_size` as the run's configuration has it."""
-    return number_of(blueprint.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
+    return number_of(logical.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
 
 
-def check_explained(blueprint: LogicalState, ranks: int) -> None:
+def check_explained(logical: LogicalState, ranks: int) -> None:
     """Check that the sub-groups of `ranks` ranks are cut as the configuration says.
 
     Raises:
         Unsupported: they are not, so that nobody knows how the resuming run would cut them.
     """
-    limit = size_of(blueprint)
-    for group in blueprint.groups:
+    limit = size_of(logical)
+    for group in logical.groups:
         if split_sub_groups(group.shapes, ranks, limit) != [
             dict(part.shapes) for part in group.parts
         ]:
-            file = blueprint.model_file.path if blueprint.model_file else "the source"
+            file = logical.model_file.path if logical.model_file else "the source"
             raise Unsupported(
                 f"{file}: ds_config says {SUB_GROUP_SIZE} = {limit}, and the sub-groups are not "
                 "cut like that; say what the resuming run has with --sub-group-size"

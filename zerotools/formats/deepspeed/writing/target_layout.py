@@ -33,7 +33,7 @@ class TargetLayout:
     `data_first` has neighbouring ranks share their experts.
     """
 
-    ranks: int
+    dp_size: int
     kind: str
     stage: int | None
     sub_group_size: int = DEFAULT_SUB_GROUP_SIZE
@@ -43,7 +43,7 @@ class TargetLayout:
 
 
 def target_layout_of(
-    blueprint: LogicalState, settings: ZeroSettings, ranks: int, saved_ranks: int | None = None
+    logical: LogicalState, settings: ZeroSettings, dp_size: int, saved_dp_size: int | None = None
 ) -> TargetLayout:
     """The layout for `ranks` ranks of what `saved_ranks` of DeepSpeed saved; None: no such ranks
     did.
@@ -53,49 +53,49 @@ def target_layout_of(
         Unsupported: sub-groups that the configuration does not explain.
     """
     settled = settings.settled()
-    _check_precision(blueprint, settings)
-    kind, stage = _class_of(blueprint, settings, settled.stage)
-    data_first = _data_first(blueprint, settings, ranks)
+    _check_precision(logical, settings)
+    kind, stage = _class_of(logical, settings, settled.stage)
+    data_first = _data_first(logical, settings, dp_size)
     if kind == STAGE_3:
         if settled.round_robin is not None:
             raise BadRequest("--round-robin is of stages 1 and 2, and the output is of stage 3")
         size = settled.sub_group_size
         if size is None:
-            if blueprint.kind == STAGE_3 and saved_ranks is not None:
-                check_explained(blueprint, saved_ranks)
-            size = size_of(blueprint)
-        return TargetLayout(ranks, kind, stage, sub_group_size=size)
+            if logical.kind == STAGE_3 and saved_dp_size is not None:
+                check_explained(logical, saved_dp_size)
+            size = size_of(logical)
+        return TargetLayout(dp_size, kind, stage, sub_group_size=size)
     if settled.sub_group_size is not None:
         raise BadRequest(f"--sub-group-size is of stage 3, and the output is of stage {stage or 1}")
-    if _is_bf16_optimizers(blueprint, settings, settled.stage):
+    if _is_bf16_optimizers(logical, settings, settled.stage):
         if settings.round_robin:
             raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
-        return TargetLayout(ranks, kind, stage, data_first=data_first)
+        return TargetLayout(dp_size, kind, stage, data_first=data_first)
     round_robin = settled.round_robin
     if round_robin is None:
-        round_robin = blueprint.zero.get(ROUND_ROBIN) is True
-    alignment = _alignment(blueprint, settings)
+        round_robin = logical.zero.get(ROUND_ROBIN) is True
+    alignment = _alignment(logical, settings)
     return TargetLayout(
-        ranks, kind, stage, round_robin=round_robin, alignment=alignment, data_first=data_first
+        dp_size, kind, stage, round_robin=round_robin, alignment=alignment, data_first=data_first
     )
 
 
-def _data_first(blueprint: LogicalState, settings: ZeroSettings, ranks: int) -> bool:
+def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> bool:
     """The placement of experts, whose expert-parallel ranks stay as many as they are."""
-    for group in blueprint.groups:
-        if ranks % group.expert_ranks:
+    for group in logical.groups:
+        if dp_size % group.ep_size:
             where = group.parts[0].where
             raise BadRequest(
-                f"{where} has experts over {group.expert_ranks} expert-parallel ranks, which stay "
-                f"as they are, and --world-size {ranks} is not a multiple of {group.expert_ranks}"
+                f"{where} has experts over {group.ep_size} expert-parallel ranks, which stay "
+                f"as they are, and --world-size {dp_size} is not a multiple of {group.ep_size}"
             )
     given = settings.ds_config
-    config = blueprint.model.get("ds_config") if given is None else given
-    return blueprint.has_experts and is_data_first(config)
+    config = logical.model.get("ds_config") if given is None else given
+    return logical.has_experts and is_data_first(config)
 
 
-def _check_precision(blueprint: LogicalState, settings: ZeroSettings) -> None:
-    asked, known = configured_precision(settings.ds_config), blueprint.precision
+def _check_precision(logical: LogicalState, settings: ZeroSettings) -> None:
+    asked, known = configured_precision(settings.ds_config), logical.precision
     if asked is not None and known is not None and asked != known:
         raise BadRequest(
             f"the checkpoint was trained in {known} and the configuration trains in {asked}; "
@@ -104,75 +104,75 @@ def _check_precision(blueprint: LogicalState, settings: ZeroSettings) -> None:
 
 
 def _class_of(
-    blueprint: LogicalState, settings: ZeroSettings, stage: int | None
+    logical: LogicalState, settings: ZeroSettings, stage: int | None
 ) -> tuple[str, int | None]:
     """What writes the optimizer files. BF16_Optimizer loads those of the other class too."""
     if stage is None:
-        return blueprint.kind, blueprint.stage
+        return logical.kind, logical.stage
     if stage == 3:
         return STAGE_3, 3
-    if blueprint.kind == BF16_OPTIMIZER and _is_bf16_optimizers(blueprint, settings, stage):
-        return blueprint.kind, blueprint.stage
+    if logical.kind == BF16_OPTIMIZER and _is_bf16_optimizers(logical, settings, stage):
+        return logical.kind, logical.stage
     return STAGE_1_AND_2, stage
 
 
-def _is_bf16_optimizers(blueprint: LogicalState, settings: ZeroSettings, stage: int | None) -> bool:
+def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: int | None) -> bool:
     """Whether the run that resumes has BF16_Optimizer, whose vectors are in plain order."""
-    was = blueprint.kind == BF16_OPTIMIZER
+    was = logical.kind == BF16_OPTIMIZER
     if stage is None:
         return was
-    if stage != 1 or blueprint.precision not in (None, BFLOAT16):
+    if stage != 1 or logical.precision not in (None, BFLOAT16):
         return False
     if settings.ds_config is None:
-        return was or adds_up_in_fp32(blueprint.model.get("ds_config"))
+        return was or adds_up_in_fp32(logical.model.get("ds_config"))
     # A pipeline in bf16 has it whatever the configuration says.
-    is_pipeline = blueprint.model.get("module") is None
+    is_pipeline = logical.model.get("module") is None
     return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
 
 
-def _alignment(blueprint: LogicalState, settings: ZeroSettings) -> int | None:
-    zero = blueprint.zero if settings.ds_config is None else zero_optimization(settings.ds_config)
-    is_kept = settings.ds_config is None and blueprint.is_aligned
+def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
+    zero = logical.zero if settings.ds_config is None else zero_optimization(settings.ds_config)
+    is_kept = settings.ds_config is None and logical.is_aligned
     if not is_kept and zero.get(ALIGNED) is not True:
         return None
-    if blueprint.precision is None:
-        file = blueprint.model_file.path if blueprint.model_file is not None else "the source"
+    if logical.precision is None:
+        file = logical.model_file.path if logical.model_file is not None else "the source"
         raise Unsupported(f"{file} has aligned parameters, and does not say their type")
-    return alignment_of(blueprint.precision)
+    return alignment_of(logical.precision)
 
 
-def configured(blueprint: LogicalState, wanted: TargetLayout) -> LogicalState:
+def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
     """The blueprint whose saved configuration says how the output is laid out."""
-    changed = dict(_differing(blueprint, wanted))
-    placed = dict(_placed(blueprint, wanted))
+    changed = dict(_differing(logical, layout))
+    placed = dict(_placed(logical, layout))
     if not changed and not placed:
-        return blueprint
+        return logical
     return replace(
-        blueprint,
-        model=_with_config(blueprint.model, changed, placed),
-        optimizer=_with_config(blueprint.optimizer, changed, placed),
+        logical,
+        model=_with_config(logical.model, changed, placed),
+        optimizer=_with_config(logical.optimizer, changed, placed),
     )
 
 
-def _placed(blueprint: LogicalState, wanted: TargetLayout) -> Iterator[tuple[str, Any]]:
+def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:
     """What changes of a configuration beside `zero_optimization`."""
-    known = is_data_first(blueprint.model.get("ds_config"))
-    if blueprint.has_experts and known != wanted.data_first:
-        yield DATA_FIRST, wanted.data_first
+    known = is_data_first(logical.model.get("ds_config"))
+    if logical.has_experts and known != layout.data_first:
+        yield DATA_FIRST, layout.data_first
 
 
-def _differing(blueprint: LogicalState, wanted: TargetLayout) -> Iterator[tuple[str, Any]]:
-    zero = blueprint.zero
-    if wanted.stage is not None and zero.get(STAGE) != wanted.stage:
-        yield STAGE, wanted.stage
-    if wanted.kind == STAGE_3 and size_of(blueprint) != wanted.sub_group_size:
-        yield SUB_GROUP_SIZE, wanted.sub_group_size
-    if wanted.kind == STAGE_1_AND_2 and (zero.get(ROUND_ROBIN) is True) != wanted.round_robin:
-        yield ROUND_ROBIN, wanted.round_robin
-    if wanted.kind == STAGE_1_AND_2 and (zero.get(ALIGNED) is True) != (
-        wanted.alignment is not None
+def _differing(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:
+    zero = logical.zero
+    if layout.stage is not None and zero.get(STAGE) != layout.stage:
+        yield STAGE, layout.stage
+    if layout.kind == STAGE_3 and size_of(logical) != layout.sub_group_size:
+        yield SUB_GROUP_SIZE, layout.sub_group_size
+    if layout.kind == STAGE_1_AND_2 and (zero.get(ROUND_ROBIN) is True) != layout.round_robin:
+        yield ROUND_ROBIN, layout.round_robin
+    if layout.kind == STAGE_1_AND_2 and (zero.get(ALIGNED) is True) != (
+        layout.alignment is not None
     ):
-        yield ALIGNED, wanted.alignment is not None
+        yield ALIGNED, layout.alignment is not None
 
 
 def _with_config(
@@ -184,14 +184,14 @@ def _with_config(
     return {**tree, "ds_config": {**config, "zero_optimization": zero, **placed}}
 
 
-def needed_keys(source: LogicalState, wanted: TargetLayout) -> dict[str, Any]:
+def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
     """Keys of `zero_optimization` that the resuming run must have: what is not DeepSpeed's default,
     and what is no longer as the source had it."""
-    needed = dict(_differing(source, wanted))
-    if wanted.round_robin:
+    needed = dict(_differing(source, layout))
+    if layout.round_robin:
         needed[ROUND_ROBIN] = True
-    if wanted.alignment is not None:
+    if layout.alignment is not None:
         needed[ALIGNED] = True
-    if wanted.kind == STAGE_3 and wanted.sub_group_size != DEFAULT_SUB_GROUP_SIZE:
-        needed[SUB_GROUP_SIZE] = wanted.sub_group_size
+    if layout.kind == STAGE_3 and layout.sub_group_size != DEFAULT_SUB_GROUP_SIZE:
+        needed[SUB_GROUP_SIZE] = layout.sub_group_size
     return needed

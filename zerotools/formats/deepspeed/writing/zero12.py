@@ -55,101 +55,109 @@ ELASTIC_STEP = "base_optimizer_state_step"
 
 
 def lay_out_zero12(
-    blueprint: LogicalState, wanted: TargetLayout, model_name: str, names: Sequence[str]
+    logical: LogicalState, layout: TargetLayout, model_name: str, names: Sequence[str]
 ) -> OutputFiles:
     """The model file `model_name`, and `names[r]` for the vectors of rank r.
 
     Raises:
         Unsupported: parts of a group that differ in what must be equal.
     """
-    units = _units(blueprint, wanted)
-    scalars = scalars_of(units)
-    contents = [partition_contents(unit.geometry) for unit in units]
-    model = _model_file(blueprint, units, wanted.ranks).at(model_name)
+    buffers = _buffers(logical, layout)
+    scalars = scalars_of(buffers)
+    contents = [partition_contents(buffer.geometry) for buffer in buffers]
+    model = _model_file(logical, buffers, layout.dp_size).at(model_name)
     plans = {model_name: model.plan({})}
-    vectors: dict[BufferRole, list[FlatPartition]] = {}
+    partitions: dict[BufferRole, list[FlatPartition]] = {}
     outputs = []
     for rank, name in enumerate(names):
-        made = _made(blueprint, units, rank)
+        new_partitions = _new_partitions(logical, buffers, rank)
         here = [
-            content[_part_of(unit, rank)] for unit, content in zip(units, contents, strict=True)
+            content[_partition_index(buffer, rank)]
+            for buffer, content in zip(buffers, contents, strict=True)
         ]
-        tree = _tree(blueprint, units, scalars, rank, made, here)
+        tree = _tree(logical, buffers, scalars, rank, new_partitions, here)
         output = FileDraft.of(
-            tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers
+            tree,
+            logical.optim_file,
+            new_partitions.values(),
+            scalars.copies,
+            logical.known_storages,
         ).at(name)
         gaps = {
             tensor.storage.key: _clipped(here[number], tensor.shape[0])
-            for (number, _), tensor in made.items()
+            for (number, _), tensor in new_partitions.items()
         }
         plans[name] = output.plan(gaps)
         outputs.append(output)
-        for place, tensor in made.items():
-            vectors.setdefault(place, []).append(output.vector(name, tensor))
+        for place, tensor in new_partitions.items():
+            partitions.setdefault(place, []).append(output.partition(name, tensor))
     tensors = {
         Key(parameter, role): tensor
-        for (number, role), of_ranks in vectors.items()
-        for parameter, tensor in units[number].tensors(of_ranks)
+        for (number, role), of_ranks in partitions.items()
+        for parameter, tensor in buffers[number].tensors(of_ranks)
     }
-    weights = {key: model.placed(model_name, each) for key, each in blueprint.weights.items()}
-    small = dict(placed_scalars(units, scalars, outputs, names))
+    weights = {key: model.placed(model_name, each) for key, each in logical.weights.items()}
+    small = dict(placed_scalars(buffers, scalars, outputs, names))
     known = {**tensors, **weights, **small}
-    carried = carried_tensors(blueprint.held, known, {model_name: model})
-    return OutputFiles(plans, {**tensors, **weights}, {**carried, **small}, blueprint.sources)
+    carried = carried_tensors(logical.source_tensors, known, {model_name: model})
+    return OutputFiles(plans, {**tensors, **weights}, {**carried, **small}, logical.weight_sources)
 
 
-def _units(blueprint: LogicalState, wanted: TargetLayout) -> list[FlatBuffer]:
+def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
     """One for each param group, in the order of the vector."""
-    units = []
-    for group in blueprint.groups:
-        placement = ExpertPlacement(wanted.ranks, group.expert_ranks, wanted.data_first)
-        ranks = placement.sharing
-        names = flat_order(list(group.shapes), ranks, round_robin=wanted.round_robin)
+    buffers = []
+    for group in logical.groups:
+        placement = ExpertPlacement(layout.dp_size, group.ep_size, layout.data_first)
+        ranks = placement.expert_dp_size
+        names = flat_order(list(group.shapes), ranks, round_robin=layout.round_robin)
         shapes = {name: group.shapes[name] for name in names}
-        alignment = wanted.alignment
+        alignment = layout.alignment
         paddings = () if alignment is None else paddings_of(shapes, alignment)
         total = FlatLayout(shapes, paddings, ranks, None).total
         geometry = FlatLayout(shapes, paddings, ranks, partition_size(total, ranks))
         part = join_parts(group.parts) if group.parts else _EMPTY
-        units.append(FlatBuffer(geometry, part, placement, group.experts))
-    return units
+        buffers.append(FlatBuffer(geometry, part, placement, group.experts))
+    return buffers
 
 
-def _part_of(unit: FlatBuffer, rank: int) -> int:
+def _partition_index(buffer: FlatBuffer, rank: int) -> int:
     """Which part of a unit's vectors `rank` has: all ranks share them, or those of its experts."""
-    return unit.placement.of(rank)[1]
+    return buffer.expert_placement.of(rank)[1]
 
 
 _EMPTY = StatePart("", {}, {"param": FLOAT32}, None, {})
 
 
-def _model_file(blueprint: LogicalState, units: Sequence[FlatBuffer], ranks: int) -> FileDraft:
+def _model_file(logical: LogicalState, buffers: Sequence[FlatBuffer], ranks: int) -> FileDraft:
     shapes = [
-        Ordered({name: blueprint.shapes[name] for name in unit.geometry.shapes}) for unit in units
+        Ordered({name: logical.shapes[name] for name in buffer.geometry.shapes})
+        for buffer in buffers
     ]
-    tree = {**blueprint.model, "dp_world_size": ranks, "param_shapes": shapes}
-    return FileDraft.of(tree, blueprint.model_file, blueprint.weights.values())
+    tree = {**logical.model, "dp_world_size": ranks, "param_shapes": shapes}
+    return FileDraft.of(tree, logical.model_file, logical.weights.values())
 
 
-def _made(
-    blueprint: LogicalState, units: Sequence[FlatBuffer], rank: int
+def _new_partitions(
+    logical: LogicalState, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[BufferRole, StoredTensor]:
     """One rank's vectors by group and role."""
-    is_cut = blueprint.kind != BF16_OPTIMIZER and PADDINGS in blueprint.inner
-    made = {}
-    for number, unit in enumerate(units):
-        for role, dtype in unit.part.dtypes.items():
-            length, master = unit.geometry.width, role == "param"
+    is_cut = logical.kind != BF16_OPTIMIZER and PADDINGS in logical.optimizer_state
+    new_partitions = {}
+    for number, buffer in enumerate(buffers):
+        for role, dtype in buffer.state_part.dtypes.items():
+            length, master = buffer.geometry.partition_numel, role == "param"
             if master and is_cut:
-                length -= _padding(unit.geometry, _part_of(unit, rank))
+                length -= _padding(buffer.geometry, _partition_index(buffer, rank))
             key = f"new-{number}-{role}"
-            made[number, role] = new_partition(key, dtype, length, requires_grad=master)
-    return made
+            new_partitions[number, role] = new_partition(key, dtype, length, requires_grad=master)
+    return new_partitions
 
 
 def _padding(geometry: FlatLayout, part: int) -> int:
     """Elements of a part of the vector that are behind the end of the group."""
-    return min(geometry.width, max(0, (part + 1) * geometry.width - geometry.total))
+    return min(
+        geometry.partition_numel, max(0, (part + 1) * geometry.partition_numel - geometry.total)
+    )
 
 
 def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
@@ -158,50 +166,51 @@ def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
 
 
 def _tree(
-    blueprint: LogicalState,
-    units: Sequence[FlatBuffer],
+    logical: LogicalState,
+    buffers: Sequence[FlatBuffer],
     scalars: BufferScalars,
     rank: int,
-    made: Mapping[BufferRole, StoredTensor],
+    new_partitions: Mapping[BufferRole, StoredTensor],
     contents: Sequence[PartitionContents],
 ) -> dict[str, Any]:
     """The optimizer file of one rank: the blueprint's, with vectors and layout replaced."""
-    saved = blueprint.inner
-    geometries = [unit.geometry for unit in units]
+    saved = logical.optimizer_state
+    geometries = [buffer.geometry for buffer in buffers]
     base = saved.get(BASE_STATE)
-    groups = [
-        {**group.options, "params": [number]} for number, group in enumerate(blueprint.groups)
-    ]
-    state = {"state": optimizer_state_of(units, {**made, **scalars.found}), "param_groups": groups}
+    groups = [{**group.options, "params": [number]} for number, group in enumerate(logical.groups)]
+    state = {
+        "state": optimizer_state_of(buffers, {**new_partitions, **scalars.found}),
+        "param_groups": groups,
+    }
     new = {
         **{key: value for key, value in saved.items() if key != ELASTIC_STEP},
         BASE_STATE: {**(base if isinstance(base, dict) else {}), **state},
-        MASTERS: [made[number, "param"] for number in range(len(units))],
+        MASTERS: [new_partitions[number, "param"] for number in range(len(buffers))],
     }
     if isinstance(saved.get("partition_count"), int):
-        new["partition_count"] = units[0].placement.ranks
+        new["partition_count"] = buffers[0].expert_placement.dp_size
     elif "partition_count" in saved:
-        new["partition_count"] = [unit.placement.sharing for unit in units]
+        new["partition_count"] = [buffer.expert_placement.expert_dp_size for buffer in buffers]
     if PADDINGS in saved:
-        new[PADDINGS] = [_booked(blueprint.kind, unit, rank) for unit in units]
+        new[PADDINGS] = [_booked(logical.kind, buffer, rank) for buffer in buffers]
     if ALIGNMENTS in saved or any(any(each.paddings) for each in geometries):
         new[ALIGNMENTS] = [list(each.paddings) or [0] * len(each.shapes) for each in geometries]
     if MAPPINGS in saved:
         address = _address(saved[MAPPINGS])
         new[MAPPINGS] = [
             _mapping(content, list(group.shapes), address)
-            for content, group in zip(contents, blueprint.groups, strict=True)
+            for content, group in zip(contents, logical.groups, strict=True)
         ]
-    return {**blueprint.optimizer, STATE: new}
+    return {**logical.optimizer, STATE: new}
 
 
-def _booked(kind: str, unit: FlatBuffer, rank: int) -> int:
+def _booked(kind: str, buffer: FlatBuffer, rank: int) -> int:
     """`group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
-    geometry, part = unit.geometry, _part_of(unit, rank)
+    geometry, part = buffer.geometry, _partition_index(buffer, rank)
     if kind != BF16_OPTIMIZER:
         return _padding(geometry, part)
-    last = part == geometry.ranks - 1
-    return geometry.ranks * geometry.width - geometry.total if last else 0
+    last = part == geometry.dp_size - 1
+    return geometry.dp_size * geometry.partition_numel - geometry.total if last else 0
 
 
 _FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")

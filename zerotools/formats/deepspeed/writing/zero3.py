@@ -36,57 +36,67 @@ from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 
 
 def lay_out_zero3(
-    blueprint: LogicalState, wanted: TargetLayout, model_names: Sequence[str], names: Sequence[str]
+    logical: LogicalState, layout: TargetLayout, model_names: Sequence[str], names: Sequence[str]
 ) -> OutputFiles:
     """`model_names[r]` and `names[r]` for each rank.
 
     Raises:
         Unsupported: sub-groups that cannot be joined.
     """
-    grouped = [sub_groups(group, wanted.ranks, wanted.sub_group_size) for group in blueprint.groups]
-    units = [unit for group in grouped for unit in group]
-    made = {
+    grouped = [sub_groups(group, layout.dp_size, layout.sub_group_size) for group in logical.groups]
+    buffers = [buffer for group in grouped for buffer in group]
+    new_partitions = {
         (number, role): new_partition(
-            f"new-{number}-{role}", dtype, unit.geometry.width, requires_grad=role == "param"
+            f"new-{number}-{role}",
+            dtype,
+            buffer.geometry.partition_numel,
+            requires_grad=role == "param",
         )
-        for number, unit in enumerate(units)
-        for role, dtype in unit.part.dtypes.items()
+        for number, buffer in enumerate(buffers)
+        for role, dtype in buffer.state_part.dtypes.items()
     }
-    scalars = scalars_of(units)
-    tree = _tree(blueprint, grouped, wanted.ranks, made, {**made, **scalars.found})
+    scalars = scalars_of(buffers)
+    tree = _tree(
+        logical, grouped, layout.dp_size, new_partitions, {**new_partitions, **scalars.found}
+    )
     draft = FileDraft.of(
-        tree, blueprint.shard_file, made.values(), scalars.copies, blueprint.numbers
+        tree, logical.optim_file, new_partitions.values(), scalars.copies, logical.known_storages
     )
     outputs = [draft.at(name) for name in names]
-    layouts = {tensor.storage.key: units[number].geometry for (number, _), tensor in made.items()}
+    layouts = {
+        tensor.storage.key: buffers[number].geometry
+        for (number, _), tensor in new_partitions.items()
+    }
     plans = _plans(outputs, names, layouts)
     tensors = {
         Key(name, role): tensor
-        for (number, role), vector in made.items()
-        for name, tensor in units[number].geometry.tensors(
-            vector.dtype,
-            [out.vector(file, vector) for out, file in zip(outputs, names, strict=True)],
+        for (number, role), partition in new_partitions.items()
+        for name, tensor in buffers[number].geometry.tensors(
+            partition.dtype,
+            [out.partition(file, partition) for out, file in zip(outputs, names, strict=True)],
         )
     }
-    models, others = _model_files(blueprint, wanted.ranks, units, model_names, plans)
+    models, others = _model_files(logical, layout.dp_size, buffers, model_names, plans)
     tensors |= others
-    repeated = _repeated(blueprint, models, model_names)
-    small = dict(placed_scalars(units, scalars, outputs, names))
-    carried = carried_tensors(blueprint.held, {**tensors, **small}, {model_names[0]: models[0]})
-    sources = {key: blueprint.sources[of] for key, (of, _) in repeated.items()}
+    repeated = _repeated(logical, models, model_names)
+    small = dict(placed_scalars(buffers, scalars, outputs, names))
+    carried = carried_tensors(
+        logical.source_tensors, {**tensors, **small}, {model_names[0]: models[0]}
+    )
+    sources = {key: logical.weight_sources[of] for key, (of, _) in repeated.items()}
     tensors |= {key: tensor for key, (_, tensor) in repeated.items()}
-    return OutputFiles(plans, tensors, {**carried, **small}, {**blueprint.sources, **sources})
+    return OutputFiles(plans, tensors, {**carried, **small}, {**logical.weight_sources, **sources})
 
 
 def _repeated(
-    blueprint: LogicalState, models: Sequence[FileLayout], names: Sequence[str]
+    logical: LogicalState, models: Sequence[FileLayout], names: Sequence[str]
 ) -> dict[Key, tuple[Key, Tensor]]:
     """What the model files of all ranks but the first have whole too, and which tensor it is."""
     return {
         Key(key.name, f"{key.role}{REPEATED}{rank}"): (key, models[rank].placed(name, each))
         for rank, name in enumerate(names)
         if rank
-        for key, each in blueprint.weights.items()
+        for key, each in logical.weights.items()
     }
 
 
@@ -105,70 +115,76 @@ def _plans(
 
 
 def _tree(
-    blueprint: LogicalState,
+    logical: LogicalState,
     grouped: Sequence[Sequence[FlatBuffer]],
     ranks: int,
-    made: Mapping[BufferRole, StoredTensor],
+    new_partitions: Mapping[BufferRole, StoredTensor],
     values: Mapping[BufferRole, StoredTensor],
 ) -> dict[str, Any]:
     """The optimizer file: the blueprint's, with vectors and sub-groups replaced."""
-    saved = blueprint.inner
-    units = [unit for group in grouped for unit in group]
+    saved = logical.optimizer_state
+    buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
-    for group, own in zip(blueprint.groups, grouped, strict=True):
+    for group, own in zip(logical.groups, grouped, strict=True):
         groups.append({**group.options, "params": list(range(first, first + len(own)))})
         first += len(own)
     new = {
         **saved,
-        STATE: {**saved[STATE], "state": optimizer_state_of(units, values), "param_groups": groups},
-        "fp32_flat_groups": [made[number, "param"] for number in range(len(units))],
+        STATE: {
+            **saved[STATE],
+            "state": optimizer_state_of(buffers, values),
+            "param_groups": groups,
+        },
+        "fp32_flat_groups": [new_partitions[number, "param"] for number in range(len(buffers))],
     }
     if "partition_count" in saved:
         new["partition_count"] = ranks
-    return {**blueprint.optimizer, STATE: new}
+    return {**logical.optimizer, STATE: new}
 
 
 def _model_files(
-    blueprint: LogicalState,
+    logical: LogicalState,
     ranks: int,
-    units: Sequence[FlatBuffer],
+    buffers: Sequence[FlatBuffer],
     names: Sequence[str],
     plans: dict[str, FilePlan],
 ) -> tuple[list[FileLayout], dict[Key, Tensor]]:
     """Adds the model files to `plans`; returns them, and what is filled in them: the slices of
     frozen parameters in all, and in the first what the blueprint has to be filled."""
-    frozen = blueprint.frozen
+    frozen = logical.frozen
     layouts = {
         name: FlatLayout({name: each.shape}, (), ranks, None) for name, each in frozen.items()
     }
-    made = {
-        name: new_partition(f"new-{name}", frozen[name].dtype, layout.width)
+    new_partitions = {
+        name: new_partition(f"new-{name}", frozen[name].dtype, layout.partition_numel)
         for name, layout in layouts.items()
     }
     tree = {
-        **blueprint.model,
+        **logical.model,
         "dp_world_size": ranks,
         "param_shapes": [
-            Ordered({name: blueprint.shapes[name] for name in unit.geometry.shapes})
-            for unit in units
+            Ordered({name: logical.shapes[name] for name in buffer.geometry.shapes})
+            for buffer in buffers
         ],
     }
-    if made:
-        tree["frozen_param_fragments"] = Ordered(made)
-    filled = [*made.values(), *blueprint.weights.values()]
-    first = FileDraft.of(tree, blueprint.model_file, filled).at(names[0])
+    if new_partitions:
+        tree["frozen_param_fragments"] = Ordered(new_partitions)
+    filled = [*new_partitions.values(), *logical.weights.values()]
+    first = FileDraft.of(tree, logical.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
         # Only the first rank of a run lists tied weights.
         others = {**tree, "shared_params": {}} if tree.get("shared_params") else tree
-        draft = FileDraft.of(others, blueprint.model_file, filled)
+        draft = FileDraft.of(others, logical.model_file, filled)
         outputs += [draft.at(name) for name in names[1:]]
     plans |= _plans(
-        outputs, names, {made[name].storage.key: layout for name, layout in layouts.items()}
+        outputs,
+        names,
+        {new_partitions[name].storage.key: layout for name, layout in layouts.items()},
     )
-    tensors = {key: first.placed(names[0], each) for key, each in blueprint.weights.items()}
-    for name, vector in made.items():
-        places = [out.vector(file, vector) for out, file in zip(outputs, names, strict=True)]
-        for _, tensor in layouts[name].tensors(vector.dtype, places):
+    tensors = {key: first.placed(names[0], each) for key, each in logical.weights.items()}
+    for name, partition in new_partitions.items():
+        places = [out.partition(file, partition) for out, file in zip(outputs, names, strict=True)]
+        for _, tensor in layouts[name].tensors(partition.dtype, places):
             tensors[Key(name, "param")] = tensor
     return outputs, tensors
