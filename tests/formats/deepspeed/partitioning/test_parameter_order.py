@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.layouts import shapes
-from zerotools.formats.deepspeed.partitioning.geometry import (
+from zerotools.formats.deepspeed.partitioning.flat_layout import (
     FlatLayout,
     partition_contents,
     partition_size,
@@ -52,7 +52,7 @@ def test_parts_and_gaps_fill_every_vector(
     for content in partition_contents(geometry):
         runs = sorted([*((at, n) for _, at, n in content.parts), *content.gaps])
         assert [at for at, _ in runs] == [sum(n for _, n in runs[:i]) for i in range(len(runs))]
-        assert sum(n for _, n in runs) == geometry.width
+        assert sum(n for _, n in runs) == geometry.partition_numel
         count += sum(n for _, _, n in content.parts)
     assert count == sum(prod(shape) for shape in drawn.values())
 

@@ -58,13 +58,13 @@ def test_each_rank_has_one_part_of_one_expert_rank() -> None:
             placement = ExpertPlacement(ranks, expert_ranks, data_first)
             for expert_rank in range(expert_ranks):
                 found = [placement.of(rank) for rank in placement.ranks_of(expert_rank)]
-                assert found == [(expert_rank, part) for part in range(placement.sharing)]
+                assert found == [(expert_rank, part) for part in range(placement.expert_dp_size)]
 
 
 def test_layers_may_have_different_numbers_of_experts() -> None:
     local = ["a.deepspeed_experts.1.w", "a.deepspeed_experts.0.w", "b.deepspeed_experts.0.w"]
     naming = ExpertNaming.of(local, [], {})
-    renamed = [naming.everywhere(name, 1, 2) for name in (*local, "dense.w")]
+    renamed = [naming.global_name(name, 1, 2) for name in (*local, "dense.w")]
     assert renamed == [
         "a.deepspeed_experts.3.w",
         "a.deepspeed_experts.2.w",
@@ -77,7 +77,7 @@ def test_experts_that_are_frozen_count_too() -> None:
     """Only one of two experts of each rank is in the vectors; files have all four."""
     everywhere = [f"a.deepspeed_experts.{number}.w" for number in range(4)]
     naming = ExpertNaming.of(["a.deepspeed_experts.0.w"], everywhere, {})
-    assert naming.everywhere("a.deepspeed_experts.0.w", 1, 2) == "a.deepspeed_experts.2.w"
+    assert naming.global_name("a.deepspeed_experts.0.w", 1, 2) == "a.deepspeed_experts.2.w"
 
 
 @pytest.mark.parametrize("case", CASES)

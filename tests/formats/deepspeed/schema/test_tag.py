@@ -75,7 +75,7 @@ def test_the_grammar_of_names(tmp_path: Path) -> None:
         )
     )
     assert set(listing.models) == {(1, 11)}
-    assert set(listing.shards) == {(1, 11, "bf16__"), (0, 2, "")}
+    assert set(listing.optim_files) == {(1, 11, "bf16__"), (0, 2, "")}
     assert set(listing.layers) == {(3, 1), (4, 0)}
     assert set(listing.experts) == {(0, 7, 0)}
     assert len(listing.expert_optimizers) == 1

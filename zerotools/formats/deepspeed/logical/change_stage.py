@@ -1,7 +1,7 @@
-"""A blueprint for other optimizer files: those of another stage, or without BF16_Optimizer.
+"""A logical state for other optimizer files: those of another stage, or without BF16_Optimizer.
 
 Stages 1 and 2 write the same files, but for the frozen parameters that stage 2 lists. Stage 3 has
-slices of frozen parameters and no weights, so they are left out, or cast from the masters.
+partitions of frozen parameters and no weights, so they are left out, or cast from the masters.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `stage3.py`: `state_dict`,
 `_rigid_state_dict`; `runtime/engine.py`: `_get_zero_frozen_param_attributes`.
@@ -30,7 +30,7 @@ _SCALER = Opaque(
 
 
 def change_stage(logical: LogicalState, kind: str, stage: int | None) -> LogicalState:
-    """The blueprint with the trees of `kind` and `stage`; their layout is left to the writer."""
+    """With the trees of `kind` and `stage`; their layout is left to the writer."""
     if (logical.kind, logical.stage) == (kind, stage):
         return logical
     if kind == STAGE_3:

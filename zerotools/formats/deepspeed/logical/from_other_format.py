@@ -1,5 +1,6 @@
-"""A blueprint out of any checkpoint and what is known of its run, for runs that DeepSpeed goes on
-with. The trees are those that DeepSpeed 0.19.8 saves.
+"""The logical state of a foreign checkpoint, from which a run of DeepSpeed resumes.
+
+The trees are those that DeepSpeed 0.19.8 saves.
 
 Weights are found by name, but masters and moments by place: the groups must list their parameters
 in the order in which the engine's optimizer gets them.
@@ -32,7 +33,7 @@ VERSION = "0.19.8"
 
 
 def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
-    """The blueprint of a run of DeepSpeed that is where `given` is.
+    """The logical state of a run of DeepSpeed that is where `foreign` is.
 
     Raises:
         BadRequest: a parameter of a group is not in the source, or its options lack one.

@@ -1,8 +1,9 @@
-"""A ZeRO checkpoint of one model-parallel rank before it is cut: what no number of ranks changes.
+"""A ZeRO checkpoint of one model-parallel rank before it is partitioned, for any world size.
 
 The trees of its two kinds of file, the param groups with their parameters in the optimizer's order,
-and for each part of a group the types of its vectors and the rest of its state. Readers of other
-formats make one too (`fresh`); `recast` makes one of another stage; the writers cut it.
+and for each part of a group the types of its buffers and the rest of its state. One is
+read from DeepSpeed's files (`logical_state_of`) or made from another format (`from_other_format`),
+and changed to another stage (`change_stage`); the writers partition it.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ BASE_STATE = "base_optimizer_state"
 
 @dataclass(frozen=True)
 class StatePart:
-    """Parameters whose state was kept together. `dtypes` are of the vectors by role, masters
-    (`param`) first; `state` is the optimizer's entry, in its order, whose vectors are replaced, or
-    None where it was never stepped. `numbers` are what must be equal for parts to become one."""
+    """Parameters whose state was kept together. `dtypes` are of the buffers by role, masters
+    (`param`) first; `state` is the optimizer's entry, in its order, whose partitions are replaced,
+    or None where it was never stepped. `scalars` are what must be equal for parts to become one."""
 
     where: str
     shapes: Shapes
@@ -66,11 +67,11 @@ class LogicalGroup:
 @dataclass(frozen=True)
 class LogicalState:
     """`model` and `optimizer` are the whole trees of the two kinds of file, those of rank 0 for
-    stage 3; what lies in `model_file` and `shard_file` is carried over. `shapes` are the values of
+    stage 3; what lies in `model_file` and `optim_file` is carried over. `shapes` are the values of
     `param_shapes` as they are to be written. `frozen` are the frozen parameters, of which stage 3
-    writes slices. `weights` are tensors in `model` that are filled anew, `sources` where from;
-    `numbers` are the bytes of storages that are known. `held` are the tensors of the source, to be
-    found again in the output."""
+    writes partitions. `weights` are tensors in `model` that are filled anew, `weight_sources` where
+    from; `known_storages` are the bytes of storages that are known. `source_tensors` are the
+    tensors of the source, to be found again in the output."""
 
     kind: str
     stage: int | None
@@ -106,7 +107,7 @@ class LogicalState:
 
 
 def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> LogicalState:
-    """The blueprint of what was read. Elastic state has no options: they are `hyperparameters`.
+    """The logical state of what was read. Elastic state has no options: they are `hyperparameters`.
 
     Raises:
         Unsupported: an order of parameters that the files do not explain.

@@ -1,7 +1,7 @@
-"""The param groups of a run that DeepSpeed goes on with, and the state that they keep.
+"""The param groups of a run that resumes in DeepSpeed, and the state that they keep.
 
-DeepSpeed keeps the state of a whole group in one vector of each kind, and counts its steps once.
-"""
+DeepSpeed keeps the state of a whole group in one flat buffer of each kind, and counts its steps
+once."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def group_of(
 def _state(
     foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
-    """The types of a group's vectors, and torch's entry of its state."""
+    """The types of a group's buffers, and torch's entry of its state."""
     roles = _roles(foreign, group)
     state: dict[str, Any] = {}
     for role, scalar in _scalars(foreign, group).items():
@@ -159,8 +159,8 @@ def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]
             continue
         if found.setdefault(role, scalar).value != scalar.value:
             raise Unsupported(
-                f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, and others of its "
-                f"param group {found[role].value}; DeepSpeed counts once for all of a group"
+                f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, and others of "
+                f"its param group {found[role].value}; DeepSpeed counts once for all of a group"
             )
     return found
 

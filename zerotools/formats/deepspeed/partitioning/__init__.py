@@ -1,4 +1,4 @@
-"""How ZeRO cuts parameters over ranks: which element lies where in whose flat buffer.
+"""How ZeRO partitions parameters over ranks: which element lies where in whose flat buffer.
 
-Used to read what is there and to lay out what is wanted. Imports `schema` only.
+Used to read what is there and to lay out a target. Imports `schema` only.
 """

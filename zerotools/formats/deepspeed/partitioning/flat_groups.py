@@ -1,4 +1,4 @@
-"""The groups of one model-parallel rank as its files have them: geometry and vectors.
+"""The groups of one model-parallel rank as its files have them: their layout and partitions.
 
 Trailing padding is mostly cut from the saved masters of stages 1 and 2, by rules that changed three
 times; so nothing here relies on how much was cut. The alignment A of a whole group is 2N since
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed.partitioning.geometry import FlatLayout, partition_size
+from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_size
 from zerotools.formats.deepspeed.schema.experts import ExpertNaming, ExpertPlacement, is_expert
 from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
@@ -27,7 +27,8 @@ ALIGNMENT_FACTORS = (2, 1)
 
 @dataclass(frozen=True, slots=True)
 class FlatGroup:
-    """A group (stage 3: sub-group) over all ranks; `shards[r]` is None where a file is missing."""
+    """A group (stage 3: sub-group) over all ranks; `optim_states[r]` is
+    None where a file is missing."""
 
     number: int
     geometry: FlatLayout
@@ -44,7 +45,7 @@ class FlatGroup:
         return ["param", *dict.fromkeys(names)]
 
     def partitions(self, role: str) -> list[FlatPartition | None]:
-        """Each rank's vector of one role."""
+        """Each rank's partition of one role."""
         return [
             None if optim is None else self._partition(optim, role) for optim in self.optim_states
         ]
@@ -102,7 +103,8 @@ def _dtype(partitions: Sequence[FlatPartition | None]) -> DType | None:
     for partition in present:
         if partition.dtype != present[0].dtype:
             raise BadFile(
-                f"{present[0].file} has {present[0].dtype} where {partition.file} has {partition.dtype}"
+                f"{present[0].file} has {present[0].dtype} where "
+                f"{partition.file} has {partition.dtype}"
             )
     return present[0].dtype
 
@@ -158,8 +160,8 @@ def _parts(
         )
     if not all(map(is_expert, shapes)):
         raise Unsupported(
-            f"{first.file.path}: group {number} is shared by {ranks} of {len(optim_states)} ranks, and "
-            "its parameters are not DeepSpeed's experts"
+            f"{first.file.path}: group {number} is shared by {ranks} of {len(optim_states)} ranks, "
+            "and its parameters are not DeepSpeed's experts"
         )
     placement = ExpertPlacement(len(optim_states), len(optim_states) // ranks, naming.data_first)
     for expert_rank in range(placement.ep_size):
@@ -235,7 +237,7 @@ def _factors(first: OptimStates) -> tuple[int, ...]:
 
 
 def _check_zero3_partitions(group: FlatGroup) -> None:
-    """Stage 3: every rank's vector is exactly as long as the slices that it should hold."""
+    """Stage 3: every rank's partition is exactly as long as what it should hold."""
     needed, ranks = group.geometry.partition_numel, group.geometry.dp_size
     for role in group.roles:
         for partition in group.partitions(role):

@@ -1,4 +1,4 @@
-"""The tensors of one model-parallel rank: its model file(s) and its data-parallel ranks' shards."""
+"""The tensors of one model-parallel rank, from its model files and optimizer files."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def read_mp_rank(
     *,
     is_zero3: bool = False,
 ) -> MpShard:
-    """Put one column together.
+    """Put one model-parallel rank's shard together.
 
     `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' where frozen
     parameters make them necessary. `whole` are the tensors that lie in files uncut: those of
-    `module`, of layer files and of expert files. `sliced` says that there are no shards, and frozen
-    parameters are in slices all the same.
+    `module`, of layer files and of expert files. `is_zero3` says that frozen parameters are
+    partitioned although there are no optimizer files.
 
     Raises:
         BadFile: the files disagree with one another.
@@ -82,7 +82,7 @@ def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
 
 
 def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
-    """Masters and optimizer state, from the flat vectors."""
+    """Masters and optimizer state, from the flat buffers."""
     for group in groups:
         _check_swapped(group)
         for role in group.roles:
@@ -97,8 +97,8 @@ def _group_shapes(
 ) -> list[Shapes] | None:
     """`param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
 
-    None without ZeRO, and where stage 0 used BF16_Optimizer, whose shards nothing explains.
-    """
+    None without ZeRO, and where stage 0 used BF16_Optimizer, whose optimizer files nothing
+    explains."""
     present = [optim for optim in optim_states if optim is not None]
     if not present:
         return None
@@ -108,13 +108,13 @@ def _group_shapes(
     if shapes is None:
         raise Unsupported(
             f"{model.file.path} has no param_shapes, so nothing says which weights the flat "
-            "vectors hold; DeepSpeed before 0.3.14 saved none"
+            "buffers hold; DeepSpeed before 0.3.14 saved none"
         )
     if len(shapes) == 1 and len(present[0].masters) > 1:
         raise Unsupported(
             f"{present[0].file.path} has {len(present[0].masters)} param groups and one list of "
             "shapes for all of them (DeepSpeed before 0.5.4), which does not say how they lie in "
-            "the flat vectors"
+            "the flat buffers"
         )
     return shapes
 
@@ -161,7 +161,7 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
 
 
 def _frozen_partitions(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]]:
-    """Stage 3: each rank has a padded slice of every frozen parameter."""
+    """Stage 3: each rank has a padded partition of every frozen parameter."""
     first, ranks = models[0], len(models)
     for name, shape in first.frozen_shapes.items():
         partitions = [_fragment(model, name) for model in models]

@@ -1,6 +1,6 @@
-"""The order of parameters in flat vectors, and how it follows from the number of ranks.
+"""The order of parameters in flat buffers, and how it follows from the number of ranks.
 
-Under `round_robin_gradients` parameter i of a group goes to list i mod N, and the vector is one
+Under `round_robin_gradients` parameter i of a group goes to list i mod N, and the buffer is one
 list after another. `param_shapes` is in that order. Only `ds_config` says whether it was on; the
 names in `param_slice_mappings`, which stay in the optimizer's order, must agree with it.
 
@@ -22,12 +22,12 @@ from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, Optim
 
 
 def slots(count: int, ranks: int) -> list[int]:
-    """Which parameter is at each place of the vector, under round robin."""
+    """Which parameter is at each place of the buffer, under round robin."""
     return [i for first in range(ranks) for i in range(first, count, ranks)]
 
 
 def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
-    """Whether the flat vectors are in round robin order; BF16_Optimizer has none."""
+    """Whether the flat buffers are in round robin order; BF16_Optimizer has none."""
     zero = zero_optimization(model.fields.tree.get("ds_config"))
     return optim.kind == STAGE_1_AND_2 and zero.get(ROUND_ROBIN) is True
 
@@ -62,7 +62,7 @@ def _mapped(optim: OptimStates | None, number: int) -> Sequence[str]:
 
 
 def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[str]:
-    """The order in the vector of `ranks` ranks."""
+    """The order in the flat buffer of `ranks` ranks."""
     return [names[i] for i in slots(len(names), ranks)] if round_robin else list(names)
 
 

@@ -88,7 +88,7 @@ def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
 
 
 def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
-    """A model file of another save than its shards.
+    """A model file of another save than its optimizer files.
 
     An optimizer that is behind may have begun anew in the middle of the run. Whether it did, the
     weights tell at stages 1 and 2, where they lie beside their masters.

@@ -1,9 +1,9 @@
-"""Columns of model-parallel ranks, put together to whole tensors.
+"""The shards of all model-parallel ranks, put together to whole tensors.
 
-Pipeline stages have different parameters, so their columns are simply joined; a tied layer is in
-the column of every stage that uses it, and the first counts. Tensor-parallel ranks have shards of
+Pipeline stages have different parameters, so their shards are simply joined; a tied layer is in
+the shard of every stage that uses it, and the first counts. Tensor-parallel ranks have parts of
 the same parameters, which rules place in the whole. Model-parallel ranks are numbered stage by
-stage (`stage * tensor ranks + tensor rank`), so the columns of one stage follow one another.
+stage (`stage * tensor ranks + tensor rank`), so the ranks of one stage follow one another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
 
 @dataclass(frozen=True)
 class MergedRanks:
-    """The tensors, aliases and frozen names of all columns."""
+    """The tensors, aliases and frozen names of all model-parallel ranks."""
 
     tensors: Mapping[Key, Tensor]
     aliases: Mapping[str, str]
@@ -30,7 +30,7 @@ class MergedRanks:
 def merge_mp_ranks(
     mp_shards: Sequence[MpShard], tensor_ranks: int, rules: ShardingRules | None
 ) -> MergedRanks:
-    """Put columns together, given in the order of their ranks: `tensor_ranks` to each stage.
+    """Put shards together, given in the order of their ranks: `tensor_ranks` to each stage.
 
     Raises:
         Unsupported: tensor-parallel shards, and nothing says how they are shared.

@@ -44,7 +44,7 @@ def load_mp_rank(
     whole: Mapping[str, Tensor],
     problems: list[Problem],
 ) -> MpShard:
-    """The column of model-parallel rank `mp`; what is missing is added to `problems`.
+    """The shard of model-parallel rank `mp_rank`; what is missing is added to `problems`.
 
     `whole` are tensors of layer and expert files, beside those of the model file itself.
     """
@@ -68,7 +68,7 @@ def load_mp_rank(
 
 
 def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """A column whose shards are lost: holes for the masters, and 16-bit weights where there are."""
+    """Without optimizer files: holes for the masters, and 16-bit weights where there are."""
     copies = {
         Key(name, "param16"): tensor
         for name in trained
@@ -83,8 +83,8 @@ def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
-    """Whether a tensor of a layer or expert file is this column's: all are where there is no
-    pipeline; in one, a column lists its own parameters."""
+    """Whether a tensor of a layer or expert file is this rank's: all are where there is no
+    pipeline; in one, a rank lists its own parameters."""
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
 
@@ -135,7 +135,7 @@ def _missing(directory: Path, name: str, size: int) -> Problem:
 
 
 def _data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
-    """The number of ranks that share the flat vectors, as the files say."""
+    """The number of ranks that share the flat buffers, as the files say."""
     count = optim.partition_count
     if isinstance(count, int) and count > 0:
         return count
@@ -190,7 +190,7 @@ def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
 def layer_tensors(
     directory: Path, listing: TagListing, tensor_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
-    """Tensors of a pipeline's layer files, under the names that the flat vectors use."""
+    """Tensors of a pipeline's layer files, under the names that the flat buffers use."""
     return {
         f"{layer}.{name}": tensor
         for (layer, rank), file in sorted(listing.layers.items())

@@ -1,4 +1,4 @@
-"""A whole DeepSpeed checkpoint: its tag, its columns put together, its problems."""
+"""A whole DeepSpeed checkpoint: its tag, its model-parallel ranks put together, its problems."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ INFO = "universal_checkpoint_info"
 def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> Checkpoint:
     """The checkpoint that `path` means: a tag directory, a save directory, or a run's directory.
 
-    Reads the pickles of the files, and no tensor data. Missing shards are problems, and become
-    holes that `plan` refuses. `layout` is a file of rules for tensor-parallel shards whose
+    Reads the pickles of the files, and no tensor data. Missing optimizer files are problems, and
+    become holes that `plan` refuses. `layout` is a file of rules for tensor-parallel shards whose
     checkpoint records none.
 
     Raises:
@@ -155,8 +155,8 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
     for mp_rank in range(size):
         if mp_rank not in listing.mp_ranks:
             raise BadFile(
-                f"{directory}: mp_rank_{mp_rank:02d}_model_states.pt is missing; the run had {size} "
-                "model-parallel ranks"
+                f"{directory}: mp_rank_{mp_rank:02d}_model_states.pt is missing; the run had "
+                f"{size} model-parallel ranks"
             )
 
 

@@ -1,9 +1,8 @@
 """Copies of tensors in files that are not read for them: they are compared where that is asked for.
 
 At stage 3 every rank's model file has the buffers, and the first rank's are read. In a pipeline a
-tied layer is in the vectors of every stage that uses it, cut differently, and the first stage's are
-read. (What tensor-parallel ranks repeat are chunks of one tensor.)
-"""
+tied layer is in the flat buffers of every stage that uses it, cut differently, and the first
+stage's are read. (What tensor-parallel ranks repeat are chunks of one tensor.)"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Which files of a tag directory belong to one save.
 
 A save into a tag that was used before overwrites the files of its own names and leaves the rest: a
-run of stage 3 leaves the model file of stage 2, a run of fp16 the shards of bf16, a run without
-ZeRO all shards. Which model file belongs to which shards follows from the shards: those of stage 3
-go with `zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others with `mp_rank_DD_model_states.pt`,
+run of stage 3 leaves the model file of stage 2, a run of fp16 the optimizer files of bf16, a run
+without ZeRO all optimizer files. Which model file belongs to them follows from them: those of stage
+3 go with `zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others with `mp_rank_DD_model_states.pt`,
 and none with a model file that was saved without ZeRO.
 
 Source: DeepSpeed `runtime/engine.py`: `_get_ckpt_name`, `_get_zero_ckpt_name`, `save_checkpoint`.
@@ -33,8 +33,8 @@ from zerotools.io.torchzip.pt_file import TorchFile
 @dataclass(frozen=True)
 class SaveFiles:
     """One save's files of a model-parallel rank. `model` is its only model file, or that of the
-    lowest rank; `shards` are the names of its optimizer files by data-parallel rank, and `lowest`
-    the first of them that can be read."""
+    lowest rank; `optim_files` are the names of its optimizer files by data-parallel rank, and
+    `lowest` the first of them that can be read."""
 
     model: ModelStates
     optim_files: Mapping[int, str] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class SaveFiles:
 def save_of(
     directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
 ) -> SaveFiles:
-    """The save that the files of model-parallel rank `mp` make up; those of others are added to
-    `problems`.
+    """The save that the files of model-parallel rank `mp_rank` make up; those of others are added
+    to `problems`.
 
     Raises:
         BadFile: they make up none, or several.
@@ -111,8 +111,8 @@ def _saves(
     rank_files: Mapping[int, str],
     families: list[dict[int, str]],
 ) -> Iterator[SaveFiles]:
-    """Every model file with the shards that it may belong to. Model files without any count only
-    where nothing else does."""
+    """Every model file with the optimizer files that it may belong to. Model files without any
+    count only where nothing else does."""
     whole = parse_model(TorchFile.open(directory, shared)) if shared is not None else None
     first = (
         parse_model(TorchFile.open(directory, rank_files[min(rank_files)])) if rank_files else None
@@ -133,7 +133,8 @@ def _saves(
 
 
 def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates:
-    """The shard of the lowest rank whose file can be read; of a damaged one the others tell.
+    """The optimizer file of the lowest rank whose file can be read; of a damaged one the others
+    tell.
 
     Raises:
         BadFile: none can be read; why the first cannot.
@@ -149,7 +150,7 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates:
 
 def is_without_zero(model: ModelStates) -> bool:
     """Whether a model file was saved by a run without ZeRO: all of its optimizer is in it, or the
-    run's configuration has stage 0, and nothing lists parameters of shards."""
+    run's configuration has stage 0, and nothing lists parameters of optimizer files."""
     if model.groups is not None or is_zero3(model):
         return False
     # Without a configuration it is of a version that listed no parameters anywhere.
@@ -177,7 +178,7 @@ def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
 
 
 def _contradicts_itself(save: SaveFiles) -> bool:
-    """Whether the model file says something else than its shards."""
+    """Whether the model file says something else than its optimizer files."""
     if save.lowest is None:
         return False
     if not could_be_of(step_of(save.lowest), save.model):
@@ -191,7 +192,7 @@ def _contradicts_itself(save: SaveFiles) -> bool:
 
 
 def bf16_optim_states(save: SaveFiles) -> bool:
-    """Whether the shards have the prefix of a run in bf16."""
+    """Whether the optimizer files have the prefix of a run in bf16."""
     return any(name.startswith("bf16_") for name in save.optim_files.values())
 
 
@@ -207,6 +208,6 @@ def _none_or_several(
     kind = parse_optim_states(TorchFile.open(directory, first.name)).kind
     rank = "zero_pp_rank_0_" if kind == STAGE_3 else ""
     return (
-        f"{directory / f'{rank}mp_rank_{mp_rank:02d}_model_states.pt'} is missing, to which {first} "
-        "belongs; model files that are there are of another save"
+        f"{directory / f'{rank}mp_rank_{mp_rank:02d}_model_states.pt'} is missing, to which "
+        f"{first} belongs; model files that are there are of another save"
     )

@@ -1,8 +1,8 @@
 """Which data-parallel rank has which experts, and what they are called over all ranks.
 
 The ranks of a run are cut into expert-parallel ranks, each with as many experts of a layer as any
-other; those that have the same ones share their vectors. Optimizer files and `param_shapes` call an
-expert by its number on its rank, expert files by its number over all.
+other; those that have the same ones share their partitions. Optimizer files and `param_shapes` call
+an expert by its number on its rank, expert files by its number over all.
 
 Source: DeepSpeed `utils/groups.py`: `_create_expert_and_data_parallel`; `runtime/engine.py`:
 `_save_moe_checkpoint`.
@@ -22,7 +22,7 @@ _EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
-    """`ranks` data-parallel ranks over `expert_ranks` expert-parallel ones: neighbours have
+    """`dp_size` data-parallel ranks over `ep_size` expert-parallel ones: neighbours have
     different experts, or, `data_first`, the same. What all share has one expert-parallel rank."""
 
     dp_size: int
@@ -35,7 +35,7 @@ class ExpertPlacement:
         return self.dp_size // self.ep_size
 
     def of(self, rank: int) -> tuple[int, int]:
-        """The expert-parallel rank, and which part of its vectors `rank` has."""
+        """The expert-parallel rank, and which of its partitions `rank` has."""
         if self.data_first:
             return rank // self.expert_dp_size, rank % self.expert_dp_size
         return rank % self.ep_size, rank // self.ep_size
@@ -67,7 +67,7 @@ class ExpertNaming:
         if match is None:
             return name
         layer = match["layer"]
-        # Frozen experts are in no vector, and a file of experts may be lost: the more is right.
+        # Frozen experts are in no partition, and a file of experts may be lost: the more is right.
         each = max(self.local.get(layer, 0), -(-self.total.get(layer, 0) // ep_size))
         return f"{layer}{expert_rank * each + int(match['number'])}{match['rest']}"
 

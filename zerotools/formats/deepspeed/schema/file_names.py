@@ -28,7 +28,7 @@ _SPLIT = re.compile(r".*_states\.pt-\d+\.\d+")
 
 _KINDS = {
     "model": re.compile(r"mp_rank_(?P<mp>\d+)_model_states\.pt"),
-    "sliced model": re.compile(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt"),
+    "zero3 model": re.compile(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt"),
     "optimizer": _OPTIM,
     "layer": _LAYER,
     "expert": _EXPERT,
@@ -40,9 +40,9 @@ _SPELLING = ("bf16", "separator")
 class TagListing:
     """The files of a tag directory by what they are; ranks and layers are the keys.
 
-    `models` and `shards` are keyed by (mp rank, dp rank), and shards by how their name is spelt
-    too; the dp rank of a model file is None where all data-parallel ranks share it (stages 0 to 2).
-    """
+    `models` and `optim_files` are keyed by (mp rank, dp rank), and optimizer files by how their
+    name is spelt too; the dp rank of a model file is None where all data-parallel ranks share it
+    (stages 0 to 2)."""
 
     models: dict[tuple[int, int | None], str] = field(default_factory=dict)
     optim_files: dict[tuple[int, int, str], str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def list_files(directory: Path) -> TagListing:
     """Sort the names in a tag directory.
 
     Raises:
-        Unsupported: shards split over several writers (`-W.T`), which only DeepSpeed's own fast
+        Unsupported: files split over several writers (`-W.T`), which only DeepSpeed's own fast
             writer puts together.
     """
     return _sort(directory, sorted(entry.name for entry in directory.iterdir()))

@@ -1,7 +1,7 @@
-"""The geometry of all ZeRO stages: ranges of partitioned flat vectors, as chunks of tensors.
+"""The geometry of all ZeRO stages: ranges of partitioned flat buffers, as chunks of tensors.
 
-Every stage cuts flattened parameters into ranges and gives each rank a vector of them. They differ
-only in which range of which rank's vector belongs to which parameter.
+Every stage cuts flattened parameters into ranges and gives each rank a partition of them. They
+differ only in which range of which rank's partition belongs to which parameter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
 
 
 class RankRange(NamedTuple):
-    """Elements [begin, end) of a flattened parameter: from element `at` of `rank`'s vector on."""
+    """Elements [begin, end) of a flattened parameter: from `partition_offset` of
+    `rank`'s partition on."""
 
     rank: int
     partition_offset: int
@@ -49,8 +50,8 @@ class RankRange(NamedTuple):
 
 
 def zero12_rank_ranges(offset: int, numel: int, partition_numel: int) -> Iterator[RankRange]:
-    """Stages 1 and 2: a parameter at [offset, offset+numel) of a group's vector, of which rank r
-    owns [r*partition, (r+1)*partition)."""
+    """Stages 1 and 2: a parameter at [offset, offset+numel) of a group's flat buffer, of which rank
+    r owns [r*partition_numel, (r+1)*partition_numel)."""
     if not numel:
         return
     for rank in range(offset // partition_numel, (offset + numel - 1) // partition_numel + 1):
@@ -62,9 +63,9 @@ def zero12_rank_ranges(offset: int, numel: int, partition_numel: int) -> Iterato
 def zero3_rank_ranges(
     offset: int, numel: int, partition_numel: int, dp_size: int
 ) -> Iterator[RankRange]:
-    """Stage 3: a parameter whose rank r owns [r*width, (r+1)*width) of it.
+    """Stage 3: a parameter of which rank r owns [r*partition_numel, (r+1)*partition_numel).
 
-    Its slice starts at element `offset` of every rank's vector.
+    Its range starts at element `offset` of every rank's partition.
     """
     for rank in range(dp_size):
         begin = rank * partition_numel
@@ -76,21 +77,21 @@ def zero3_rank_ranges(
 def zero12_ranges(
     offset: int, numel: int, partition_numel: int, partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
-    """`zero12_rank_ranges` in vectors; `vectors[r]` is None where rank r's file is missing."""
+    """`zero12_rank_ranges` in files; `partitions[r]` is None where rank r's file is missing."""
     return _ranges(zero12_rank_ranges(offset, numel, partition_numel), partitions)
 
 
 def zero3_ranges(
     offset: int, numel: int, partition_numel: int, partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
-    """`zero3_rank_ranges` in vectors; `vectors[r]` is None where rank r's file is missing."""
+    """`zero3_rank_ranges` in files; `partitions[r]` is None where rank r's file is missing."""
     return _ranges(zero3_rank_ranges(offset, numel, partition_numel, len(partitions)), partitions)
 
 
 def _ranges(
     rank_ranges: Iterator[RankRange], partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
-    """What a vector is too short to hold is left out: a hole, which the plan names."""
+    """What a partition is too short to hold is left out: a hole, which the plan names."""
     for rank, partition_offset, begin, end in rank_ranges:
         partition = partitions[rank] if rank < len(partitions) else None
         if partition is None:

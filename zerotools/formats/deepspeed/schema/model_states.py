@@ -1,7 +1,7 @@
-"""What a `*_model_states.pt` says: weights, buffers, and the order of the flat vectors.
+"""What a `*_model_states.pt` says: weights, buffers, and the order of the flat buffers.
 
 Which keys are there depends on the version. `param_shapes` lists, per param group
-(stage 3: per sub-group), the trainable parameters in exactly the order of the flat vector; nothing
+(stage 3: per sub-group), the trainable parameters in exactly the order of the flat buffer; nothing
 else in a checkpoint records that order. Before 0.6.0 it stood in the optimizer file.
 
 Source: DeepSpeed `runtime/engine.py`, `_save_checkpoint` and `_get_zero_param_shapes`.
@@ -40,7 +40,7 @@ class ModelStates:
     """One model file. `module` is None for a pipeline, whose weights are in layer files.
 
     `groups` is None where no ZeRO optimizer was used, or where the optimizer file has the shapes.
-    `fragments` are frozen parameters: whole at stage 2, this rank's slice at stage 3.
+    `fragments` are frozen parameters: whole at stage 2, this rank's partition at stage 3.
     """
 
     file: TorchFile

@@ -2,10 +2,10 @@
 
 Three shapes of file, told apart by their keys, never by their version:
 
-- stage 3 (`fp32_flat_groups`): one padded vector per sub-group;
-- stages 1 and 2 (`single_partition_of_fp32_groups`): one vector per param group, its trailing
-  padding mostly cut; the state is "rigid" (torch's own state_dict, padded vectors) or "elastic" (a
-  list of one dict per group, cut vectors);
+- stage 3 (`fp32_flat_groups`): one padded partition per sub-group;
+- stages 1 and 2 (`single_partition_of_fp32_groups`): one partition per param group, its trailing
+  padding mostly cut; the state is "rigid" (torch's own state_dict, padded partitions) or "elastic"
+  (a list of one dict per group, cut partitions);
 - BF16_Optimizer: like stage 1, without `zero_stage`, its masters never cut.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `stage3.py`, `bf16_optimizer.py`: state_dict.
@@ -33,10 +33,10 @@ STAGE_3 = "DeepSpeedZeroOptimizer_Stage3"
 
 @dataclass(frozen=True)
 class OptimStates:
-    """One rank's file. Vector i of `masters` belongs to group (stage 3: sub-group) i.
+    """One rank's file. Partition i of `masters` belongs to group (stage 3: sub-group) i.
 
-    `states[i]` maps a state's name (`exp_avg`) to its vector; it is empty where the group was
-    never stepped. `scalars[i]` holds what is not a vector, such as `step`. `param_groups` are
+    `states[i]` maps a state's name (`exp_avg`) to its partition; it is empty where the group was
+    never stepped. `scalars[i]` holds what is not a partition, such as `step`. `param_groups` are
     torch's, with hyper-parameters; None for elastic state.
     """
 
@@ -151,7 +151,7 @@ def _elastic_states(
 def _split(
     file: TorchFile, states: Sequence[Any]
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
-    """Vectors on one side, scalars on the other."""
+    """Partitions on one side, scalars on the other."""
     partitions: list[dict[str, FlatPartition]] = []
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
@@ -177,7 +177,7 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
 
 
 def first_of(optim_states: Sequence[OptimStates | None]) -> OptimStates:
-    """The first file that is there: all are equal in everything but their vectors."""
+    """The first file that is there: all are equal in everything but their partitions."""
     return next(optim for optim in optim_states if optim is not None)
 
 

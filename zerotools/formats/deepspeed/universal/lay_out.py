@@ -7,7 +7,7 @@
     OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
 
 Every stage loads a dict with the tensor in its own shape. Stage 3 does so since DeepSpeed 0.19.2
-alone; earlier it takes a bare vector, which stages 1 and 2 do not.
+alone; earlier it takes a bare flat tensor, which stages 1 and 2 do not.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 SUFFIX = "_universal"
 _NEW, _EMPTY = "new", "empty"
 MODEL, STAGE_3_MODEL = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"
-# These read the shards of a tag, which a universal checkpoint has none of.
+# These read the optimizer files of a tag, which a universal checkpoint has none of.
 _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 
 

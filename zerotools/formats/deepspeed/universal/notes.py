@@ -7,7 +7,7 @@ from math import prod
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.partitioning.geometry import partition_size
+from zerotools.formats.deepspeed.partitioning.flat_layout import partition_size
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN
 from zerotools.formats.deepspeed.universal.contents import MOMENTS, STEP, UniversalContents
 from zerotools.formats.deepspeed.universal.trees import common_options

@@ -1,7 +1,7 @@
 """`zero/optimizer_state.pt` of a universal checkpoint: param groups, loss scaler, counters.
 
 Three writers of it: `ds_to_universal` of stages 1 and 2, where group i has the parameters of
-`param_shapes[i]`; of stage 3, where it is rank 0's whole shard and a group lists its sub-groups;
+`param_shapes[i]`; of stage 3, where it is rank 0's whole file and a group lists its sub-groups;
 and `lay_out_universal`, whose `param_shapes` has the groups, and which says in which order.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`, `_save_optimizer_state`.
@@ -121,7 +121,7 @@ def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
 
 
 def misplaced(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
-    """What `ds_to_universal` put under wrong names: under round robin it takes the vectors to be in
+    """What `ds_to_universal` put under wrong names: under round robin it takes the buffers to be in
     the optimizer's order. Where parameters are aligned, DeepSpeed writes down their real places."""
     aligned = saved.tree.get("param_alignment_paddings")
     if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):

@@ -46,8 +46,8 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
     size = mp_shard.model.data_parallel_size
     if size not in (None, len(mp_shard.optim_states)):
         raise Unsupported(
-            f"{path} is of {size} ranks in groups of {len(mp_shard.optim_states)} (MiCS), which zerotools "
-            "does not reshard"
+            f"{path} is of {size} ranks in groups of {len(mp_shard.optim_states)} (MiCS), which "
+            "zerotools does not reshard"
         )
     config = mp_shard.model.fields.tree.get("ds_config")
     if zero_optimization(config).get(QUANTIZED) and mp_shard.model.frozen_shapes:
@@ -104,12 +104,12 @@ def check_weights(source: Checkpoint) -> None:
 def check_masters(source: Checkpoint, mp_shard: MpShard) -> None:
     """Compare the beginning of every part of every master with the weight that was cast from it.
 
-    Where they agree, the files are of one save, and the vectors lie in the order that
+    Where they agree, the files are of one save, and the flat buffers lie in the order that
     `param_shapes` says, whatever the run's configuration says. Weights in files of layers and
     experts are compared where they have 16 bits. Stage 3 keeps no weights to compare with.
 
     Raises:
-        Unsupported: they disagree: the order of the vectors is not what the files say.
+        Unsupported: they disagree: the order of the flat buffers is not what the files say.
     """
     if first_of(mp_shard.optim_states).kind != STAGE_3:
         _compare(source, _pairs(mp_shard))
@@ -126,7 +126,7 @@ def _compare(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) ->
                     raise Unsupported(
                         f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master "
                         f"in {_path(source, master)}: the files are of two saves, the flat "
-                        "vectors do not lie in the order of param_shapes, or an average was "
+                        "buffers do not lie in the order of param_shapes, or an average was "
                         "swapped in for the weights; take another checkpoint, load it with "
                         "DeepSpeed and save it again, or export the weights as they are: "
                         f"{_as_they_are(source, name, weight)}"

@@ -87,7 +87,7 @@ def lay_out(
 
 @dataclass(frozen=True)
 class _Laid:
-    """One model-parallel rank: its blueprint as it was read, its layout, and its files."""
+    """One model-parallel rank: its logical state as it was read, its layout, and its files."""
 
     source: LogicalState
     layout: TargetLayout
@@ -136,7 +136,7 @@ def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
 
 
 def data_parallel(source: Checkpoint, world_size: int) -> int:
-    """How many of `world_size` ranks share the vectors of each model-parallel rank.
+    """How many of `world_size` ranks share the flat buffers of each model-parallel rank.
 
     Raises:
         BadRequest: the model-parallel ranks cannot stay as they are.

@@ -17,7 +17,7 @@ from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, need
 def notes_on(
     mp_shard: MpShard, logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> tuple[str, ...]:
-    """Sentences on one model-parallel rank; `blueprint` is that of the source."""
+    """Sentences on one model-parallel rank; `logical` is that of the source."""
     return (
         *_elastic(mp_shard, settings),
         *needed_settings(logical, layout, settings),

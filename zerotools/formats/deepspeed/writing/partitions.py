@@ -1,7 +1,7 @@
-"""The vectors of the output and the state beside them, whichever way they are cut.
+"""The flat buffers of the output and the state beside them, at all stages.
 
-A unit is what has one vector of each role on every rank: a param group at stages 1 and 2, a
-sub-group at stage 3.
+A flat buffer has one partition of each role on every rank: it is a param group at stages 1 and 2,
+a sub-group at stage 3.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.formats.deepspeed.logical.logical_state import StatePart
-from zerotools.formats.deepspeed.partitioning.geometry import FlatLayout
+from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
 from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
 from zerotools.formats.deepspeed.writing.pt_files import FileLayout
@@ -20,14 +20,14 @@ from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor
 
 BufferRole = tuple[int, str]
-"""The number of a unit, and a role."""
+"""The number of a flat buffer, and a role."""
 
 
 @dataclass(frozen=True)
 class FlatBuffer:
-    """`part` is one of those that its parameters come from, which are equal in everything else.
-    `geometry` is over the ranks that share the vectors, `placement` over all; `experts` are what
-    its parameters are called on each expert-parallel rank, if those have their own."""
+    """`state_part` is one of those that its parameters come from, which are equal in everything
+    else. `geometry` is over the ranks that share the buffer, `expert_placement` over all; `experts`
+    are what its parameters are called on each expert-parallel rank, if those have their own."""
 
     geometry: FlatLayout
     state_part: StatePart
@@ -39,7 +39,7 @@ class FlatBuffer:
         return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
 
     def tensors(self, partitions: Sequence[FlatPartition]) -> Iterator[tuple[str, Tensor]]:
-        """Its parameters by those names, cut out of one vector for each of all ranks."""
+        """Its parameters by those names, cut out of one partition for each of all ranks."""
         for expert_rank in range(self.expert_placement.ep_size):
             own = [partitions[rank] for rank in self.expert_placement.ranks_of(expert_rank)]
             found = self.geometry.tensors(own[0].dtype, own)
@@ -57,7 +57,7 @@ class BufferScalars:
 
 
 def scalars_of(buffers: Sequence[FlatBuffer]) -> BufferScalars:
-    """The tensors of no dimension of all units, each in a storage of its own."""
+    """The tensors of no dimension of all buffers, each in a storage of its own."""
     scalars, used = BufferScalars(), set[str]()
     for number, buffer in enumerate(buffers):
         for role, value in (buffer.state_part.state or {}).items():
@@ -92,7 +92,7 @@ def placed_scalars(
 def optimizer_state_of(
     buffers: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
 ) -> dict[int, dict[str, Any]]:
-    """torch's `state` by the number of the unit: tensors replaced, numbers as they are."""
+    """torch's `state` by the number of the buffer: tensors replaced, numbers as they are."""
     return {
         number: {role: values.get((number, role), value) for role, value in state.items()}
         for number, state in enumerate(buffer.state_part.state for buffer in buffers)

@@ -1,4 +1,4 @@
-"""One `.pt` to be written: its tree, the vectors that are filled anew, and what is carried over.
+"""One `.pt` to be written: its tree, the partitions that are filled anew, and what is carried over.
 
 The tree is the source's own with a few values replaced, so that every foreign object, number and
 small tensor stays as it was. Tensors that are not replaced bring their storages along, byte by
@@ -117,7 +117,7 @@ class FileDraft:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The layout of a file, but for the padding of its new vectors.
+    """The layout of a file, but for the padding of its new partitions.
 
     `offsets` say where each storage begins, by its key in the tree.
     """
@@ -129,7 +129,7 @@ class FileLayout:
     kept: Mapping[str, Storage]
 
     def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
-        """The file, with the elements of each new vector that are padding: (start, count)."""
+        """The file, with the elements of each new partition that are padding: (start, count)."""
         zeros = list(self._zeros(gaps))
         plan = self.base
         return FilePlan(plan.size, plan.literals, plan.carried, plan.checksums, zeros)
@@ -141,7 +141,7 @@ class FileLayout:
                 yield ZeroBytes(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
 
     def partition(self, file: str, tensor: StoredTensor) -> FlatPartition:
-        """Where a new vector is in `file`, which has this layout."""
+        """Where a new partition is in `file`, which has this layout."""
         offset = self.offsets.get(tensor.storage.key, 0)
         return FlatPartition(file, offset, tensor.shape[0], tensor.dtype)
 

@@ -1,7 +1,8 @@
 """Stage 3: which parameters share a sub-group, which follows from the number of ranks.
 
-A param group is one sub-group if its slices are no more than `sub_group_size` elements together;
-otherwise parameters are added one by one, and a sub-group is closed as soon as it has that many.
+A param group is one sub-group if its partitions are no more than `sub_group_size` elements
+together; otherwise parameters are added one by one, and a sub-group is closed as soon as it has
+that many.
 
 Source: DeepSpeed `runtime/zero/stage3.py`: `_create_fp16_partitions_with_defragmentation`,
 `_create_fp16_sub_groups`.
@@ -13,7 +14,7 @@ from math import prod
 
 from zerotools.core.errors import Unsupported
 from zerotools.formats.deepspeed.logical.logical_state import LogicalGroup, LogicalState, join_parts
-from zerotools.formats.deepspeed.partitioning.geometry import FlatLayout
+from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.schema.ds_config import (
     DEFAULT_SUB_GROUP_SIZE,
     SUB_GROUP_SIZE,

@@ -1,4 +1,4 @@
-"""How to lay a blueprint out: what was asked for, and for the rest what the source has."""
+"""How to lay a logical state out: what was asked for, and for the rest what the source has."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _class_of(
 
 
 def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: int | None) -> bool:
-    """Whether the run that resumes has BF16_Optimizer, whose vectors are in plain order."""
+    """Whether the run that resumes has BF16_Optimizer, whose buffers are in plain order."""
     was = logical.kind == BF16_OPTIMIZER
     if stage is None:
         return was
@@ -142,7 +142,7 @@ def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
 
 
 def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
-    """The blueprint whose saved configuration says how the output is laid out."""
+    """The logical state whose saved configuration says how the output is laid out."""
     changed = dict(_differing(logical, layout))
     placed = dict(_placed(logical, layout))
     if not changed and not placed:

@@ -20,7 +20,7 @@ from zerotools.formats.deepspeed.logical.logical_state import (
     StatePart,
     join_parts,
 )
-from zerotools.formats.deepspeed.partitioning.geometry import (
+from zerotools.formats.deepspeed.partitioning.flat_layout import (
     FlatLayout,
     PartitionContents,
     partition_contents,
@@ -57,7 +57,7 @@ ELASTIC_STEP = "base_optimizer_state_step"
 def lay_out_zero12(
     logical: LogicalState, layout: TargetLayout, model_name: str, names: Sequence[str]
 ) -> OutputFiles:
-    """The model file `model_name`, and `names[r]` for the vectors of rank r.
+    """The model file `model_name`, and `names[r]` for the partitions of rank r.
 
     Raises:
         Unsupported: parts of a group that differ in what must be equal.
@@ -104,7 +104,7 @@ def lay_out_zero12(
 
 
 def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
-    """One for each param group, in the order of the vector."""
+    """One for each param group, in the order of the files."""
     buffers = []
     for group in logical.groups:
         placement = ExpertPlacement(layout.dp_size, group.ep_size, layout.data_first)
@@ -121,7 +121,7 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
 
 
 def _partition_index(buffer: FlatBuffer, rank: int) -> int:
-    """Which part of a unit's vectors `rank` has: all ranks share them, or those of its experts."""
+    """Which partition of a buffer `rank` has: all ranks share them, or those of its experts."""
     return buffer.expert_placement.of(rank)[1]
 
 
@@ -140,7 +140,7 @@ def _model_file(logical: LogicalState, buffers: Sequence[FlatBuffer], ranks: int
 def _new_partitions(
     logical: LogicalState, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[BufferRole, StoredTensor]:
-    """One rank's vectors by group and role."""
+    """One rank's partitions by group and role."""
     is_cut = logical.kind != BF16_OPTIMIZER and PADDINGS in logical.optimizer_state
     new_partitions = {}
     for number, buffer in enumerate(buffers):
@@ -154,14 +154,14 @@ def _new_partitions(
 
 
 def _padding(geometry: FlatLayout, part: int) -> int:
-    """Elements of a part of the vector that are behind the end of the group."""
+    """Elements of a partition that are behind the end of the group."""
     return min(
         geometry.partition_numel, max(0, (part + 1) * geometry.partition_numel - geometry.total)
     )
 
 
 def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
-    """The gaps of a vector that may be cut short."""
+    """The gaps of a partition that may be cut short."""
     return [(start, min(count, length - start)) for start, count in content.gaps if start < length]
 
 
@@ -173,7 +173,7 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     contents: Sequence[PartitionContents],
 ) -> dict[str, Any]:
-    """The optimizer file of one rank: the blueprint's, with vectors and layout replaced."""
+    """The optimizer file of one rank: the logical state's, with partitions and layout replaced."""
     saved = logical.optimizer_state
     geometries = [buffer.geometry for buffer in buffers]
     base = saved.get(BASE_STATE)
@@ -217,7 +217,7 @@ _FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")
 
 
 def _address(mappings: Any) -> Opaque:
-    """The class that the source uses for a place in a vector; it moved between versions."""
+    """The class that the source uses for a place in a partition; it moved between versions."""
     for mapping in mappings or ():
         for value in mapping.values() if isinstance(mapping, Mapping) else ():
             if isinstance(value, Opaque):
@@ -226,7 +226,7 @@ def _address(mappings: Any) -> Opaque:
 
 
 def _mapping(content: PartitionContents, order: Sequence[str], address: Opaque) -> Ordered:
-    """Places by name, in the optimizer's order, whatever the vector's is."""
+    """Places by name, in the optimizer's order, whatever the buffer's is."""
     places = {
         name: Opaque(address.module, address.name, state={"numel": count, "start": start})
         for name, start, count in content.parts

@@ -1,7 +1,7 @@
-"""The files of ZeRO stage 3 for any number of ranks: one model file and one shard for each.
+"""The files of ZeRO stage 3 for any number of ranks: one model and one optimizer file for each.
 
-The trees of all shards are equal, and so are those of all model files but the first: ranks differ
-in the bytes of their vectors and in which of them are padding, which is zeros.
+The trees of all optimizer files are equal, and so are those of all model files but the first: ranks
+differ in the bytes of their partitions and in which of them are padding, which is zeros.
 
 Source: DeepSpeed `runtime/zero/stage3.py`: `_rigid_state_dict`; `runtime/engine.py`:
 `_get_zero_frozen_param_attributes`, `_get_shared_params`.
@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import FilePlan, Key, Tensor
 from zerotools.formats.deepspeed.logical.logical_state import STATE, LogicalState
-from zerotools.formats.deepspeed.partitioning.geometry import FlatLayout, partition_contents
+from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
 from zerotools.formats.deepspeed.writing.partitions import (
     BufferRole,
     FlatBuffer,
@@ -103,7 +103,7 @@ def _repeated(
 def _plans(
     outputs: Sequence[FileLayout], names: Sequence[str], layouts: Mapping[str, FlatLayout]
 ) -> dict[str, FilePlan]:
-    """The file of each rank, with the padding that its new vectors have."""
+    """The file of each rank, with the padding that its new partitions have."""
     gaps = {
         key: [rank.gaps for rank in partition_contents(geometry)]
         for key, geometry in layouts.items()
@@ -121,7 +121,7 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     values: Mapping[BufferRole, StoredTensor],
 ) -> dict[str, Any]:
-    """The optimizer file: the blueprint's, with vectors and sub-groups replaced."""
+    """The optimizer file: the logical state's, with partitions and sub-groups replaced."""
     saved = logical.optimizer_state
     buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
@@ -149,8 +149,8 @@ def _model_files(
     names: Sequence[str],
     plans: dict[str, FilePlan],
 ) -> tuple[list[FileLayout], dict[Key, Tensor]]:
-    """Adds the model files to `plans`; returns them, and what is filled in them: the slices of
-    frozen parameters in all, and in the first what the blueprint has to be filled."""
+    """Adds the model files to `plans`; returns them, and what is filled in them: the partitions
+    of frozen parameters in all, and in the first the weights of `logical`."""
     frozen = logical.frozen
     layouts = {
         name: FlatLayout({name: each.shape}, (), ranks, None) for name, each in frozen.items()

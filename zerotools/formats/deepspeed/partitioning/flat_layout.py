@@ -1,11 +1,11 @@
-"""Where each parameter of a group lies in the flat vectors of all ranks, whoever wrote them.
+"""Where each parameter of a group lies in the flat buffers of all ranks, whoever wrote them.
 
 Stages 1 and 2 (and BF16_Optimizer) flatten the parameters of a group in the order of
 `param_shapes`, optionally pad each to an alignment, pad the whole to a multiple of A, and cut it
-into N equal partitions of P elements: rank r's vector begins at element r*P of the group.
+into N equal partitions of P elements: rank r's begins at element r*P of the group.
 
 Stage 3 cuts every parameter on its own: p = ceil(numel / N), rank r owns [r*p, (r+1)*p). A
-sub-group's vector is the ranks' slices one after another, each exactly p long.
+sub-group's flat buffer is the ranks' partitions one after another, each exactly p long.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` (`__init__`, `flatten_dense_tensors_aligned`),
 `runtime/zero/partition_parameters.py`.
@@ -33,11 +33,10 @@ from zerotools.formats.deepspeed.schema.model_states import Shapes
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """A group (stage 3: sub-group) over `ranks` ranks.
+    """A group (stage 3: sub-group) over `dp_size` ranks.
 
-    `paddings` are elements behind each parameter; there may be fewer than parameters. `partition`
-    is P at stages 1 and 2; None at stage 3.
-    """
+    `paddings` are elements behind each parameter; there may be fewer than parameters.
+    `zero12_numel` is P at stages 1 and 2; None at stage 3."""
 
     shapes: Shapes
     paddings: Sequence[int]
@@ -51,13 +50,13 @@ class FlatLayout:
 
     @property
     def partition_numel(self) -> int:
-        """Elements of each rank's vector, padding included."""
+        """Elements of each rank's partition, padding included."""
         if self.zero12_numel is not None:
             return self.zero12_numel
         return sum(-(-prod(shape) // self.dp_size) for shape in self.shapes.values())
 
     def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """(name, shape, offset) of each parameter: in the group's vector at stages 1 and 2, in each
+        """(name, shape, offset) of each parameter: in the group's buffer at stages 1 and 2, in each
         rank's own at stage 3."""
         offset = 0
         for position, (name, shape) in enumerate(self.shapes.items()):
@@ -80,7 +79,7 @@ class FlatLayout:
     def tensors(
         self, dtype: DType, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """The parameters by name, cut out of one vector per rank; None where one is missing."""
+        """The parameters by name, cut out of one partition per rank; None where one is missing."""
         for name, shape, offset in self.offsets():
             yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, partitions))
 
@@ -108,14 +107,14 @@ def partition_size(total: int, dp_size: int, factor: int = 2) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContents:
-    """What one rank's vector holds: (name, start, count) in its order, and the gaps between."""
+    """What one rank's partition holds: (name, start, count) in its order, and the gaps between."""
 
     parts: Sequence[tuple[str, int, int]]
     gaps: Sequence[tuple[int, int]]
 
 
 def partition_contents(geometry: FlatLayout) -> list[PartitionContents]:
-    """What each rank's vector holds; what is in no part is padding."""
+    """What each rank's partition holds; what is in no range is padding."""
     parts: list[list[tuple[str, int, int]]] = [[] for _ in range(geometry.dp_size)]
     gaps: list[list[tuple[int, int]]] = [[] for _ in range(geometry.dp_size)]
     ends = [0] * geometry.dp_size
