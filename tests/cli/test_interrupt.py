@@ -42,8 +42,8 @@ def test_a_followed_job_goes_on(service: FakeService, client: DaemonClient, tmp_
         said = process.stderr.read().decode()
         assert process.wait(30) == 130
     assert said.strip() == (
-        "job 1 (tiny) goes on without you; read its log: zerotools logs -f 1, "
-        "stop it: zerotools cancel 1"
+        "job 1 (tiny) continues in the background; read its log: zerotools logs -f 1, stop it: "
+        "zerotools cancel 1"
     )
     assert service.views[1].state == "queued"
 

@@ -105,8 +105,8 @@ def test_pieces() -> None:
         (Split(2), [(2, 2)], "has no dimension 2"),
         (Split(0), [(2, 2), (2, 3)], "do not join along 0"),
         (Replicated(), [(2,), (3,)], "replicas have different shapes"),
-        (Fused(0, (3, 3)), [(3, 1), (3, 1)], "do not make 6 over 2 ranks"),
-        (Fused(0, (4, 4)), [(3, 1), (3, 1)], "do not make 6 over 2 ranks"),
+        (Fused(0, (3, 3)), [(3, 1), (3, 1)], "do not add up to 6 on 2 ranks"),
+        (Fused(0, (4, 4)), [(3, 1), (3, 1)], "do not add up to 6 on 2 ranks"),
     ],
 )
 def test_shards_that_do_not_fit(

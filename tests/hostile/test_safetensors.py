@@ -20,7 +20,7 @@ REFUSED: dict[str, tuple[Any, bytes, str]] = {
     "a hole": ({"a": U8, "b": entry("U8", [1], 5, 6)}, b"123456", "leave a hole"),
     "a hole at the start": ({"a": entry("U8", [1], 1, 2)}, b"12", "leave a hole"),
     "bytes behind the last": ({"a": U8}, b"12345", "something was appended"),
-    "too few bytes": ({"a": U8}, b"123", "cut short"),
+    "too few bytes": ({"a": U8}, b"123", "truncated"),
     "an offset far outside": ({"a": entry("U8", [4], 2**62, 2**62 + 4)}, b"1234", "hole"),
     "offsets in reverse": ({"a": entry("U8", [4], 4, 0)}, b"1234", "needs 4 bytes"),
     "another size": ({"a": entry("F32", [4], 0, 4)}, b"1234", "needs 16 bytes"),
@@ -63,7 +63,7 @@ def test_a_header_length_that_lies_allocates_nothing(tmp_path: Path, length: int
 def test_a_file_without_a_whole_length(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(data)
-    with pytest.raises(BadFile, match="cut short"):
+    with pytest.raises(BadFile, match="truncated"):
         read_header(path)
 
 

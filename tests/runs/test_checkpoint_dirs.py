@@ -184,7 +184,7 @@ def test_promised_random_number_states_must_be_there(tmp_path: Path) -> None:
     directory = make(tmp_path, 10)
     (directory / layout.rng_name(1)).unlink()
     write_manifest(directory)
-    with pytest.raises(BadFile, match=r"rank_00001\.json is missing .* of 2 ranks"):
+    with pytest.raises(BadFile, match=r"rank_00001\.json is missing, .* of 2 ranks"):
         layout.check(directory)
 
 
@@ -199,13 +199,13 @@ def test_resuming_takes_a_checkpoint_or_a_directory_of_them(tmp_path: Path) -> N
 def test_resuming_from_nothing_is_a_bad_request(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="is not a directory"):
         layout.resolve(tmp_path / "nowhere")
-    with pytest.raises(BadRequest, match="neither a job's checkpoint"):
+    with pytest.raises(BadRequest, match="is not a job's checkpoint"):
         layout.resolve(tmp_path)
 
 
 def test_resuming_from_damage_is_a_bad_file(tmp_path: Path) -> None:
     (make(tmp_path, 10) / layout.RECORD).write_text("{}")
-    with pytest.raises(BadFile, match=r"no checkpoint in .* is whole; the newest: .*job\.json"):
+    with pytest.raises(BadFile, match=r"no checkpoint in .* is complete; the newest: .*job\.json"):
         layout.resolve(tmp_path)
 
 

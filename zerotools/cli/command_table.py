@@ -38,7 +38,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "import": CommandEntry(
         "zerotools.cli.commands.importing",
         JOBS,
-        "Make a job file of a DeepSpeed or accelerate config.",
+        "Make a job file from a DeepSpeed or accelerate config.",
     ),
     "submit": CommandEntry(
         "zerotools.cli.commands.submit", JOBS, "Queue training jobs, and follow one if asked."
@@ -53,11 +53,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "cancel": CommandEntry(
         "zerotools.cli.commands.cancel", JOBS, "Stop jobs; a running one saves first."
     ),
-    "resume": CommandEntry(
-        "zerotools.cli.commands.resume", JOBS, "Go on with a job that was stopped."
-    ),
+    "resume": CommandEntry("zerotools.cli.commands.resume", JOBS, "Resume a job that was stopped."),
     "clean": CommandEntry(
-        "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that are over."
+        "zerotools.cli.commands.clean", JOBS, "Remove records and logs of jobs that have ended."
     ),
     "monitor": CommandEntry(
         "zerotools.cli.commands.monitor", MACHINE, "Watch GPU and host memory."

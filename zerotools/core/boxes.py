@@ -122,7 +122,7 @@ def contiguous_boxes(box: Box, most: int) -> Iterator[Box]:
     one slice along it is still too large.
     """
     if most < 1:
-        raise ValueError(f"a piece holds at least one element, not {most}")
+        raise ValueError(f"a box holds at least one element, not {most}")
     if box.is_empty:
         return
     if box.numel <= most:

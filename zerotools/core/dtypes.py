@@ -85,4 +85,4 @@ def _look_up(table: dict[str, DType], name: str) -> DType:
     try:
         return table[name]
     except KeyError:
-        raise Unsupported(f"element type {name!r} is not one that zerotools can move") from None
+        raise Unsupported(f"element type {name!r} is not one that zerotools supports") from None

@@ -82,7 +82,7 @@ def _check_fused(rule: Fused, shards: Sequence[tuple[int, ...]], total: int) -> 
     ranks = len(shards)
     if sum(rule.sizes) != total or any(size % ranks for size in rule.sizes):
         raise ValueError(
-            f"parts of {rule.sizes} along dimension {rule.dim} do not make {total} over {ranks} "
+            f"parts of {rule.sizes} along dimension {rule.dim} do not add up to {total} on {ranks} "
             "ranks"
         )
 

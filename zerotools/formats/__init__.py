@@ -77,7 +77,7 @@ def read_any(
     useless = [f"--{name}" for name in options if name not in form.options]
     if useless:
         raise BadRequest(
-            f"{found.path} is {form.title}, which has no use for {' and '.join(useless)}; leave it "
+            f"{found.path} is {form.title}, which does not take {' and '.join(useless)}; leave it "
             "out"
         )
     with recording() as sources:

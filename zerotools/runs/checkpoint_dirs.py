@@ -108,7 +108,7 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
     """The record of a checkpoint whose every file agrees with its manifest.
 
     Raises:
-        BadFile: something is missing, damaged or cut short; the sentence names the file.
+        BadFile: something is missing, damaged or truncated; the sentence names the file.
     """
     problems = verify_manifest(directory, digests=digests)
     if problems:
@@ -123,8 +123,8 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
         ]
         if missing:
             raise BadFile(
-                f"{directory / missing[0]} is missing and {RECORD} promises the random number "
-                f"state of {counted(record.world_size, 'rank')}"
+                f"{directory / missing[0]} is missing, and {RECORD} says that the random number "
+                f"state of {counted(record.world_size, 'rank')} was saved"
             )
     return record
 
@@ -172,12 +172,12 @@ def resolve(path: Path, *, digests: bool = True) -> ResumeChoice:
         return ResumeChoice(path, check(path, digests=digests))
     if not listing(path):
         raise BadRequest(
-            f"resume_from: {path} is neither a job's checkpoint (no {RECORD}) "
-            "nor a directory of them (no step-…)"
+            f"resume_from: {path} is not a job's checkpoint (it has no {RECORD}) and not a "
+            "directory of them (it has no step-…)"
         )
     choice = choose(path, digests=digests)
     if choice.path is None:
-        raise BadFile(f"no checkpoint in {path} is whole; the newest: {choice.skipped[0].why}")
+        raise BadFile(f"no checkpoint in {path} is complete; the newest: {choice.skipped[0].why}")
     return choice
 
 

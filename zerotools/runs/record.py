@@ -202,8 +202,8 @@ def read_record(directory: Path) -> JobRecord:
         raise BadFile(f'{path} does not say "format": "{FORMAT}": it is not a record of a job')
     if tree.get("version") != VERSION:
         raise Unsupported(
-            f"{path} is of version {tree.get('version')!r} and this zerotools reads {VERSION}: "
-            "use the version that wrote it, or a later one"
+            f"{path} has version {tree.get('version')!r} and this zerotools reads {VERSION}: use "
+            "the version that wrote it, or a later one"
         )
     return _record(_Reader(path, tree))
 

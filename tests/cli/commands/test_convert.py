@@ -37,13 +37,13 @@ def test_what_is_dropped_is_one_line_per_reason(convert: Convert, tmp_path: Path
     lines = [line for line in err.splitlines() if line.startswith("dropped: ")]
     assert lines == [
         "dropped: exp_avg, exp_avg_sq, step, param_groups, steps, ds_config "
-        "(safetensors holds weights alone)",
-        "dropped: param16 (they are written from the masters that these are cast from)",
+        "(safetensors holds weights only)",
+        "dropped: param16 (the weights are written from the masters, of which these are casts)",
         "dropped: frozen (safetensors does not say which weights were frozen)",
-        "dropped: buffer (kept, but no longer told from parameters)",
+        "dropped: buffer (kept, but no longer marked as buffers)",
         "dropped: aliases (safetensors does not say which names are tied)",
     ]
-    assert "note: the weights are fp32 masters, as they are; --dtype bf16 is what the run" in err
+    assert "note: the weights are the fp32 masters, unchanged; --dtype bf16 writes the type" in err
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(convert: Convert, tmp_path: Path) -> None:
@@ -151,18 +151,18 @@ def test_verified(convert: Convert, tmp_path: Path) -> None:
         (["--to", "parquet"], "'parquet' is not one of"),
         ([], "--to"),
         (["--to", "torch", "--style", "torch", "--dtype", "bf16"], "--dtype and --style"),
-        (["--to", "safetensors", "--world-size", "2"], "has no use for --world-size"),
-        (["--to", "safetensors", "--lr", "1"], "has no use for --lr"),
-        (["--to", "torch", "--max-shard-size", "1GB"], "has no use for --max-shard-size"),
+        (["--to", "safetensors", "--world-size", "2"], "does not take --world-size"),
+        (["--to", "safetensors", "--lr", "1"], "does not take --lr"),
+        (["--to", "torch", "--max-shard-size", "1GB"], "does not take --max-shard-size"),
         (["--to", "torch", "--lr", "0.1"], "has lr in its param groups: leave --lr out"),
-        (["--to", "torch", "--lr", "nan"], "--lr is nan; it is 0 or more"),
-        (["--to", "dcp", "--betas", "5", "7"], "--betas is 5.0 7.0; it is from 0 to below 1"),
+        (["--to", "torch", "--lr", "nan"], "--lr is nan and must be 0 or more"),
+        (["--to", "dcp", "--betas", "5", "7"], "--betas is 5.0 7.0 and must be from 0 to below 1"),
         (["--to", "torch", "--tag", "nothing"], "nothing"),
-        (["--to", "dcp", "--stage", "2"], "--to dcp has no use for --stage"),
+        (["--to", "dcp", "--stage", "2"], "--to dcp does not take --stage"),
         (["--to", "torch", "--ds-config", "ds.json"], "ds.json"),
         (["--to", "deepspeed", "--world-size", "0"], "--world-size is 0"),
         (["--to", "dcp", "--world-size", "-3"], "--world-size is -3"),
-        (["--to", "deepspeed", "--style", "torch"], "--to deepspeed has no use for --style"),
+        (["--to", "deepspeed", "--style", "torch"], "--to deepspeed does not take --style"),
         (["--to", "deepspeed", "--stage", "4"], "'4' is not one of"),
         (["--to", "torch", "--config-dir", str(FULL)], "has no config.json and no tokenizer"),
     ],
@@ -221,6 +221,6 @@ def test_what_lies_beside_and_is_left_behind_is_said(convert: Convert, tmp_path:
     saved = DEEPSPEED / "hf-trainer-z3-bf16-w2" / "checkpoint"
     status, _, err = convert(saved, tmp_path / "out", "--to", "torch")
     assert status == 0
-    assert "dropped: random state (it is that of the ranks that saved)" in err
-    assert "left behind: model.safetensors, trainer_state.json, training_args.bin\n" in err
+    assert "dropped: random state (it belongs to the ranks that saved it)" in err
+    assert "not copied: model.safetensors, trainer_state.json, training_args.bin\n" in err
     assert (tmp_path / "out" / "config.json").is_file()

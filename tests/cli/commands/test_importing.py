@@ -163,7 +163,9 @@ def test_a_config_that_was_given_to_the_wrong_option_is_told_so(
     )
     done = imported(capsys, job, "--deepspeed", str(config))
     assert done.status == 2
-    assert "an accelerate config is given with --accelerate" in done.err
+    assert "pass an accelerate config with --accelerate" in done.err
     done = imported(capsys, job, "--accelerate", str(config))
     assert done.status == 2
-    assert f"{config}: deepspeed_config_file = lost.json: is neither here nor beside" in done.err
+    assert (
+        f"{config}: deepspeed_config_file = lost.json: is found neither here nor next to"
+    ) in done.err

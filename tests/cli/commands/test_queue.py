@@ -31,7 +31,7 @@ def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeServi
 
 def test_an_empty_queue_says_what_next(zerotools: Command) -> None:
     assert zerotools("queue").out == (
-        "no job waits or runs; those that are over: zerotools queue --all\n"
+        "no job waits or runs; list those that have ended: zerotools queue --all\n"
     )
     assert zerotools("queue", "--all").out == (
         "there are no jobs; queue one with: zerotools submit JOBFILE\n"

@@ -63,14 +63,14 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
         (2, "--stage asks for 3", (FLAT, out, *three, "--stage", 3, "--ds-config", config)),
         (2, "is not JSON", (FLAT, out, *three, "--ds-config", broken)),
         (2, "cannot be read", (FLAT, out, *three, "--ds-config", tmp_path / "none.json")),
-        (2, "are of DeepSpeed's checkpoints", (JOB, out, *three, "--stage", 2)),
+        (2, "are for DeepSpeed checkpoints only", (JOB, out, *three, "--stage", 2)),
         (2, "--round-robin is of stages 1 and 2", (SLICED, out, *three, "--round-robin", "on")),
         (2, "2 model-parallel ranks", (parallel, out, *three)),
         (4, "does not move to stage 3", (parallel, out, "--world-size", 4, "--stage", 3)),
         (4, "no ZeRO partitions", (without, out, *three)),
         (4, "convert --to deepspeed --world-size 3", (universal, out, *three)),
         (4, "is safetensors, which zerotools does not reshard", (weights, out, *three)),
-        (2, "lies inside the checkpoint", (FLAT, FLAT / "global_step2" / "new", *three)),
+        (2, "is inside the checkpoint", (FLAT, FLAT / "global_step2" / "new", *three)),
     ):
         assert words in refused(status, "reshard", *arguments)
     assert not out.exists()
@@ -89,7 +89,7 @@ def test_a_configuration_of_another_type_is_refused(tmp_path: Path) -> None:
 
 def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path) -> None:
     inside = ("reshard", FLAT, FLAT / "inner", "--world-size", 3, "--dry-run")
-    assert "lies inside the checkpoint" in refused(2, *inside)
+    assert "is inside the checkpoint" in refused(2, *inside)
     (tmp_path / "something").touch()
     there = ("reshard", FLAT, tmp_path, "--world-size", 3, "--dry-run")
     assert "exists; choose another output" in refused(2, *there)

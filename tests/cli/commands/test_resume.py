@@ -10,7 +10,7 @@ def test_a_job_that_is_over_goes_on_as_a_new_one(zerotools: Command, service: Fa
     service.add(state="stopped", output_dir="/runs/tiny")
     assert zerotools("resume", "1") == (
         0,
-        "job 2 (tiny) is queued; it goes on from the newest checkpoint in /runs/tiny\n",
+        "job 2 (tiny) is queued; it resumes from the newest checkpoint in /runs/tiny\n",
         "",
     )
     again = json.loads(zerotools("resume", "1", "--json").out)

@@ -70,7 +70,7 @@ def test_nothing_is_queued_if_one_file_is_wrong(
     [
         (None, "there is no such job file"),
         (b"\xff", "is not UTF-8 text (byte 0)"),
-        (b"#" * (2 << 20), "a job file has 1048576 bytes at most, and this has more"),
+        (b"#" * (2 << 20), "a job file may have at most 1048576 bytes, and this one has more"),
         (b"a = [", "is not valid TOML"),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_dry_run_without_a_daemon_says_what_was_not_looked_at(
     told = capsys.readouterr()
     assert "tiny would be queued" in told.out
     assert told.err.startswith(
-        "warning: the files of the job and the machine were not looked at: nothing"
+        "warning: the files of the job and the machine were not checked: nothing"
     )
 
 

@@ -43,7 +43,7 @@ def test_an_option_and_a_key_that_names_the_file_queue_the_same(
     assert queued(service, 1)["zero_optimization"] == {"stage": 2}
     twice = zerotools("submit", job, "--deepspeed", config)
     assert twice.status == 2
-    assert "deepspeed.config = ds.json: has no place beside --deepspeed" in twice.err
+    assert "deepspeed.config = ds.json: cannot be combined with --deepspeed" in twice.err
 
 
 def test_blog_syntax_is_let_pass_in_a_file_that_the_job_names(

@@ -70,7 +70,7 @@ def test_a_job_from_the_queue_over_a_crash_to_its_end(
         "  host 3.0 GiB (rank 0)  16 s left",
         "rank 1: oh \\x1b",
         "job 1 (tiny) running, attempt 2",
-        "goes on from step 5: /o/step-5; random state seeded anew",
+        "resumes from step 5: /o/step-5; random number state seeded again",
         "step 40/40  100%  loss 2.5000  grad 1.25  lr 3.0e-04  15,300 tokens/s"
         "  host 3.0 GiB (rank 0)",
         "saved step 40: /o/s (2.0 KiB in 0.2 s)",
@@ -174,7 +174,7 @@ def test_what_a_program_of_the_user_s_does_not_tell_is_left_out() -> None:
     assert step_text({"step": 5, "loss": 2}).startswith("step 5  loss 2.0000")
     told = {"event": "checkpoint", "step": 5, "path": "/o/5.pt"}
     assert event_text(told) == "saved step 5: /o/5.pt"
-    assert event_text(told | {"found": True}) == "found a checkpoint of step 5: /o/5.pt"
+    assert event_text(told | {"found": True}) == "found a checkpoint at step 5: /o/5.pt"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_job_at_its_time_limit_is_gone_on_with_by_one_command(
     service: FakeService, client: DaemonClient
 ) -> None:
     service.add(state="stopped", reason="its time limit of 1 h is over", attempts=(an_attempt(1),))
-    with pytest.raises(JobFailed, match=r"over; go on with it: zerotools resume 1$"):
+    with pytest.raises(JobFailed, match=r"over; resume it: zerotools resume 1$"):
         follow(client, iter(()))
 
 

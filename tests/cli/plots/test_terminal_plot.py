@@ -30,7 +30,7 @@ def lines(*records: dict[str, Any]) -> bytes:
 
 @pytest.fixture
 def job(service: FakeService) -> None:
-    """Two attempts; the second goes on from step 4."""
+    """Two attempts; the second resumes from step 4."""
     service.add(state="running", attempts=(an_attempt(1), an_attempt(2)))
     service.write(1, "progress.jsonl", lines(*(step(n) for n in range(1, 9))), attempt=1)
     later = [step(n, loss=1.0, gpu_peak_bytes=n * 2**30) for n in range(5, 2001)]
@@ -50,7 +50,7 @@ def test_a_chart_in_a_pipe_is_80_columns_wide_and_without_escapes(zerotools: Com
     assert shown[ROWS].startswith(" 1.0000 ")
     assert shown[ROWS + 1].split() == ["step", "1", "2000"]
     assert "host memory of rank 0" in shown
-    assert "GPU memory, most so far" in shown
+    assert "GPU memory, peak so far" in shown
     assert any(line.startswith(" 2.0 TiB ") for line in shown)
 
 

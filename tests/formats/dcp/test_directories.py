@@ -74,7 +74,7 @@ def test_files_around_come_along_but_for_random_numbers(tmp_path: Path, pair: Pa
     assert found.keys() - {MARKER} == {*around, "pytorch_model_fsdp_0", "optimizer_0"}
     random, left = target.notes
     assert random.startswith("random_states_2.pkl, rng_state_0.pth hold the random number state")
-    assert left == "directories beside the shards are left out: runs"
+    assert left == "directories next to the shards are not copied: runs"
     same = dcp.lay_out(source, tmp_path / "same", world_size=3)
     assert {"rng_state_0.pth", "random_states_2.pkl"} <= same.files.keys()
 

@@ -95,7 +95,7 @@ def test_a_numbered_file_that_is_lost(tmp_path: Path, lost: int) -> None:
     names = _numbered(tmp_path, 9)
     assert len(_names(tmp_path)) == 9
     (tmp_path / names[lost]).unlink()
-    with pytest.raises(BadFile, match=f"{names[lost]} is missing, as the other names say .* 9"):
+    with pytest.raises(BadFile, match=f"{names[lost]} is missing: the other names say .* 9"):
         safetensors.read(tmp_path)
 
 
@@ -111,7 +111,7 @@ def test_files_that_are_numbered_from_0(tmp_path: Path) -> None:
 def test_an_index_that_lacks_a_numbered_file(tmp_path: Path) -> None:
     names = _numbered(tmp_path, 3)
     _index(tmp_path, {"00001": names[0], "00003": names[2]})
-    with pytest.raises(BadFile, match=f"{names[1]} is missing, as the other names say"):
+    with pytest.raises(BadFile, match=f"{names[1]} is missing: the other names say"):
         safetensors.read(tmp_path)
     more = "model-00004-of-00003.safetensors"
     write_file(tmp_path / more, {"x": b"1"})

@@ -41,5 +41,5 @@ def test_a_number_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "f").unlink()
     with pytest.raises(BadFile, match="cannot be read"):
         read_scalar(tmp_path, scalar(dtypes.FLOAT32))
-    with pytest.raises(BadFile, match="is in no file"):
+    with pytest.raises(BadFile, match="no file holds a number"):
         read_scalar(tmp_path, Tensor(dtypes.FLOAT32, (), []))

@@ -54,7 +54,7 @@ def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
 
 def test_an_existing_output_is_refused_and_kept(tmp_path: Path) -> None:
     write(tmp_path / "out", "first")
-    with pytest.raises(BadRequest, match="exists; choose another output or --overwrite"):
+    with pytest.raises(BadRequest, match="exists; choose another output, or pass --overwrite"):
         write(tmp_path / "out", "second")
     assert (tmp_path / "out/file").read_text() == "first"
 

@@ -38,7 +38,7 @@ def test_a_file_that_ends_inside_a_storage(tmp_path: Path) -> None:
     saved(tmp_path / "old.pt")
     data = (tmp_path / "old.pt").read_bytes()
     (tmp_path / "cut.pt").write_bytes(data[:-100])
-    with pytest.raises(BadFile, match=r"cut\.pt: storage .* is cut short"):
+    with pytest.raises(BadFile, match=r"cut\.pt: storage .* is truncated"):
         TorchFile.open(tmp_path, "cut.pt")
 
 

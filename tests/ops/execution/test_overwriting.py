@@ -46,7 +46,7 @@ def test_the_marker_lists_what_was_written(source: Path, tmp_path: Path) -> None
 
 def foreign_file(out: Path) -> str:
     (out / "thesis.txt").write_text("years of work")
-    return r"out/thesis\.txt; move that elsewhere"
+    return r"out/thesis\.txt; move them elsewhere"
 
 
 def foreign_adapter(out: Path) -> str:
@@ -77,7 +77,7 @@ def trained_on(out: Path) -> str:
 
 def no_marker(out: Path) -> str:
     (out / MARKER).unlink()
-    return r"out has no \.zerotools-output\.json, .*remove .*/out and all below it \(rm -r\)"
+    return r"out has no \.zerotools-output\.json, .*remove .*/out with everything in it \(rm -r\)"
 
 
 def torn_marker(out: Path) -> str:
@@ -87,7 +87,7 @@ def torn_marker(out: Path) -> str:
 
 def other_marker(out: Path) -> str:
     (out / MARKER).write_text('{"schema": "of/another"}')
-    return "is not of the kind zerotools.output/1"
+    return "does not have the schema zerotools.output/1"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +169,6 @@ def test_a_directory_that_only_looks_like_leftovers_is_kept(source: Path, tmp_pa
     mine = tmp_path / "out.partial"
     mine.mkdir()
     (mine / "notes").write_text("of mine")
-    with pytest.raises(BadRequest, match=r"out\.partial is where the output is made, and holds"):
+    with pytest.raises(BadRequest, match=r"staging directory .*out\.partial holds"):
         export(source, tmp_path / "out")
     assert (mine / "notes").read_text() == "of mine"

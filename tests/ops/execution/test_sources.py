@@ -97,7 +97,9 @@ def test_a_shard_that_changes_after_it_was_copied_is_found_before_the_commit(
         if not left[0]:
             written_in_place(shard)
 
-    with pytest.raises(BadFile, match=f"{shard.name} changed while it was read: .* take a check"):
+    with pytest.raises(
+        BadFile, match=f"{shard.name} changed while it was read: .* take a finished"
+    ):
         perform(conversion, budget=BUDGET, overwrite=False, verify=verify, on_bytes=on_bytes)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
@@ -187,7 +189,7 @@ def test_a_resumed_run_knows_the_files_of_the_first(zero: Path, tmp_path: Path) 
     copy = shutil.copy2(shard, zero / "copy")
     copy.replace(shard)  # the same size, time and bytes, and another file
     again = consolidate.prepare(zero, tmp_path / "out", Options())
-    with pytest.raises(BadRequest, match="begun with other source files; leave --resume out"):
+    with pytest.raises(BadRequest, match="started with other source files; leave --resume out"):
         perform(again, budget=BUDGET, overwrite=False, resume=True)
 
 

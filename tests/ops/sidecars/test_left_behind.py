@@ -42,7 +42,9 @@ def test_what_a_writer_leaves_out_is_named_and_a_weight_is_refused(tmp_path: Pat
     tensor = next(iter(source.tensors.values()))
     with_more = replace(source, tensors={**source.tensors, Key("w", "factored_rows"): tensor})
     (dropped,) = undeclared_losses(with_more, (), done.target)
-    assert (dropped.what, dropped.why) == ("factored_rows", "w and 0 others have no place in it")
+    assert (dropped.what, dropped.why) == ("factored_rows", "w and 0 others cannot be stored in it")
     with_weight = replace(source, tensors={**source.tensors, Key("new", "param"): tensor})
-    with pytest.raises(Unsupported, match="new has no place in deepspeed, so it is not written"):
+    with pytest.raises(
+        Unsupported, match="new cannot be stored in deepspeed, so it is not written"
+    ):
         undeclared_losses(with_weight, (), done.target)

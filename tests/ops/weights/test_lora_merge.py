@@ -75,7 +75,7 @@ def test_other_runs_are_left_alone(tmp_path: Path) -> None:
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     arrays = matrices()
     half = {key: array for key, array in arrays.items() if key != UP}
-    with pytest.raises(BadFile, match=r"base_layer\.weight and no layer\.q\.lora_B"):
+    with pytest.raises(BadFile, match=r"base_layer\.weight but no layer\.q\.lora_B"):
         merge_adapters(written(tmp_path / "half", half), tmp_path / "scratch")
     wrong = {**arrays, DOWN: arrays[DOWN][:, :4].copy()}
     with pytest.raises(BadFile, match=r"\[9, 5\] and its adapter \[9, 2\] times \[2, 4\]"):
@@ -99,7 +99,7 @@ def test_a_layer_that_keeps_its_weight_transposed_gets_the_sum_so(tmp_path: Path
 
 def test_an_adapter_that_would_be_lost_is_refused(tmp_path: Path) -> None:
     arrays = {key: array for key, array in matrices().items() if key != WEIGHT}
-    with pytest.raises(BadFile, match=r"lora_A\.default\.weight and no weight that it is to be"):
+    with pytest.raises(BadFile, match=r"lora_A\.default\.weight but not the weight to which"):
         merge_adapters(written(tmp_path / "source", arrays), tmp_path / "scratch")
 
 

@@ -61,7 +61,7 @@ def test_every_mismatch_is_listed_before_anything_is_written(tmp_path: Path) -> 
     with pytest.raises(BadRequest) as caught:
         export(ours, tmp_path / "out", like=model(tmp_path / "like", like))
     assert str(caught.value).splitlines() == [
-        f"the export of {ours} does not look like {tmp_path / 'like'}: 4 mismatches",
+        f"the export of {ours} does not match {tmp_path / 'like'}: 4 mismatches",
         "  missing: more, float32 of shape [5]",
         "  extra: x, bfloat16 of shape [1]",
         "  shape: a is [2, 3], not [3, 2]",

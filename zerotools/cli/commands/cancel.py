@@ -20,7 +20,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 
 @click.command("cancel")
 @jobs_argument
-@click.option("-w", "--wait", is_flag=True, help="Return when the jobs are over.")
+@click.option("-w", "--wait", is_flag=True, help="Wait until the jobs have ended.")
 @socket_option
 @json_option
 def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_json: bool) -> None:

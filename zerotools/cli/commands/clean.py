@@ -44,23 +44,27 @@ def _span(context: click.Context, parameter: click.Parameter, value: str | None)
     help="Only jobs that ended longer ago: 30d, 12h, or seconds.",
 )
 @click.option(
-    "--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Not the N that ended last."
+    "--keep",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Keep the N jobs that ended last.",
 )
 @click.option(
     "--state",
     "states",
     multiple=True,
     type=click.Choice(OVER),
-    help="Only jobs that ended so; may be repeated.",
+    help="Only jobs that ended in this state; may be repeated.",
 )
 @click.option(
     "--outputs",
     is_flag=True,
-    help="With the checkpoints that the JOBs left in the state directory.",
+    help="Also remove the checkpoints that the JOBs left in the state directory.",
 )
-@click.option("--logs-only", is_flag=True, help="Keep the records; only logs and progress go.")
-@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--logs-only", is_flag=True, help="Keep the records; remove only logs and progress.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @socket_option
 @json_option
 def command(
@@ -83,7 +87,10 @@ def command(
     """
     _refuse_contradictions(references, outputs, logs_only)
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
-        raise BadRequest("there is nobody to ask here; give --yes to remove, or --dry-run to look")
+        raise BadRequest(
+            "there is no terminal to ask for confirmation; give --yes to remove, or --dry-run to "
+            "look"
+        )
     client = DaemonClient(socket)
     job_ids = numbers_over(client, references)
     wanted = {
@@ -110,7 +117,7 @@ def command(
 
 def _refuse_contradictions(job_ids: Sequence[str], outputs: bool, logs_only: bool) -> None:
     if outputs and not job_ids:
-        raise BadRequest("--outputs removes checkpoints: name the jobs whose are to go")
+        raise BadRequest("--outputs removes checkpoints: name the jobs whose checkpoints to remove")
     if outputs and logs_only:
         raise BadRequest("--outputs and --logs-only contradict each other; leave one out")
 

@@ -52,13 +52,13 @@ from zerotools.ops.weights.selection import MASTERS, WEIGHTS
     type=click.Choice([MASTERS, WEIGHTS]),
     default=MASTERS,
     show_default=True,
-    help="Take the fp32 masters where there are any, or the 16-bit weights.",
+    help="Export the fp32 masters, if there are any, or the 16-bit weights.",
 )
 @click.option(
     "--strip-prefix",
     multiple=True,
     metavar="PREFIX",
-    help="Take this off the names that begin with it.",
+    help="Remove this prefix from the names that begin with it.",
 )
 @click.option(
     "--rename",

@@ -48,7 +48,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--style",
     type=click.Choice(STYLES),
-    help="Whose names and directories (dcp). Default: torch.",
+    help="Which names and directories to use (dcp). Default: torch.",
 )
 @click.option(
     "--dtype",
@@ -61,16 +61,21 @@ _PATH = click.Path(path_type=Path)
     type=ByteSize(),
     help="Largest weights file (safetensors). Default: 5GB.",
 )
-@click.option("--lr", type=float, help="Learning rate, where the checkpoint has none.")
-@click.option("--betas", type=(float, float), metavar="B1 B2", help="Likewise, Adam's betas.")
-@click.option("--eps", type=float, help="Likewise, Adam's eps.")
-@click.option("--weight-decay", type=float, help="Likewise, the weight decay.")
-@click.option("--momentum", type=float, help="Likewise, SGD's momentum.")
+@click.option("--lr", type=float, help="Learning rate, if the checkpoint has none.")
+@click.option(
+    "--betas",
+    type=(float, float),
+    metavar="B1 B2",
+    help="Adam's betas, if the checkpoint has none.",
+)
+@click.option("--eps", type=float, help="Adam's eps, if the checkpoint has none.")
+@click.option("--weight-decay", type=float, help="Weight decay, if the checkpoint has none.")
+@click.option("--momentum", type=float, help="SGD's momentum, if the checkpoint has none.")
 @click.option(
     "--order",
     type=_PATH,
     metavar="FILE",
-    help="Names of the trained parameters, one a line, as the optimizer gets them (deepspeed).",
+    help="Names of the trained parameters, one per line, in the optimizer's order (deepspeed).",
 )
 @click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
 @conversion_options

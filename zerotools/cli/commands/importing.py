@@ -71,7 +71,7 @@ def _missing(imported: Imported) -> str:
     if not imported.missing:
         return ""
     listed = "".join(f"#   {_CHOICES.get(key, key)}\n" for key in imported.missing)
-    return f"\n# A job needs these keys too, which no config says:\n{listed}"
+    return f"\n# A job also needs these keys, which no config has:\n{listed}"
 
 
 def _write(output: Path, text: str) -> None:

@@ -25,12 +25,15 @@ TAIL_BYTES = 1 << 16
 
 @click.command("logs")
 @job_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the job has ended.")
 @click.option(
-    "--attempt", type=click.IntRange(min=1), metavar="N", help="Of this start.  [default: the last]"
+    "--attempt",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Of this attempt.  [default: the last]",
 )
 @click.option(
-    "--rank", default="0", show_default=True, metavar="R", help="Of this rank, or of 'all'."
+    "--rank", default="0", show_default=True, metavar="R", help="Of this rank, or 'all' of them."
 )
 @click.option(
     "-n",
@@ -88,7 +91,7 @@ def parse_ranks(text: str, job: Job) -> Sequence[int]:
         return range(world_size or 1)
     if text.isascii() and text.isdigit() and (int(text) < world_size or not world_size):
         return [int(text)]
-    has = "rank 0 alone" if world_size == 1 else f"ranks 0 to {world_size - 1}, or all"
+    has = "rank 0 only" if world_size == 1 else f"ranks 0 to {world_size - 1}, or all"
     raise BadRequest(f"--rank {text}: {title(job)} has {has}")
 
 

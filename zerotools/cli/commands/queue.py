@@ -23,10 +23,8 @@ LONGEST_NAME = 40
 
 
 @click.command("queue")
-@click.option("-a", "--all", "show_all", is_flag=True, help="Jobs that are over, too.")
-@click.option(
-    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="The newest N of them alone."
-)
+@click.option("-a", "--all", "show_all", is_flag=True, help="Also jobs that have ended.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
 @socket_option
 @json_option
 def command(show_all: bool, limit: int | None, socket: Path | None, as_json: bool) -> None:
@@ -47,7 +45,7 @@ def command(show_all: bool, limit: int | None, socket: Path | None, as_json: boo
     elif show_all:
         click.echo("there are no jobs; queue one with: zerotools submit JOBFILE")
     else:
-        click.echo("no job waits or runs; those that are over: zerotools queue --all")
+        click.echo("no job waits or runs; list those that have ended: zerotools queue --all")
 
 
 def all_jobs(client: DaemonClient, most: int | None = None) -> list[dict[str, Any]]:

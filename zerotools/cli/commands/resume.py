@@ -34,6 +34,6 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
         click.echo(f"{title(job)} is no longer held: it is {str(job['state']).replace('_', ' ')}")
         return
     from_where = (
-        "goes on from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
+        "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
     )
     click.echo(f"{title(job)} is queued; it {from_where} in {job['output_dir']}")

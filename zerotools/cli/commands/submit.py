@@ -40,7 +40,7 @@ from zerotools.jobs.tables.spec import JobSpec
     "job_files", metavar="JOBFILE...", nargs=-1, required=True, type=click.Path(allow_dash=True)
 )
 @click.option("-f", "--follow", is_flag=True, help="Show the progress until the job has ended.")
-@click.option("--name", metavar="TEXT", help="Call the job this, whatever its file says.")
+@click.option("--name", metavar="TEXT", help="Name of the job, instead of the one in its file.")
 @config_options
 @click.option(
     "--dry-run",
@@ -120,7 +120,7 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
     try:
         check_all(client, jobs, models=True)
     except DaemonUnreachable as error:
-        say("warning", f"the files of the job and the machine were not looked at: {error}")
+        say("warning", f"the files of the job and the machine were not checked: {error}")
     if as_json:
         render.print_json([job_to_dict(each.spec) for each in jobs])
         return 0
@@ -170,8 +170,8 @@ def _follow(client: DaemonClient, job: Job, as_json: bool) -> int:
         ended = Follower(client, job, stream, Poller()).run()
     except KeyboardInterrupt:
         click.echo(
-            f"\n{title(job)} goes on without you; read its log: zerotools logs -f {job['id']}, "
-            f"stop it: zerotools cancel {job['id']}",
+            f"\n{title(job)} continues in the background; read its log: zerotools logs -f "
+            f"{job['id']}, stop it: zerotools cancel {job['id']}",
             err=True,
         )
         return EXIT_INTERRUPTED

@@ -92,9 +92,10 @@ class Follower:
 
 def _what_now(job: Job) -> str:
     if job["state"] == HALTED:
-        return f"go on with it: zerotools resume {job['id']}"
+        return f"resume it: zerotools resume {job['id']}"
     if job["state"] == HELD:
         return (
-            f"let it go on: zerotools resume {job['id']}, or end it: zerotools cancel {job['id']}"
+            f"let it continue: zerotools resume {job['id']}, or end it: zerotools cancel "
+            f"{job['id']}"
         )
     return f"its log: zerotools logs {job['id']}"

@@ -34,7 +34,7 @@ def draw(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
 def _gpus(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
     snapshot = view.snapshot
     if not snapshot.gpus:
-        return [f"GPUs  {snapshot.gpus_error or 'NVML answers, and there are none'}"]
+        return [f"GPUs  {snapshot.gpus_error or 'NVML answers, and reports none'}"]
     lines = []
     if snapshot.gpus_error:
         age = render.duration(snapshot.gpus_age_seconds)

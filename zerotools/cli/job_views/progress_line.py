@@ -204,17 +204,17 @@ def event_text(record: ProgressRecord) -> str:
     step, path = int(_number(record, "step") or 0), render.clean(str(record.get("path", "")))
     match record.get("event"):
         case "checkpoint":
-            how = "found a checkpoint of" if record.get("found") else "saved"
+            how = "found a checkpoint at" if record.get("found") else "saved"
             return f"{how} step {step}: {path}{_cost(record)}"
         case "eval":
             return _evaluated(step, record)
         case "save_failed":
             return f"could not save step {step}: {render.clean(_why(record))}"
         case "resumed":
-            rng = "" if record.get("rng") == "restored" else "; random state seeded anew"
-            return f"goes on from step {step}: {path}{rng}"
+            rng = "" if record.get("rng") == "restored" else "; random number state seeded again"
+            return f"resumes from step {step}: {path}{rng}"
         case "skipped_checkpoint":
-            return f"passed over a damaged checkpoint: {path} ({render.clean(_why(record))})"
+            return f"skipped a damaged checkpoint: {path} ({render.clean(_why(record))})"
         case "error":
             return f"rank {record.get('rank', 0)}: {render.clean(str(record.get('message', '')))}"
     return ""

@@ -56,7 +56,7 @@ class Configs(NamedTuple):
         sources = [*([] if job is None else [job.source]), *map(str, files)]
         lines = [f"# {' with '.join(sources)}", *render(result.findings)]
         if result.changes:
-            lines += ["# what DeepSpeed is given of it", *(f"#   {x}" for x in result.changes)]
+            lines += ["# what DeepSpeed gets of it", *(f"#   {x}" for x in result.changes)]
         sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
         return result
 
@@ -71,7 +71,7 @@ class Configs(NamedTuple):
             return job, self.deepspeed
         if self.deepspeed is not None:
             raise BadRequest(
-                f"{job.source}: {CONFIG} = {config}: has no place beside --deepspeed "
+                f"{job.source}: {CONFIG} = {config}: cannot be combined with --deepspeed "
                 f"{self.deepspeed}; remove one of them"
             )
         tree = dict(job.tree)
@@ -81,8 +81,8 @@ class Configs(NamedTuple):
     def _deepspeed(self, path: Path) -> Document:
         if path.suffix in (".yaml", ".yml"):
             raise BadRequest(
-                f"{path}: is YAML, and DeepSpeed's config is JSON; an accelerate config is given "
-                "with --accelerate"
+                f"{path}: is YAML, and DeepSpeed's config is JSON; pass an accelerate config with "
+                "--accelerate"
             )
         text = read_text(path, "DeepSpeed config")
         return parse_json(text, source=str(path), lenient=self.lenient)
@@ -101,8 +101,8 @@ class Configs(NamedTuple):
             path = beside if beside.exists() else path
         if not path.exists():
             raise BadRequest(
-                f"{self.accelerate}: deepspeed_config_file = {name}: is neither here nor beside "
-                f"{self.accelerate}; correct the path"
+                f"{self.accelerate}: deepspeed_config_file = {name}: is found neither here nor "
+                f"next to {self.accelerate}; correct the path"
             )
         return self._deepspeed(path)
 
@@ -139,8 +139,8 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--lenient",
             is_flag=True,
-            help="Mend what came off a web page (comments, commas, quotes, spaces, indentation), "
-            "and show each mend.",
+            help="Repair text copied from a web page (comments, commas, quotes, spaces, "
+            "indentation), and show each repair.",
         ),
     )
     for option in reversed(options):
@@ -172,7 +172,9 @@ def read_job_file(name: str) -> JobFile:
 
 def _text(source: str, data: bytes) -> str:
     if len(data) > LARGEST_JOB:
-        raise BadRequest(f"{source}: a job file has {LARGEST_JOB} bytes at most, and this has more")
+        raise BadRequest(
+            f"{source}: a job file may have at most {LARGEST_JOB} bytes, and this one has more"
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

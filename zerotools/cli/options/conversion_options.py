@@ -56,7 +56,7 @@ def conversion_options(command: Callable[..., None]) -> Callable[..., None]:
             type=ByteSize(),
             default="1GiB",
             show_default=True,
-            help="Buffers of all workers together.",
+            help="Memory for the buffers of all workers together.",
         ),
         click.option(
             "--workers", type=int, default=None, help="Threads. Default: one per core, at most 8."
@@ -65,7 +65,9 @@ def conversion_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--verify", is_flag=True, help="Read the output back, and compare it with the source."
         ),
-        click.option("--resume", is_flag=True, help="Go on with an interrupted run of the same."),
+        click.option(
+            "--resume", is_flag=True, help="Continue an interrupted run of the same command."
+        ),
         click.option("--overwrite", is_flag=True, help="Replace an existing output."),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )

@@ -53,7 +53,7 @@ def zero_options(command: Callable[..., None]) -> Callable[..., None]:
             "--ds-config",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Take these from the configuration of the run that resumes.",
+            help="Take these from the DeepSpeed config of the run that will resume.",
         ),
     )
     for option in reversed(options):

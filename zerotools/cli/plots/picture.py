@@ -43,7 +43,7 @@ def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
         _curve(loss, curves.loss, f"loss{of}", 1)
         _curve(loss, curves.eval_loss, f"evaluation{of}", 1, marker="o")
         _curve(memory, curves.host_bytes, f"host, rank 0{of}", GIB)
-        _curve(memory, curves.gpu_bytes, f"GPU, most so far{of}", GIB)
+        _curve(memory, curves.gpu_bytes, f"GPU, peak so far{of}", GIB)
     loss.set_ylabel("loss")
     memory.set_ylabel("memory (GiB)")
     held = (curves for _, each in named for curves in (each.host_bytes, each.gpu_bytes))

@@ -53,7 +53,7 @@ def charts(
         ("loss", lambda curves: curves.loss, render.loss, None),
         ("loss of evaluations", lambda curves: curves.eval_loss, render.loss, None),
         ("host memory of rank 0", lambda curves: curves.host_bytes, render.size, 0.0),
-        ("GPU memory, most so far", lambda curves: curves.gpu_bytes, render.size, 0.0),
+        ("GPU memory, peak so far", lambda curves: curves.gpu_bytes, render.size, 0.0),
     ]
     drawn = [kind for kind in kinds if kind[0] == "loss" or any(kind[1](each) for _, each in named)]
     lines = _legend(named, braille=braille)

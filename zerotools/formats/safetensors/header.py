@@ -54,7 +54,7 @@ def read_header(path: Path) -> Header:
     """Read and check the header of a file.
 
     Raises:
-        BadFile: the file is not a safetensors file, is cut short, or its header is inconsistent.
+        BadFile: the file is not a safetensors file, is truncated, or its header is inconsistent.
         Unsupported: an element type that zerotools cannot move.
     """
     with os.fdopen(open_regular(path), "rb") as file:
@@ -69,8 +69,8 @@ def read_header(path: Path) -> Header:
                     "git lfs pull"
                 )
             raise BadFile(
-                f"{path} has {size} bytes and its header would have {length}: it is not "
-                "a safetensors file, or cut short"
+                f"{path} has {size} bytes and its header would have {length}: it is not a "
+                "safetensors file, or it is truncated"
             )
         data = file.read(length)
     tree = _parse(path, data)
@@ -167,6 +167,6 @@ def _check_cover(path: Path, entries: Mapping[str, HeaderEntry], begin: int, siz
             )
     if edges[-1][1] != size:
         raise BadFile(
-            f"{path} has {size} bytes and its header accounts for {edges[-1][1]}: it is cut short "
+            f"{path} has {size} bytes and its header accounts for {edges[-1][1]}: it is truncated "
             "or something was appended"
         )

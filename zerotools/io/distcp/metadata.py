@@ -204,7 +204,7 @@ class _Reader:
     def _counts(self, key: str, values: Any) -> tuple[int, ...]:
         if isinstance(values, tuple) and all(type(v) is int and 0 <= v < 2**62 for v in values):
             return tuple(values)
-        raise self._bad(f"has {values!r:.60} where counts of {key} should stand")
+        raise self._bad(f"has {values!r:.60} where counts of {key} should be")
 
     def _state(self, value: Any, name: str) -> Mapping[str, Any]:
         """The attributes of an object of the class `name`, whichever module it is from."""

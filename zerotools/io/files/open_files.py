@@ -152,8 +152,8 @@ class OpenFiles:
                 ) from error
             if count == 0:
                 raise BadFile(
-                    f"{self._root / file} ends at byte {offset + done}, and "
-                    f"{offset + len(buffer)} were expected; it is truncated"
+                    f"{self._root / file} ends at byte {offset + done}, but {offset + len(buffer)} "
+                    "bytes were expected; it is truncated"
                 )
             done += count
             left = buffer[done:]

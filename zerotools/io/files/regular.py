@@ -71,7 +71,7 @@ def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
     with regular_file(path, is_source=is_source) as descriptor:
         size = os.fstat(descriptor).st_size
         if size > most:
-            raise BadFile(f"{path} has {size} bytes, and a file of its kind has at most {most}")
+            raise BadFile(f"{path} has {size} bytes; a file of its kind may have at most {most}")
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
             return stream.read(most)
 

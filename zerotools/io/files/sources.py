@@ -131,6 +131,6 @@ def _clock(stamp: Stamp) -> str:
 
 def _changed(path: Path, difference: str) -> str:
     return (
-        f"{path} changed while it was read: {difference}; nothing of it is kept. Wait until "
-        "nothing writes there, or take a checkpoint that is finished, and run the command again"
+        f"{path} changed while it was read: {difference}; no output is kept. Wait until nothing "
+        "writes there, or take a finished checkpoint, and run the command again"
     )

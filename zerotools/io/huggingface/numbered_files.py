@@ -55,7 +55,7 @@ def refuse_missing(directory: Path, names: Iterable[str]) -> None:
         count = int(whole[1]) if whole else 0
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise BadFile(
-            f"{directory / missing[0]} is missing{more}, as the other names say that the model has "
+            f"{directory / missing[0]} is missing{more}: the other names say that the model has "
             f"{count} files; fetch them all"
         )
 
@@ -73,7 +73,7 @@ def refuse_unlisted(
         if name not in listed and set_of(name) in sets:
             raise BadFile(
                 f"{directory / index} does not list {name}, which by its number belongs to the "
-                "same model: one of them is of another save"
+                "same model: one of them is from another save"
             )
 
 

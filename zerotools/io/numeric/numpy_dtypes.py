@@ -62,7 +62,9 @@ def check_castable(source: DType, target: DType) -> None:
     if not (source.is_float and target.is_float):
         raise Unsupported(f"a cast from {source} to {target} would change what the numbers mean")
     if target == FLOAT8_E8M0FNU:
-        raise Unsupported(f"{target} holds only powers of two, for scales: a cast loses all else")
+        raise Unsupported(
+            f"{target} holds only powers of two, for scales: a cast would lose everything else"
+        )
 
 
 # Writes its second argument into the first, of the same shape, rounding to nearest even.

@@ -25,7 +25,7 @@ def read_scalar(root: Path, tensor: Tensor) -> Scalar:
     """
     chunk = next((chunk for chunk in tensor.chunks if not chunk.box.is_empty), None)
     if chunk is None:
-        raise BadFile(f"{root}: a number of the optimizer's state is in no file")
+        raise BadFile(f"{root}: no file holds a number of the optimizer's state")
     path = root / chunk.file
     try:
         with regular_file(path) as descriptor:

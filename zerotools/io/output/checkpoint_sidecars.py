@@ -34,9 +34,9 @@ def run_sidecars_in(
     notes = []
     if random:
         notes.append(
-            f"{', '.join(random)} hold the random number state of single ranks and are left out: "
-            "the ranks seed themselves afresh"
+            f"{', '.join(random)} hold the random number state of single ranks and are not copied: "
+            "the ranks are seeded again"
         )
     if left:
-        notes.append(f"directories beside the shards are left out: {', '.join(left)}")
+        notes.append(f"directories next to the shards are not copied: {', '.join(left)}")
     return plans, tuple(notes)

@@ -56,15 +56,15 @@ class Journal:
             return 0
         if lines[0].get("schema") != SCHEMA:
             raise BadRequest(
-                f"{self._path.parent} was begun by another version; leave --resume out to start "
+                f"{self._path.parent} was started by another version; leave --resume out to start "
                 "over"
             )
         before = lines[0]["identity"]
         changed = [part for part, value in self._identity.items() if before.get(part) != value]
         if changed:
             raise BadRequest(
-                f"{self._path.parent} was begun with other {' and '.join(changed)}; leave --resume "
-                "out to start over"
+                f"{self._path.parent} was started with other {' and '.join(changed)}; leave "
+                "--resume out to start over"
             )
         self.done = {line["file"]: line["noted"] for line in lines[1:]}
         return len(data)

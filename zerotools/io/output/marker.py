@@ -77,9 +77,9 @@ def check_replaceable(destination: Path, command: str) -> None:
     if foreign:
         more = f" and {len(foreign) - _MAX_NAMED} more" if foreign[_MAX_NAMED:] else ""
         raise BadRequest(
-            f"{destination} holds what zerotools {command} did not write, so --overwrite does not "
-            f"replace it: {', '.join(foreign[:_MAX_NAMED])}{more}; move that elsewhere, or choose "
-            "another output"
+            f"{destination} holds files that zerotools {command} did not write, so --overwrite "
+            f"does not replace it: {', '.join(foreign[:_MAX_NAMED])}{more}; move them elsewhere, "
+            "or choose another output"
         )
 
 
@@ -116,15 +116,15 @@ def _marker(directory: Path) -> Any:
     files = tree.get("files") if isinstance(tree, dict) else None
     if not isinstance(files, dict) or tree.get("schema") != SCHEMA or "command" not in tree:
         raise BadRequest(
-            f"{directory / MARKER} is not of the kind {SCHEMA}, so --overwrite does not replace "
-            f"{directory}; {_how_to_remove(directory)}"
+            f"{directory / MARKER} does not have the schema {SCHEMA}, so --overwrite does not "
+            f"replace {directory}; {_how_to_remove(directory)}"
         )
     return tree
 
 
 def _how_to_remove(directory: Path) -> str:
     return (
-        f"look at what is in it, and if you need nothing of that, remove {directory} and all below "
+        f"look at what is in it, and if you need none of it, remove {directory} with everything in "
         "it (rm -r) and run the command again; or choose another output"
     )
 

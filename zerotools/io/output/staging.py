@@ -68,7 +68,9 @@ class Staging:
     def __enter__(self) -> Staging:
         if self._is_taken():
             if self._check_replaced is None:
-                raise BadRequest(f"{self.destination} exists; choose another output or --overwrite")
+                raise BadRequest(
+                    f"{self.destination} exists; choose another output, or pass --overwrite"
+                )
             self._check_replaced(self.destination)
         try:
             _make_durably(self.destination.parent)
@@ -114,7 +116,9 @@ class Staging:
             ) from error
         finally:
             probe.unlink(missing_ok=True)
-        raise BadRequest(f"{self.directory} lies on a file system that replaces what is not empty")
+        raise BadRequest(
+            f"{self.directory} is on a file system that replaces directories that are not empty"
+        )
 
     def take_over(self) -> None:
         """What an earlier run left is used from now on, and removed where this run fails."""
@@ -191,7 +195,7 @@ class Staging:
 def _why(error: OSError) -> str:
     if error.errno == errno.EXDEV:
         return (
-            "it lies in a lower layer of an overlay file system (the image of a container), which "
+            "it is in a lower layer of an overlay file system (the image of a container), which "
             "cannot rename directories"
         )
     return error.strerror or str(error)

@@ -76,7 +76,7 @@ def _tensor_v3(args: tuple[Any, ...]) -> StoredTensor | None:
     if not 7 <= len(args) <= 8:
         raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
     if type(args[6]) is not DType:
-        raise Unsupported(f"element type {args[6]} is not one that zerotools can move")
+        raise Unsupported(f"element type {args[6]} is not one that zerotools supports")
     return _tensor(args[6], *args[:6], *args[7:])
 
 

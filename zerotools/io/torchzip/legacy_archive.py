@@ -49,7 +49,7 @@ def read_legacy(window: FileRange) -> LegacyFile:
     """Read the pickles, and find the storages behind them.
 
     Raises:
-        BadFile: the file is damaged or cut short.
+        BadFile: the file is damaged or truncated.
         Unsupported: it was written on a big-endian machine, or by another protocol.
     """
     size = min(window.length, _FIRST_READ)
@@ -102,7 +102,7 @@ def _offsets(
         at += _COUNT.size
         if numel != storage.numel or at + storage.nbytes > window.length:
             raise BadFile(
-                f"{window}: storage {key!r} of {storage.numel} elements is cut short or damaged: "
+                f"{window}: storage {key!r} of {storage.numel} elements is truncated or damaged: "
                 f"{numel} elements are announced, {window.length - at} bytes are left"
             )
         offsets[key] = at

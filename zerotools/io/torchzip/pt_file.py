@@ -34,7 +34,7 @@ class TorchFile:
         """Read the pickle of `root / name`; no tensor data is read.
 
         Raises:
-            BadFile: it is missing, cut short, or no torch file.
+            BadFile: it is missing, truncated, or no torch file.
             Unsupported: it is compressed, or holds an unknown element type.
         """
         path = root / name
@@ -57,7 +57,7 @@ class TorchFile:
         """Refuse a file that nothing is read from where its zip directory says that it is damaged.
 
         Raises:
-            BadFile: it is missing, cut short, or not a torch file.
+            BadFile: it is missing, truncated, or not a torch file.
             Unsupported: it is compressed.
         """
         try:

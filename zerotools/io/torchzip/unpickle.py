@@ -57,15 +57,15 @@ def loads_from(data: bytes, at: int, *, source: object) -> tuple[Any, int]:
             at = HANDLERS[data[at]](machine, at + 1)
             if machine.cost > SMALL and machine.cost > SMALL + COST_PER_BYTE * (at - begin):
                 raise BadFile(
-                    f"its first {at - begin} bytes make objects of {machine.cost} bytes, more than "
-                    "any checkpoint does: it is made to fill the memory"
+                    f"its first {at - begin} bytes build objects of {machine.cost} bytes, more "
+                    "than any real checkpoint: it is made to fill the memory"
                 )
         return machine.stack.pop(), at
     except ZerotoolsError as error:
         raise type(error)(f"{source}: its pickle, near byte {at}: {error}") from None
     except (IndexError, struct.error):
         raise TruncatedPickle(
-            f"{source}: its pickle is cut short or damaged near byte {at}"
+            f"{source}: its pickle is truncated or damaged near byte {at}"
         ) from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadFile(f"{source}: its pickle is damaged near byte {at}: {error}") from None

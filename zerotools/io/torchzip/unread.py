@@ -40,7 +40,7 @@ def unread(value: Any) -> str | None:
     """
     for _ in range(_WRAPPED):
         if isinstance(value, Storage):
-            return "a bare storage; save a tensor over it"
+            return "a storage without a tensor; save a tensor that uses it"
         if not isinstance(value, Opaque):
             return None
         inner = _inside(value)

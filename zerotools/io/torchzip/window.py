@@ -34,8 +34,8 @@ class FileRange:
         data = os.pread(self.descriptor, count, self.offset + at)
         if len(data) != count:
             raise BadFile(
-                f"{self.path} ends at byte {os.fstat(self.descriptor).st_size}, and "
-                f"{count} bytes are needed from {self.offset + at}: it is cut short"
+                f"{self.path} ends at byte {os.fstat(self.descriptor).st_size}, and {count} bytes "
+                f"are needed from {self.offset + at}: it is truncated"
             )
         return data
 

@@ -49,20 +49,20 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
     """The records of the zip that fills `window`, without the top directory's name.
 
     Raises:
-        BadFile: it is not a zip file, is cut short, or its numbers contradict one another.
+        BadFile: it is not a zip file, is truncated, or its numbers contradict one another.
         Unsupported: a record is compressed or encrypted.
     """
     tail_at = max(0, window.length - _TAIL)
     tail = window.read(tail_at, window.length - tail_at)
     if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06":
         raise BadFile(
-            f"{window} does not end in a zip directory: it is cut short, or not a torch file"
+            f"{window} does not end in a zip directory: it is truncated, or not a torch file"
         )
     begin, size, count, end = _find_directory(window, tail)
     if begin + size != end or size > _LARGEST_DIRECTORY:
         raise BadFile(
             f"{window}: its zip directory of {size} bytes at {begin} does not end at byte {end}, "
-            "where the end record is: something was cut out or put in"
+            "where the end record is: bytes were removed or added"
         )
     data = tail[begin - tail_at :][:size] if begin >= tail_at else window.read(begin, size)
     records: dict[str, ZipEntry] = {}

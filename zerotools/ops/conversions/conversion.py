@@ -234,7 +234,7 @@ def check_destination(source: Path, destination: Path, *, command: str, overwrit
     """
     inside, outside = destination.resolve(), source.resolve()
     if inside == outside or outside in inside.parents:
-        raise BadRequest(f"{destination} lies inside the checkpoint {source}; write it elsewhere")
+        raise BadRequest(f"{destination} is inside the checkpoint {source}; write it elsewhere")
     if inside in outside.parents:
         raise BadRequest(f"{destination} contains the checkpoint {source}; write it elsewhere")
     if not os.path.lexists(destination) or (is_empty(destination) and not destination.is_symlink()):

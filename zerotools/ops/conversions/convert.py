@@ -56,7 +56,7 @@ def prepare(
     of several models.
 
     Raises:
-        BadRequest: `path` does not exist; an option that the target has no use for; or what the
+        BadRequest: `path` does not exist; an option that the target does not take; or what the
             target needs is known from nowhere.
         BadFile: it is not a checkpoint, or its metadata is damaged.
         Unsupported: the target cannot hold its weights.
@@ -127,7 +127,7 @@ def _check_options(form: OutputFormat, options: Mapping[str, Any]) -> None:
     useless = [_FLAGS.get(name, flag(name)) for name in options if name not in form.options]
     if useless:
         raise BadRequest(
-            f"--to {form.word} has no use for {' and '.join(sorted(useless))}; leave it out"
+            f"--to {form.word} does not take {' and '.join(sorted(useless))}; leave it out"
         )
     if "world_size" in options:
         check_world_size(options["world_size"])
@@ -164,7 +164,7 @@ def _resharded(
     )
     if isinstance(done, Unchanged):
         return done
-    said = f"{path} is {form.word} already: this is what zerotools reshard does"
+    said = f"{path} is {form.word} already; use zerotools reshard"
     return replace(done, notes=(said, *done.notes), request=request)
 
 
@@ -181,4 +181,4 @@ def _weights_only(form: OutputFormat, source: Checkpoint) -> list[str]:
     if said or any(key.role not in weights for key in source.tensors):
         return []
     path = source.origin.path
-    return [f"weights only: {path} has no optimizer state, so the optimizer begins anew"]
+    return [f"weights only: {path} has no optimizer state, so the optimizer starts from zero"]

@@ -61,7 +61,7 @@ def _check(name: str, value: Any) -> None:
     if not all(0 <= part < most for part in parts):
         said = " ".join(map(str, parts))
         upto = "from 0 to below 1" if most == 1 else "0 or more, and finite"
-        raise BadRequest(f"{flag(name)} is {said}; it is {upto}")
+        raise BadRequest(f"{flag(name)} is {said} and must be {upto}")
 
 
 def flag(name: str) -> str:
@@ -109,7 +109,10 @@ def completed(
         replace(group, options={**given.options, **group.options}) for group in training.groups
     )
     lacked = {name for group in training.groups for name in given.options.keys() - group.options}
-    said = f"{', '.join(sorted(lacked))} of the param groups are not the checkpoint's own"
+    said = (
+        f"{', '.join(sorted(lacked))} of the param groups are from the options or the config, not "
+        "from the checkpoint"
+    )
     return replace(training, groups=groups), [said] if lacked else []
 
 
@@ -150,7 +153,10 @@ def _one_group(
     if given.order is not None:
         names, is_ordered = _checked(source, given.order), True
     group = ParamGroup(tuple(names), dict(given.options))
-    said = f"all {len(names)} trained parameters are one param group, as nothing says more"
+    said = (
+        f"all {len(names)} trained parameters are one param group, because no file says how they "
+        "were grouped"
+    )
     return replace(training, groups=(group,), is_ordered=is_ordered), [said]
 
 

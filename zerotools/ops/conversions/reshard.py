@@ -91,7 +91,7 @@ def _lay_out(
     if checkpoint.origin.format != "deepspeed" and settings != AS_IS:
         raise BadRequest(
             f"{checkpoint.origin.path} is {checkpoint.origin.format}: --stage, --sub-group-size, "
-            "--round-robin and --ds-config are of DeepSpeed's checkpoints; to make one, use "
+            "--round-robin and --ds-config are for DeepSpeed checkpoints only; to make one, use "
             "zerotools convert --to deepspeed"
         )
     if checkpoint.origin.format == "dcp":
@@ -112,10 +112,12 @@ def _of_no_ranks(checkpoint: Checkpoint, world_size: int) -> str:
     path, format_ = checkpoint.origin.path, checkpoint.origin.format
     if format_ == "universal":
         return (
-            f"{path} is a universal checkpoint, which is of no number of ranks; "
-            f"zerotools convert --to deepspeed --world-size {world_size} makes a native one of it"
+            f"{path} is a universal checkpoint, which was not saved for a particular world size; "
+            f"zerotools convert --to deepspeed --world-size {world_size} makes a native checkpoint "
+            "from it"
         )
     return (
         f"{path} is {format_}, which zerotools does not reshard; zerotools convert --to deepspeed "
-        f"or --to dcp, with --world-size {world_size}, makes a checkpoint of that many ranks of it"
+        f"or --to dcp, with --world-size {world_size}, makes a checkpoint for that many ranks from "
+        "it"
     )

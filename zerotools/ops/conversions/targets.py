@@ -50,7 +50,8 @@ class ConversionRequest:
         asked = self.options.get("world_size", self.source.origin.world_size)
         if asked is None:
             raise BadRequest(
-                f"{self.source.origin.path} is of no number of ranks: pass --world-size"
+                f"{self.source.origin.path} does not say for how many ranks it was saved: pass "
+                "--world-size"
             )
         return int(asked)
 
@@ -144,7 +145,8 @@ def _masters_note(wanted: ConversionRequest, written: Checkpoint) -> list[str]:
     if word is None or precision not in SIXTEEN_BIT or not wide:
         return []
     return [
-        f"the weights are fp32 masters, as they are; --dtype {word} is what the run computes in"
+        f"the weights are the fp32 masters, unchanged; --dtype {word} writes the type that the "
+        "run computes in"
     ]
 
 
@@ -155,11 +157,11 @@ def _beside_weights(wanted: ConversionRequest) -> list[Dropped]:
         *state_words(wanted.source, wanted.training),
     ):
         if what == "param16":
-            why = "they are written from the masters that these are cast from"
+            why = "the weights are written from the masters, of which these are casts"
         elif what == "frozen":
             why = "safetensors does not say which weights were frozen"
         else:
-            why = "safetensors holds weights alone"
+            why = "safetensors holds weights only"
         found.append(Dropped(what, why))
     return found
 
@@ -167,7 +169,7 @@ def _beside_weights(wanted: ConversionRequest) -> list[Dropped]:
 def _told_no_more(weights: Checkpoint, source: Checkpoint) -> list[Dropped]:
     found = []
     if any(key.role == "buffer" for key in source.tensors):
-        found.append(Dropped("buffer", "kept, but no longer told from parameters"))
+        found.append(Dropped("buffer", "kept, but no longer marked as buffers"))
     if weights.aliases:
         found.append(Dropped("aliases", "safetensors does not say which names are tied"))
     return found

@@ -18,5 +18,5 @@ def check_world_size(world_size: int) -> None:
         raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")
     if world_size > MAX_RANKS:
         raise BadRequest(
-            f"--world-size is {world_size}; zerotools lays out for at most {MAX_RANKS} ranks"
+            f"--world-size is {world_size}; zerotools supports at most {MAX_RANKS} ranks"
         )

@@ -114,8 +114,8 @@ def _check_left(directory: Path) -> None:
     """What a run leaves has a journal, or is an output that it was about to replace."""
     if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
         raise BadRequest(
-            f"{directory} is where the output is made, and holds what zerotools did not write; "
-            "move it elsewhere, or choose another output"
+            f"the staging directory {directory} holds files that zerotools did not write; move "
+            "them elsewhere, or choose another output"
         )
 
 
@@ -215,7 +215,7 @@ def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
     """Take bytes of the source over.
 
     Raises:
-        BadFile: the source is cut short, or another file than it was.
+        BadFile: the source is truncated, or another file than it was.
     """
     path, begin, length = carried.source, carried.source_offset, carried.length
     with regular_file(path) as source:
@@ -223,6 +223,6 @@ def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
         done = transfer(source, begin, output, carried.offset, length)
     if done < length:
         raise BadFile(
-            f"{path} ends at byte {begin + done}, and {begin + length} were expected; it is "
+            f"{path} ends at byte {begin + done}, but {begin + length} bytes were expected; it is "
             "truncated"
         )

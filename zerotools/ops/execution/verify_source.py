@@ -156,6 +156,6 @@ def _difference(
     differing = int(np.count_nonzero(ours != theirs))
     return (
         f"{source.origin.path}: {key} is saved in {first.file} and in {other.file}, and the copies "
-        f"differ in {differing} of {len(found)} bytes that were compared: they are of different "
+        f"differ in {differing} of {len(found)} bytes that were compared: they are from different "
         f"saves, or one is damaged; {_ADVICE}"
     )

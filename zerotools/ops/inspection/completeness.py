@@ -62,7 +62,7 @@ def _torn(path: Path) -> Iterator[str]:
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     names = {file.name for file in files if file.parent == path}
     if _TRAINER in names and _TRAINER_LAST not in names:
-        yield f"{path} has {_TRAINER} and no {_TRAINER_LAST}, which the Trainer writes last"
+        yield f"{path} has {_TRAINER} but no {_TRAINER_LAST}, which the Trainer writes last"
     for file in files:
         if file.name.endswith(TORCH_FILE) and _is_cut_off(file):
             yield f"{file} is truncated: the end of the zip archive is missing"

@@ -36,7 +36,7 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
         notes = (
             *notes,
             f"the random number state of {counted(before.world_size, 'rank')} is not carried over: "
-            f"the run seeds {world_size} afresh from its seed and step",
+            f"the run seeds the {world_size} new ones from its seed and step",
         )
     return replace(
         target,

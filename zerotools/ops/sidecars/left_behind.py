@@ -37,11 +37,11 @@ def undeclared_losses(source: Checkpoint, scalars: Container[Key], target: Targe
     for role in WEIGHTS:
         if role in lost:
             raise Unsupported(
-                f"{source.origin.path}: {Key(lost[role][0], role)} has no place in "
+                f"{source.origin.path}: {Key(lost[role][0], role)} cannot be stored in "
                 f"{target.checkpoint.origin.format}, so it is not written"
             )
     return [
-        Dropped(role, f"{names[0]} and {len(names) - 1} others have no place in it")
+        Dropped(role, f"{names[0]} and {len(names) - 1} others cannot be stored in it")
         for role, names in lost.items()
     ]
 
@@ -56,13 +56,13 @@ def left_behind(source: Checkpoint, target: Target) -> tuple[list[Dropped], list
     random = [name for name in names if RANDOM_STATE.fullmatch(name)]
     rest = [name for name in names if name not in random]
     per_rank = getattr(source.origin.details.get("job"), "rng", None) == "per-rank"
-    why = "it is that of the ranks that saved"
+    why = "it belongs to the ranks that saved it"
     dropped = [Dropped(RANDOM, why)] if random or per_rank else []
     if not rest:
         return dropped, []
     more = f" and {len(rest) - _MAX_NAMED} more" if rest[_MAX_NAMED:] else ""
     some = ", ".join(rest[:_MAX_NAMED])
-    return dropped, [f"files beside the checkpoint are left behind: {some}{more}"]
+    return dropped, [f"files next to the checkpoint are not copied: {some}{more}"]
 
 
 def _names(source: Checkpoint) -> list[str]:

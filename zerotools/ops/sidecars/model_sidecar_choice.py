@@ -57,7 +57,7 @@ def lacking_config(source: Checkpoint, target: Target) -> str | None:
     if CONFIG in target.files:
         return None
     return (
-        f"{CONFIG} lies neither in {source.origin.path} nor around it, and from_pretrained "
-        "loads no weights without it: pass --config-dir DIR, a directory with the model's "
-        f"{CONFIG} and tokenizer (it needs no weights), or copy them into the output"
+        f"there is no {CONFIG} in {source.origin.path} or next to it, and from_pretrained needs it "
+        f"to load the weights: pass --config-dir DIR, a directory with the model's {CONFIG} and "
+        "tokenizer (it needs no weights), or copy them into the output"
     )

@@ -10,7 +10,7 @@ def check_masters(checkpoint: Checkpoint) -> None:
 
     Raises:
         Unsupported: they are of two saves, or do not lie as the files say.
-        BadFile: a file is cut short.
+        BadFile: a file is truncated.
     """
     if checkpoint.origin.format in ("deepspeed", "universal"):
         from zerotools.formats.deepspeed.writing.checks import check_weights
@@ -22,7 +22,7 @@ def check_copies(checkpoint: Checkpoint) -> None:
     """Compare what other files have of tensors that are read from one.
 
     Raises:
-        BadFile: two differ, or a file is cut short.
+        BadFile: two differ, or a file is truncated.
     """
     if checkpoint.origin.format == "deepspeed":
         from zerotools.formats.deepspeed.reading.repeated_tensors import compare_copies

@@ -86,8 +86,8 @@ def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> MergedAdapters | No
         lambda: _summed(checkpoint, list(merges.values()), scale, scratch),
         size,
         folder,
-        f"{counted(len(merges), 'weight')} have their adapters added, {scale:g} times; the sums "
-        f"take {size} bytes beside the output while it is written",
+        f"{counted(len(merges), 'weight')} get their adapters added, scaled by {scale:g}; the sums "
+        f"take {size} bytes next to the output while it is written",
     )
 
 
@@ -112,7 +112,7 @@ def _merges(checkpoint: Checkpoint, lora: LoraRecord, folder: Path) -> Iterator[
         down, up = Key(f"{stem}{A}weight", "param"), Key(f"{stem}{B}weight", "param")
         for half in (down, up):
             if half not in checkpoint.tensors:
-                raise BadFile(f"{checkpoint.origin.path} has {key.name} and no {half.name}")
+                raise BadFile(f"{checkpoint.origin.path} has {key.name} but no {half.name}")
         is_transposed = stem in lora.fan_in_fan_out
         shapes = [checkpoint.tensors[half].shape for half in (up, down)]
         product = shapes[0][:1] + shapes[1][1:]
@@ -132,7 +132,7 @@ def _refuse_strays(checkpoint: Checkpoint, merges: Iterable[AdapterMerge]) -> No
     for key in checkpoint.tensors:
         if key.role == "param" and (A in key.name or B in key.name) and key not in used:
             raise BadFile(
-                f"{checkpoint.origin.path} has {key.name} and no weight that it is to be added to"
+                f"{checkpoint.origin.path} has {key.name} but not the weight to which it is added"
             )
 
 

@@ -60,7 +60,7 @@ def check_against(wanted: Checkpoint, reference: Reference) -> None:
     if found:
         count = "1 mismatch" if len(found) == 1 else f"{len(found)} mismatches"
         raise BadRequest(
-            f"the export of {wanted.origin.path} does not look like {reference.path}: {count}\n  "
+            f"the export of {wanted.origin.path} does not match {reference.path}: {count}\n  "
             + "\n  ".join(found)
         )
 

@@ -105,7 +105,7 @@ def test_consolidate_adds_the_adapters_to_the_weights(
     words = ["consolidate", str(source), str(out), "--dtype", "fp32", "--verify"]
     result = CliRunner().invoke(build(), words)
     assert result.exit_code == 0, result.output
-    assert "4 weights have their adapters added, 3 times" in result.output
+    assert "4 weights get their adapters added, scaled by 3" in result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["exported"]
     exported, before = load_file(out / "model.safetensors"), load_file(base / "model.safetensors")
     raw = load_state_dict(source)

@@ -169,11 +169,11 @@ def test_files_that_the_numbers_in_the_names_call_for(tmp_path: Path) -> None:
     first, third = (f"pytorch_model-0000{n}-of-00003.bin" for n in (1, 3))
     save(tmp_path / first, {"a": W})
     save(tmp_path / third, {"c": W[1]})
-    with pytest.raises(BadFile, match=r"00002-of-00003\.bin is missing, as the other names say"):
+    with pytest.raises(BadFile, match=r"00002-of-00003\.bin is missing: the other names say"):
         formats.read(tmp_path)
     index = tmp_path / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": {"a": first, "c": third}}))
-    with pytest.raises(BadFile, match=r"00002-of-00003\.bin is missing, as the other names say"):
+    with pytest.raises(BadFile, match=r"00002-of-00003\.bin is missing: the other names say"):
         formats.read(tmp_path)
 
 

@@ -61,7 +61,7 @@ UNREAD: dict[str, tuple[Callable[[], Any], str]] = {
     "module": (Odd, "a pickled module, .*Odd"),
     "modules": (lambda: {"net": Odd()}, "odd.net is a pickled module"),
     "lazy": (torch.nn.UninitializedParameter, "a lazy parameter"),
-    "storage": (lambda: torch.FloatStorage([1.0]), "a bare storage"),
+    "storage": (lambda: torch.FloatStorage([1.0]), "a storage without a tensor"),
 }
 
 

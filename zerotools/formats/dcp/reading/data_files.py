@@ -37,7 +37,9 @@ def data_files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Pro
         if file not in files:
             problems.append(Problem(f"{root / file} is missing; the metadata names it", file))
         elif end > files[file]:
-            message = f"{root / file} has {files[file]} bytes and {key} ends at {end}: cut short"
+            message = (
+                f"{root / file} has {files[file]} bytes and {key} ends at {end}: it is truncated"
+            )
             problems.append(Problem(message, file, key))
         elif metadata.ends.get(file, end) < files[file]:
             message = (

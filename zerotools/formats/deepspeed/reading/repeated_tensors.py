@@ -34,7 +34,7 @@ def compare_copies(checkpoint: Checkpoint) -> int:
     """Compare what is in several files and read from one; returns the bytes compared.
 
     Raises:
-        BadFile: two differ, or a file is cut short.
+        BadFile: two differ, or a file is truncated.
     """
     mp_shards: Sequence[MpShard] = checkpoint.origin.details["columns"]
     root, total = mp_shards[0].model.file.root, 0
