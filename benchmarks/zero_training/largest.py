@@ -19,12 +19,8 @@ from benchmarks.zero_training.cases import OFFLOADS, Case, deepspeed_json, job, 
 from benchmarks.zero_training.launch import Failed, run_ranks
 from benchmarks.zero_training.setting import GIB, Setting
 from benchmarks.zero_training.sizes import LADDER, Size, largest
+from zerotools.core.memory_layout import DEVICE, DISK, GRADIENTS, HOST, MemoryLayout
 from zerotools.ops.estimate import (
-    DEVICE,
-    DISK,
-    GRADIENTS,
-    HOST,
-    Setup,
     bytes_at,
     gathered,
     textbook,
@@ -49,13 +45,13 @@ CASES = [
 ]
 
 
-def setup_of(case: Case) -> Setup:
+def layout_of(case: Case) -> MemoryLayout:
     """How a case lays out its state on one GPU."""
     offload = OFFLOADS[case.offload]
     host = "cpu" if offload else "none"
-    return Setup(
+    return MemoryLayout(
         case.stage,
-        ranks=1,
+        world_size=1,
         offload_optimizer=offload.get("optimizer", host),
         offload_params=offload.get("params", "none"),
     )
@@ -65,15 +61,15 @@ def setup_of(case: Case) -> Setup:
 def need(case: Case, size: Size) -> Mapping[str, int]:
     """Bytes of state by place, at most at a time. Engine `deepspeed` is taken at the textbook's
     word, as jobs take it."""
-    parameters, setup = list(size.parameters()), setup_of(case)
+    parameters, layout = list(size.parameters()), layout_of(case)
     if case.engine == "deepspeed":
-        paper = textbook(parameters, setup)
+        paper = textbook(parameters, layout)
         return {place: bytes_at(paper, place) for place in PLACES}
-    state = torch_engine_state(parameters, setup)
+    state = torch_engine_state(parameters, layout)
     found = {place: bytes_at(state, place) for place in PLACES}
     # Weights are gathered most before the backward pass makes gradients, where these are made anew.
-    early = 0 if setup.has_masters else state.get((DEVICE, GRADIENTS), 0)
-    found[DEVICE] = max(found[DEVICE], found[DEVICE] - early + gathered(parameters, setup))
+    early = 0 if layout.has_masters else state.get((DEVICE, GRADIENTS), 0)
+    found[DEVICE] = max(found[DEVICE], found[DEVICE] - early + gathered(parameters, layout))
     return found
 
 

@@ -27,10 +27,9 @@ from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
+from zerotools.core.memory_layout import DEVICE, DISK, HOST  # noqa: E402
+from zerotools.jobs.jobfile.job_memory import memory_layout_of  # noqa: E402
 from zerotools.ops.estimate import (  # noqa: E402
-    DEVICE,
-    DISK,
-    HOST,
     bytes_at,
     gathered,
     textbook,
@@ -39,7 +38,7 @@ from zerotools.ops.estimate import (  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
 from zerotoolsd.trainer.memory.places import SCRATCH  # noqa: E402
-from zerotoolsd.trainer.model.memory_estimate import parameters_of, setup_of  # noqa: E402
+from zerotoolsd.trainer.model.memory_estimate import parameters_of  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
 from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
@@ -132,15 +131,15 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     for module in inner(live.model):
         module.register_forward_hook(note_blocks)
     ready.train()
-    parameters, setup = parameters_of(draw(read_config(spec.model))), setup_of(spec)
-    ours, paper = torch_engine_state(parameters, setup), textbook(parameters, setup)
+    parameters, layout = parameters_of(draw(read_config(spec.model))), memory_layout_of(spec)
+    ours, paper = torch_engine_state(parameters, layout), textbook(parameters, layout)
     held = group.gathered(dict(found["held"]))
     return {
         "parameters": sum(each.numel for each in parameters),
         "textbook": {place: bytes_at(paper, place) for place in PLACES},
         "predicted": {place: bytes_at(ours, place) for place in PLACES},
         "held": {place: max(each.get(place, 0) for each in held) for place in PLACES},
-        "gathered": gathered(parameters, setup),
+        "gathered": gathered(parameters, layout),
         "held_gathered": max(group.gathered(largest[0])),
     }
 
@@ -164,7 +163,7 @@ def count_deepspeed(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
             engine.step()
     gc.collect()
     held = sum(tensor.untyped_storage().nbytes() for tensor in made_since(before))
-    paper = textbook(parameters, setup_of(spec))
+    paper = textbook(parameters, memory_layout_of(spec))
     engine.destroy()
     return {
         "parameters": sum(each.numel for each in parameters),

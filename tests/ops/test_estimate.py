@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.ops.estimate import (
+from zerotools.core.memory_layout import (
     DEVICE,
     DISK,
     GRADIENTS,
     HOST,
+    ITEM_BYTES,
     MASTERS,
     MOMENTS,
     WEIGHTS,
+    MemoryLayout,
+)
+from zerotools.ops.estimate import (
     Parameter,
-    Setup,
     bytes_at,
     gathered,
     nvme_offload_state,
@@ -33,53 +36,53 @@ NUMEL = 96 * 8 + 4 * (24 * 8 + 12)
     ("stage", "each"), [(0, 16), (1, 4 + 12 / 4), (2, 2 + 14 / 4), (3, 16 / 4)]
 )
 def test_the_textbook_has_16_bytes_per_parameter(stage: int, each: float) -> None:
-    assert bytes_at(textbook(MODEL, Setup(stage, 4)), DEVICE) == NUMEL * each
+    assert bytes_at(textbook(MODEL, MemoryLayout(stage, 4)), DEVICE) == NUMEL * each
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_deepspeeds_files_have_masters_and_gradients_too(precision: str) -> None:
     """Measured: 2,101,248 bytes of each of three and two of gradients, for 525,312 parameters."""
-    setup = Setup(3, 2, precision, offload_optimizer="disk", offload_params="disk")
-    weights = setup.width * NUMEL / 2
-    assert bytes_at(nvme_offload_state(MODEL, setup), DISK) == 16 * NUMEL / 2 + weights
-    assert bytes_at(nvme_offload_state(MODEL, setup), DEVICE) == 0
+    layout = MemoryLayout(3, 2, precision, offload_optimizer="disk", offload_params="disk")
+    weights = ITEM_BYTES[layout.precision] * NUMEL / 2
+    assert bytes_at(nvme_offload_state(MODEL, layout), DISK) == 16 * NUMEL / 2 + weights
+    assert bytes_at(nvme_offload_state(MODEL, layout), DEVICE) == 0
 
 
 def test_the_textbook_of_fp32_has_no_masters() -> None:
-    found = textbook(MODEL, Setup(0, 1, "fp32"))
+    found = textbook(MODEL, MemoryLayout(0, 1, "fp32"))
     assert found[DEVICE, MASTERS] == 0
     assert bytes_at(found, DEVICE) == 16 * NUMEL
 
 
 def test_the_tutorials_6_billion_parameters() -> None:
     """The optimizer's state is 72 GB and not 24; 96 GB in all."""
-    found = textbook([Parameter((6_000_000, 1000))], Setup(0, 1))
+    found = textbook([Parameter((6_000_000, 1000))], MemoryLayout(0, 1))
     assert found[DEVICE, MASTERS] + found[DEVICE, MOMENTS] == 72e9
     assert bytes_at(found, DEVICE) == 96e9
 
 
 @pytest.mark.parametrize(
-    ("setup", "each"),
+    ("layout", "each"),
     [
-        (Setup(0, 2), 4 + 4 + 8),
-        (Setup(1, 2), 2 + (2 + 4 + 8) / 2),
-        (Setup(1, 2, "fp32"), 4 + 4 + 8 / 2),
-        (Setup(2, 2), 16 / 2),
-        (Setup(3, 2), 16 / 2),
-        (Setup(3, 4, shard_size=2), 16 / 2),
-        (Setup(3, 2, optimizer="sgd"), 12 / 2),
-        (Setup(3, 2, optimizer="sgd", has_momentum=False), 8 / 2),
+        (MemoryLayout(0, 2), 4 + 4 + 8),
+        (MemoryLayout(1, 2), 2 + (2 + 4 + 8) / 2),
+        (MemoryLayout(1, 2, "fp32"), 4 + 4 + 8 / 2),
+        (MemoryLayout(2, 2), 16 / 2),
+        (MemoryLayout(3, 2), 16 / 2),
+        (MemoryLayout(3, 4, shard_size=2), 16 / 2),
+        (MemoryLayout(3, 2, optimizer="sgd"), 12 / 2),
+        (MemoryLayout(3, 2, optimizer="sgd", has_momentum=False), 8 / 2),
     ],
 )
-def test_what_the_engine_keeps_on_the_device(setup: Setup, each: float) -> None:
-    found = torch_engine_state(MODEL, setup)
+def test_what_the_engine_keeps_on_the_device(layout: MemoryLayout, each: float) -> None:
+    found = torch_engine_state(MODEL, layout)
     assert bytes_at(found, DEVICE) == sum(found.values()) == NUMEL * each
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize(("offload", "place"), [("cpu", HOST), ("disk", DISK)])
 def test_an_offloaded_optimizer_leaves_16_bit_weights(stage: int, offload: str, place: str) -> None:
-    found = torch_engine_state(MODEL, Setup(stage, 2, offload_optimizer=offload))
+    found = torch_engine_state(MODEL, MemoryLayout(stage, 2, offload_optimizer=offload))
     ranks = 2 if stage else 1
     assert found[DEVICE, WEIGHTS] == bytes_at(found, DEVICE) == 2 * NUMEL / (2 if stage > 1 else 1)
     assert found[place, MASTERS] + found[place, MOMENTS] == 12 * NUMEL / ranks
@@ -87,37 +90,39 @@ def test_an_offloaded_optimizer_leaves_16_bit_weights(stage: int, offload: str, 
 
 
 def test_offloaded_parameters_leave_nothing() -> None:
-    found = torch_engine_state(MODEL, Setup(3, 2, offload_params="cpu"))
+    found = torch_engine_state(MODEL, MemoryLayout(3, 2, offload_params="cpu"))
     assert (bytes_at(found, DEVICE), bytes_at(found, HOST)) == (0, 16 * NUMEL / 2)
-    on_disk = torch_engine_state(MODEL, Setup(3, 2, offload_params="cpu", offload_optimizer="disk"))
+    on_disk = torch_engine_state(
+        MODEL, MemoryLayout(3, 2, offload_params="cpu", offload_optimizer="disk")
+    )
     assert bytes_at(on_disk, DISK) == 8 * NUMEL / 2
 
 
 def test_rows_are_rounded_up_to_the_rank_that_has_most() -> None:
-    found = torch_engine_state([Parameter((5, 3))], Setup(3, 2))
+    found = torch_engine_state([Parameter((5, 3))], MemoryLayout(3, 2))
     assert bytes_at(found, DEVICE) == 16 * 3 * 3
 
 
 def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
     frozen = [Parameter((8, 8), is_trained=False)]
-    assert torch_engine_state(frozen, Setup(3, 2)) == {(DEVICE, WEIGHTS): 4 * 32}
-    offloaded = torch_engine_state(frozen, Setup(3, 2, offload_optimizer="cpu"))
+    assert torch_engine_state(frozen, MemoryLayout(3, 2)) == {(DEVICE, WEIGHTS): 4 * 32}
+    offloaded = torch_engine_state(frozen, MemoryLayout(3, 2, offload_optimizer="cpu"))
     assert offloaded == {(DEVICE, WEIGHTS): 2 * 32, (HOST, MASTERS): 4 * 32}
 
 
 def test_adafactor_keeps_a_row_and_a_column() -> None:
     found = torch_engine_state(
-        [Parameter((8, 6)), Parameter((5,))], Setup(3, 2, optimizer="adafactor")
+        [Parameter((8, 6)), Parameter((5,))], MemoryLayout(3, 2, optimizer="adafactor")
     )
     assert found[DEVICE, MOMENTS] == 4 * (4 + 6 + 3)
-    cube = torch_engine_state([Parameter((4, 3, 5))], Setup(3, 2, optimizer="adafactor"))
+    cube = torch_engine_state([Parameter((4, 3, 5))], MemoryLayout(3, 2, optimizer="adafactor"))
     assert cube[DEVICE, MOMENTS] == 4 * (2 * 3 + 2 * 5)
 
 
 def test_what_is_gathered() -> None:
     outside, block = 2 * 96 * 8, 2 * (24 * 8 + 12)
-    assert gathered(MODEL, Setup(3, 2)) == outside + block
-    assert gathered(MODEL, Setup(2, 2)) == outside + 4 * block
-    for alone in (Setup(2, 1), Setup(2, 2, shard_size=1)):
+    assert gathered(MODEL, MemoryLayout(3, 2)) == outside + block
+    assert gathered(MODEL, MemoryLayout(2, 2)) == outside + 4 * block
+    for alone in (MemoryLayout(2, 1), MemoryLayout(2, 2, shard_size=1)):
         assert gathered(MODEL, alone) == outside + block
-    assert gathered(MODEL, Setup(0, 2, "fp32")) == 2 * (outside + block)
+    assert gathered(MODEL, MemoryLayout(0, 2, "fp32")) == 2 * (outside + block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zerotools.core.errors import BadRequest
+from zerotools.core.memory_layout import MemoryLayout
 from zerotools.jobs.preflight.resumable import not_resumable
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
@@ -16,12 +17,15 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 
 def make_engine(
     spec: JobSpec,
+    layout: MemoryLayout,
     blueprint: MetaModel,
     group: WorldGroup,
     reporter: Reporter,
     start: ResumePoint | None,
 ) -> Engine:
     """The engine of `spec` with its weights filled, unless `start` will fill them.
+
+    Engine `torch` allocates by `layout`; DeepSpeed's config says the same to DeepSpeed.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` is
@@ -34,5 +38,5 @@ def make_engine(
         from zerotoolsd.trainer.engine_deepspeed.engine import make_deepspeed_engine
 
         return make_deepspeed_engine(spec, blueprint, group, reporter, start)
-    live = build(spec, blueprint, group, reporter, resumes=start is not None)
+    live = build(spec, layout, blueprint, group, reporter, resumes=start is not None)
     return TorchEngine(spec, live, group)

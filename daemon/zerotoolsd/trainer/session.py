@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from zerotools.io.telemetry.metrics import Metrics
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.tables.data import BYTES, fixed_length, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpointing import make_checkpointing
@@ -103,7 +104,8 @@ def prepare(
             spec.train.precision,
         )
     )
-    reporter.expect_state(predict(spec, blueprint))
+    layout = memory_layout_of(spec)
+    reporter.expect_state(predict(blueprint, layout, on_gpu=spec.device == "cuda"))
     evaluation = make_evaluation(spec, data.held_out, blueprint, group)
     phases.done("model")
     decision = choose_resume_point(spec, group)
@@ -114,7 +116,7 @@ def prepare(
     reporter.prepares(
         "loading the weights" if start is None else f"loading step {start.record.step}"
     )
-    engine = make_engine(spec, blueprint, group, reporter, start)
+    engine = make_engine(spec, layout, blueprint, group, reporter, start)
     phases.done("weights")
     begin(spec, engine, group, reporter, start)
     if spec.data.packing:

@@ -17,7 +17,7 @@ from torch import nn
 
 from zerotools.jobs.tables.deepspeed import precision_of, stage_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.memory.layout import HALVES
+from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 from zerotoolsd.trainer.memory.places import make_memory
 from zerotoolsd.trainer.model.initial import initialise, units, with_memory, with_values
 from zerotoolsd.trainer.model.lora import is_adapter
@@ -48,7 +48,7 @@ def make_model(
         return _cut(deepspeed, spec, config, blueprint, device, path, from_seed)
     model = copy.deepcopy(blueprint.model)
     _allocate(model, device)
-    parameters, host = dict(model.named_parameters()), make_memory(device, "none").host
+    parameters, host = dict(model.named_parameters()), make_memory(device).host
     given = parameters if from_seed else _adapters(parameters) if path is not None else {}
     initialise(given, dict(model.named_buffers()), blueprint, spec.seed, host)
     if path is None:
@@ -67,11 +67,12 @@ def _cut(
     from_seed: bool,
 ) -> tuple[Any, list[str]]:
     cutter = deepspeed.zero.Init(module=nn.Module(), config_dict_or_path=dict(config))
+    precision = precision_of(config)
     cutting = _Cutting(
         copy.deepcopy(blueprint.model),
         blueprint,
         device,
-        HALVES.get(precision_of(config)),
+        None if precision == "fp32" else TORCH_DTYPES[precision],
         cutter._convert_to_zero_parameters,
     )
     unused: list[str] | None = None
@@ -105,7 +106,7 @@ class _Cutting:
         self._device = device
         self._kind = kind
         self._cut = cut
-        self._host = make_memory(device, "none").host
+        self._host = make_memory(device).host
         # `tie_weights` left one parameter in several places: it is cut once, and put in all.
         self._places: dict[str, list[str]] = {}
         for name, _ in model.named_parameters(remove_duplicate=False):

@@ -18,8 +18,9 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from zerotools.core.memory_layout import MOMENTS
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, local
-from zerotoolsd.trainer.memory.places import MOMENTS, MemoryTier
+from zerotoolsd.trainer.memory.places import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 BETA2_DECAY = -0.8

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from zerotools.core.errors import BadRequest
+from zerotools.core.memory_layout import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.engine_torch.disk_check import check_disk_space
 from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate, PartitionedUpdate, UpdatePath
@@ -15,7 +16,6 @@ from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
 from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.engine_torch.state import LiveState
-from zerotoolsd.trainer.memory.layout import MemoryLayout, layout_of
 from zerotoolsd.trainer.memory.places import make_memory
 from zerotoolsd.trainer.model.initial import initialise
 from zerotoolsd.trainer.model.lora import is_adapter
@@ -27,7 +27,13 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 def build(
-    spec: JobSpec, blueprint: MetaModel, group: WorldGroup, reporter: Reporter, *, resumes: bool
+    spec: JobSpec,
+    layout: MemoryLayout,
+    blueprint: MetaModel,
+    group: WorldGroup,
+    reporter: Reporter,
+    *,
+    resumes: bool,
 ) -> LiveState:
     """Model and optimizer with their shards filled, unless the run `resumes` and they will be.
 
@@ -35,14 +41,13 @@ def build(
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or there is no
             room for what is to be on disk.
     """
-    layout = layout_of(spec)
     if spec.train.activation_checkpointing:
         checkpoint_activations(blueprint.model)
     path = Path(spec.offload.path) if spec.offload.path else None
-    if layout.offload == "disk":
-        check_disk_space(blueprint, layout, spec.train, Path(spec.offload.path or ""), group)
-    memory = make_memory(group.device, layout.offload, pin=layout.pin_memory, path=path)
-    model = shard(blueprint, layout, memory)
+    if layout.state_tier == DISK:
+        check_disk_space(blueprint, layout, Path(spec.offload.path or ""), group)
+    memory = make_memory(group.device, layout.state_tier, pin=layout.pin_memory, path=path)
+    model = shard(blueprint, layout, memory, compiled=spec.train.compile)
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout.stage) if layout.has_masters else None
     way: UpdatePath = masters or _way(parameters, layout, group.device)

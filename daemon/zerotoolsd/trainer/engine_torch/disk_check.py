@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.tables.train import TrainSpec
-from zerotoolsd.trainer.memory.layout import MemoryLayout
+from zerotools.core.memory_layout import MemoryLayout
+from zerotools.ops.estimate import optimizer_state_of_all_ranks
+from zerotoolsd.trainer.model.memory_estimate import parameters_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.group import WorldGroup
 
-FLOAT = 4
 GIB = 1 << 30
 
 
 def check_disk_space(
-    blueprint: MetaModel, layout: MemoryLayout, train: TrainSpec, path: Path, group: WorldGroup
+    blueprint: MetaModel,
+    layout: MemoryLayout,
+    path: Path,
+    group: WorldGroup,
+    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> None:
     """Rank 0 looks, for all ranks, which are on one machine.
 
@@ -25,10 +30,10 @@ def check_disk_space(
     """
 
     def look() -> None:
-        need = optimizer_state_bytes(blueprint, layout, train)
+        need = optimizer_state_of_all_ranks(parameters_of(blueprint), layout)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            free = shutil.disk_usage(path).free
+            free = free_bytes(path)
         except OSError as error:
             raise BadRequest(f"offload.path: {path} cannot be used: {error.strerror}") from None
         if free < need:
@@ -38,29 +43,3 @@ def check_disk_space(
             )
 
     group.decided_by_rank_zero(look)
-
-
-def optimizer_state_bytes(blueprint: MetaModel, layout: MemoryLayout, train: TrainSpec) -> int:
-    """Bytes of masters and moments of all ranks together."""
-    copies = 1
-    if layout.stage == 0:
-        copies = layout.world_size
-    elif layout.shard_size is not None:
-        copies = layout.world_size // layout.shard_size
-    total = 0
-    for parameter in blueprint.model.parameters():
-        total += parameter.numel() if layout.has_masters else 0
-        if parameter.requires_grad:
-            total += _moments(parameter.shape, train)
-    return FLOAT * total * copies
-
-
-def _moments(shape: tuple[int, ...], train: TrainSpec) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    if train.optimizer == "adamw":
-        return 2 * count
-    if train.optimizer == "sgd":
-        return count if train.momentum else 0
-    return count if len(shape) < 2 else count // shape[-1] + count // shape[-2]

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from zerotools.core.memory_layout import MOMENTS
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, UpdatePath, clipping, local
-from zerotoolsd.trainer.memory.places import MOMENTS, MemoryTier
+from zerotoolsd.trainer.memory.places import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")

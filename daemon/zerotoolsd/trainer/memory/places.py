@@ -17,18 +17,12 @@ from pathlib import Path
 import torch
 
 from zerotools.core.errors import BadRequest
+from zerotools.core.memory_layout import DEVICE, DISK, HOST
 from zerotoolsd.trainer.memory.page_lock import lock
 
-WEIGHTS = "weights"
-MASTERS = "masters"
-MOMENTS = "moments"
-GRADIENTS = "gradients"
-SCRATCH = "scratch"
-BUFFERS = "buffers"
-START = "start"
-"""What memory is for; `start` is what initial weights are made in, and is let go of again."""
-
-DEVICE, HOST, DISK = "device", "host", "disk"
+SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
+"""What memory is for, beside what the memory layout names; `start` is what initial weights are made
+in, and is let go of again."""
 
 
 @dataclass
@@ -142,9 +136,9 @@ class MemoryTiers:
 
 
 def make_memory(
-    device: torch.device, offload: str, *, pin: bool = True, path: Path | None = None
+    device: torch.device, state: str = DEVICE, *, pin: bool = True, path: Path | None = None
 ) -> MemoryTiers:
-    """The places for `offload.optimizer`: "none" (state on the device), "cpu", or "disk" (`path`).
+    """The tiers of a rank whose optimizer state is in the tier `state`; on disk it is in `path`.
 
     Raises:
         BadRequest: `path` cannot be written to.
@@ -153,9 +147,9 @@ def make_memory(
     place = MemoryTier(DEVICE, device, ledger)
     host = MemoryTier(HOST, torch.device("cpu"), ledger)
     transfer = PinnedTier(HOST, host.device, ledger) if pin and device.type == "cuda" else host
-    if offload == "none":
+    if state == DEVICE:
         return MemoryTiers(place, host, place, place)
-    if offload == "cpu":
+    if state == HOST:
         return MemoryTiers(place, host, transfer, host)
     assert path is not None
     return MemoryTiers(place, host, transfer, MappedTier(DISK, host.device, ledger, path))

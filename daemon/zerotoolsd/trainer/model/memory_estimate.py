@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerotools.jobs.tables.deepspeed_config import offloaded_to
-from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate import (
-    DEVICE,
-    DISK,
-    HOST,
-    Parameter,
-    Setup,
-    bytes_at,
-    gathered,
-    nvme_offload_state,
-    torch_engine_state,
-)
+from zerotools.core.memory_layout import DEVICE, DISK, HOST, MemoryLayout
+from zerotools.ops.estimate import Parameter, bytes_at, gathered, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 
 MIB = 1 << 20
@@ -29,21 +18,6 @@ def parameters_of(blueprint: MetaModel) -> list[Parameter]:
         block = next((b for b in blueprint.blocks if name.startswith(f"{b}.")), None)
         found.append(Parameter(tuple(parameter.shape), parameter.requires_grad, block))
     return found
-
-
-def setup_of(spec: JobSpec) -> Setup:
-    """How a run is laid out, in the job file's words; what DeepSpeed offloads, its config says."""
-    optimizer, params = offloaded_to(spec)
-    return Setup(
-        stage=spec.zero.stage,
-        ranks=spec.world_size,
-        precision=spec.train.precision,
-        optimizer=spec.train.optimizer,
-        has_momentum=spec.train.momentum > 0,
-        offload_optimizer=optimizer,
-        offload_params=params,
-        shard_size=spec.zero.shard_size,
-    )
 
 
 @dataclass(frozen=True)
@@ -68,18 +42,16 @@ class Prediction:
         return f"state of a rank: {', '.join(parts)}; activations are not estimated"
 
 
-def predict(spec: JobSpec, blueprint: MetaModel) -> Prediction:
-    """What `spec` will make of the model. Engine `deepspeed` is taken at the textbook's word, but
-    for its files on disk."""
-    parameters, setup = parameters_of(blueprint), setup_of(spec)
-    ours = spec.engine == "torch"
-    state = torch_engine_state(parameters, setup) if ours else nvme_offload_state(parameters, setup)
+def predict(blueprint: MetaModel, layout: MemoryLayout, *, on_gpu: bool) -> Prediction:
+    """What a rank will make of the model."""
+    parameters = parameters_of(blueprint)
+    state = state_of(parameters, layout)
     return Prediction(
         bytes_at(state, DEVICE),
-        gathered(parameters, setup) if ours else 0,
+        gathered(parameters, layout) if layout.engine == "torch" else 0,
         bytes_at(state, HOST),
         bytes_at(state, DISK),
-        on_gpu=spec.device == "cuda",
+        on_gpu=on_gpu,
     )
 
 

@@ -26,8 +26,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from zerotoolsd.trainer.memory.layout import MemoryLayout
-from zerotoolsd.trainer.memory.places import BUFFERS, WEIGHTS, MemoryTier, MemoryTiers
+from zerotools.core.memory_layout import HOST, WEIGHTS, MemoryLayout
+from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
+from zerotoolsd.trainer.memory.places import BUFFERS, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.memory.reductions import free_reduction_buffers
 from zerotoolsd.trainer.model.meta_model import MetaModel
 
@@ -69,23 +70,26 @@ def _dimensions(tensor: DTensor) -> list[tuple[int, Any]]:
     return list(zip(tensor.device_mesh.shape, tensor.placements, strict=True))
 
 
-def shard(blueprint: MetaModel, layout: MemoryLayout, memory: MemoryTiers) -> Any:
+def shard(
+    blueprint: MetaModel, layout: MemoryLayout, memory: MemoryTiers, *, compiled: bool = False
+) -> Any:
     """A copy of the blueprint's model, each parameter a DTensor whose local part has memory.
 
     The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
+    Blocks are `compiled` where that is asked for.
     """
     model = copy.deepcopy(blueprint.model)
-    model.to(layout.weights_dtype)
+    model.to(TORCH_DTYPES[layout.weights_dtype])
     mesh = make_mesh(memory.device.device, layout.world_size, layout.stage, layout.shard_size)
     options = {
         "mesh": mesh,
         "mp_policy": _precision(layout),
         "offload_policy": _offload(layout, memory),
-        "reshard_after_forward": layout.stage != 2 or layout.sharing == 1,
+        "reshard_after_forward": not layout.keeps_gathered,
     }
     for name in blueprint.blocks:
         block = model.get_submodule(name)
-        if layout.compiled:
+        if compiled:
             # Not the module: FSDP's hooks stay outside, and the parameters keep their names.
             block.forward = torch.compile(block.forward)
         fully_shard(block, **options)
@@ -96,13 +100,14 @@ def shard(blueprint: MetaModel, layout: MemoryLayout, memory: MemoryTiers) -> An
 
 
 def _precision(layout: MemoryLayout) -> MixedPrecisionPolicy:
-    if layout.half is None:
+    if layout.precision == "fp32":
         return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(param_dtype=layout.half, reduce_dtype=torch.float32)
+    dtype = TORCH_DTYPES[layout.precision]
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
 
 
 def _offload(layout: MemoryLayout, memory: MemoryTiers) -> OffloadPolicy:
-    if not layout.params_on_host:
+    if layout.params_tier != HOST:
         return OffloadPolicy()
     on_gpu = memory.device.device.type == "cuda"
     return CPUOffloadPolicy(pin_memory=layout.pin_memory and on_gpu)
@@ -133,7 +138,7 @@ def wrap(
 def _allocate(
     model: nn.Module, blueprint: MetaModel, layout: MemoryLayout, memory: MemoryTiers
 ) -> None:
-    place = memory.transfer if layout.params_on_host else memory.device
+    place = memory.transfer if layout.params_tier == HOST else memory.device
     made: dict[nn.Parameter, nn.Parameter] = {}
     whole = blueprint.model.named_buffers(remove_duplicate=False)
     types = {name: buffer.dtype for name, buffer in whole}

@@ -25,7 +25,7 @@ def test_steps_are_those_of_torch() -> None:
     peers = {name: torch.nn.Parameter(p.detach().clone()) for name, p in mine.items()}
     device = torch.device("cpu")
     train = TrainSpec(steps=9, batch_size=1, optimizer="adafactor", weight_decay=0.1)
-    place = make_memory(device, "none").device
+    place = make_memory(device).device
     optimizer = make_optimizer(InPlaceUpdate(mine, device), train, place)
     groups = [
         {"params": [p for p in peers.values() if p.dim() > 1], "weight_decay": 0.1},
@@ -55,7 +55,7 @@ def test_it_keeps_a_number_per_row_and_column() -> None:
     from zerotoolsd.trainer.engine_torch.adafactor import first_state
     from zerotoolsd.trainer.memory.places import make_memory
 
-    place = make_memory(torch.device("cpu"), "none").device
+    place = make_memory(torch.device("cpu")).device
     state = first_state(torch.nn.Parameter(torch.zeros(64, 32)), place)
     assert place.ledger.live == {("device", "moments"): 4 * (64 + 32)}
     assert sorted(state) == ["col_var", "row_var", "step"]

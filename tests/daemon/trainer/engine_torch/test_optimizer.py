@@ -35,7 +35,7 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 3)
     device = torch.device("cpu")
-    place = make_memory(device, "none").device
+    place = make_memory(device).device
     optimizer = make_optimizer(InPlaceUpdate(dict(model.named_parameters()), device), train, place)
     for step, rate in enumerate(RATES):
         gradients(model, step)

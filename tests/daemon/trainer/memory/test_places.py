@@ -15,7 +15,8 @@ pytestmark = pytest.mark.torch
 def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path) -> None:
     import torch
 
-    from zerotoolsd.trainer.memory.places import GRADIENTS, MASTERS, MOMENTS, make_memory
+    from zerotools.core.memory_layout import GRADIENTS, MASTERS, MOMENTS
+    from zerotoolsd.trainer.memory.places import make_memory
 
     memory = make_memory(torch.device("cpu"), "disk", path=tmp_path)
     ledger = memory.ledger
@@ -42,14 +43,15 @@ def test_without_offload_state_is_on_the_device() -> None:
 
     from zerotoolsd.trainer.memory.places import make_memory
 
-    memory = make_memory(torch.device("cpu"), "none")
+    memory = make_memory(torch.device("cpu"))
     assert memory.state is memory.transfer is memory.device
 
 
 def test_a_directory_that_cannot_hold_it_is_named(tmp_path: Path) -> None:
     import torch
 
-    from zerotoolsd.trainer.memory.places import MASTERS, make_memory
+    from zerotools.core.memory_layout import MASTERS
+    from zerotoolsd.trainer.memory.places import make_memory
 
     memory = make_memory(torch.device("cpu"), "disk", path=tmp_path)
     with pytest.raises(BadRequest, match=f"{tmp_path} cannot hold the optimizer's state: "):
@@ -73,13 +75,14 @@ def test_a_job_that_does_not_fit_on_the_disk_ends_with_both_numbers(
 def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> None:
     import torch
 
+    from zerotools.core.memory_layout import GRADIENTS, MASTERS, WEIGHTS
     from zerotoolsd.trainer.engine_torch.copy_stream import make_copy_stream
-    from zerotoolsd.trainer.memory.places import GRADIENTS, MASTERS, WEIGHTS, make_memory
+    from zerotoolsd.trainer.memory.places import make_memory
 
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     device = torch.device("cuda", 0)
-    memory = make_memory(device, "cpu")
+    memory = make_memory(device, "host")
     weight = memory.device.empty((1000, 100), torch.bfloat16, WEIGHTS)
     buffer = memory.transfer.empty(weight.shape, weight.dtype, GRADIENTS)
     master = memory.state.zeros(weight.shape, torch.float32, MASTERS)

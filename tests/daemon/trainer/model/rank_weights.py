@@ -20,8 +20,8 @@ import torch.distributed as dist  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
+from zerotools.core.memory_layout import MemoryLayout  # noqa: E402
 from zerotools.jobs.tables.model import ModelSpec  # noqa: E402
-from zerotoolsd.trainer.memory.layout import MemoryLayout  # noqa: E402
 from zerotoolsd.trainer.memory.places import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.initial import initialise  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
@@ -55,20 +55,20 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)
     group = join(rank_from(), spec.device)
-    memory = make_memory(group.device, "none")
+    memory = make_memory(group.device)
     report = {}
     models = json.loads((Path(spec.output_dir or "") / "models.json").read_text())
     for name, config in models.items():
         blueprint = draw(read_config(replace(spec.model, config=config, path=None)))
         for stage in (0, 3):
-            model = shard(blueprint, MemoryLayout(group.rank.world_size, stage), memory)
+            model = shard(blueprint, MemoryLayout(stage, group.rank.world_size, "fp32"), memory)
             parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
             initialise(parameters, buffers, blueprint, spec.seed, memory.host)
             report[f"{name} {stage}"] = digest(gathered(model))
     if spec.model.path is not None:
         directory = Path(spec.model.path)
         blueprint = draw(read_config(ModelSpec(path=str(directory))))
-        model = shard(blueprint, MemoryLayout(group.rank.world_size), memory)
+        model = shard(blueprint, MemoryLayout(3, group.rank.world_size, "fp32"), memory)
         initialise({}, dict(model.named_buffers()), blueprint, spec.seed, memory.host)
         targets = {**dict(model.named_parameters()), **persistent_buffers(model)}
         load_weights(targets, blueprint.aliases, directory)

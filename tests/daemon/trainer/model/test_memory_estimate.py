@@ -9,17 +9,10 @@ import pytest
 
 from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.several import run_all
+from zerotools.core.memory_layout import DEVICE, DISK, GRADIENTS, HOST, MASTERS, MOMENTS, WEIGHTS
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.ops.estimate import (
-    DEVICE,
-    DISK,
-    GRADIENTS,
-    HOST,
-    MASTERS,
-    MOMENTS,
-    WEIGHTS,
-    torch_engine_state,
-)
+from zerotools.ops.estimate import torch_engine_state
 
 pytestmark = pytest.mark.torch
 
@@ -45,14 +38,16 @@ def jobs(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_every_stage_and_place(text: Path, tmp_path: Path) -> None:
-    from zerotoolsd.trainer.model.memory_estimate import parameters_of, setup_of
+    from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import draw, read_config
 
     ranks, trees = 2, jobs(tmp_path)
     report = run_all(tmp_path / "run", text, ranks, trees).report
     for name, tree in trees.items():
         spec = job_from_dict(job(text, ranks=ranks, **tree), source=name)
-        predicted = torch_engine_state(parameters_of(draw(read_config(spec.model))), setup_of(spec))
+        predicted = torch_engine_state(
+            parameters_of(draw(read_config(spec.model))), memory_layout_of(spec)
+        )
         most = {
             (place, sort): max(
                 rank.get(f"{place} {sort}", 0) for rank in report[name]["end"]["live"]
@@ -60,7 +55,7 @@ def test_every_stage_and_place(text: Path, tmp_path: Path) -> None:
             for place in (DEVICE, HOST, DISK)
             for sort in SORTS
         }
-        if not setup_of(spec).has_masters:
+        if not memory_layout_of(spec).has_masters:
             del predicted[
                 DEVICE if tree.get("offload", {}).get("params") is None else HOST, GRADIENTS
             ]
@@ -77,5 +72,5 @@ def test_what_deepspeed_offloads_is_predicted_on_the_host(text: Path) -> None:
     spec = job_from_dict(job(text, **tree, deepspeed={"config": config}), source="job")
     blueprint = draw(read_config(spec.model))
     trained, _ = blueprint.parameter_count()
-    found = predict(spec, blueprint)
+    found = predict(blueprint, memory_layout_of(spec), on_gpu=False)
     assert (found.device, found.host) == (2 * trained, 14 * trained)

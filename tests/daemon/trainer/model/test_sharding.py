@@ -14,8 +14,13 @@ pytestmark = pytest.mark.torch
 # Gradients of 16 bits are copied out of the buffer; those of fp32 are the buffer itself.
 LAYOUTS: dict[str, dict[str, Any]] = {
     "masters on the device": {"stage": 1, "precision": "bf16"},
-    "masters on the host": {"stage": 0, "precision": "fp32", "offload": "cpu"},
-    "replicated shards": {"stage": 2, "precision": "bf16", "offload": "cpu", "shard_size": 1},
+    "masters on the host": {"stage": 0, "precision": "fp32", "offload_optimizer": "cpu"},
+    "replicated shards": {
+        "stage": 2,
+        "precision": "bf16",
+        "offload_optimizer": "cpu",
+        "shard_size": 1,
+    },
 }
 BLOCKS = 16
 
@@ -35,15 +40,15 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     import torch
     from transformers import LlamaConfig
 
-    from zerotoolsd.trainer.memory.layout import MemoryLayout
+    from zerotools.core.memory_layout import MemoryLayout
     from zerotoolsd.trainer.memory.places import make_memory
     from zerotoolsd.trainer.model.meta_model import draw
     from zerotoolsd.trainer.model.sharding import shard
 
-    layout = MemoryLayout(1, **options)
+    layout = MemoryLayout(world_size=1, **options)
     config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
     blueprint = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
-    memory = make_memory(torch.device("cpu"), layout.offload)
+    memory = make_memory(torch.device("cpu"), layout.state_tier)
     model = shard(blueprint, layout, memory)
     for tensor in (*model.parameters(), *model.buffers()):
         getattr(tensor, "_local_tensor", tensor).data.fill_(0.01)
@@ -101,7 +106,7 @@ def test_no_buffer_outlives_the_next(name: str, alone: None) -> None:
 def test_alone_the_copy_of_a_block_goes_with_its_forward_pass(stage: int, alone: None) -> None:
     from torch.distributed.tensor import DTensor
 
-    model, _, _ = sharded(stage=stage, precision="bf16", offload="cpu")
+    model, _, _ = sharded(stage=stage, precision="bf16", offload_optimizer="cpu")
     loss = loss_of(model)
     # What is whole is a plain tensor in the module.
     kinds = {type(layer.mlp.up_proj.weight.data) for layer in model.model.layers}

@@ -1,0 +1,98 @@
+"""What a run keeps in memory: of which type, where, and cut among how many ranks.
+
+One value for everyone who must agree: the estimate (`ops/estimate`), the engine that allocates, the
+check of room on a disk, and what a rank predicts of itself before it allocates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEVICE, HOST, DISK = "device", "host", "disk"
+"""The memory tiers."""
+WEIGHTS, MASTERS, MOMENTS, GRADIENTS = "weights", "masters", "moments", "gradients"
+"""What memory is for."""
+
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+_TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
+
+
+@dataclass(frozen=True)
+class MemoryLayout:
+    """How parameters, gradients and optimizer state are laid out over `world_size` ranks.
+
+    The words are the job file's: `precision` is that of the forward and backward pass, the two
+    `offload` values are "none", "cpu" or "disk", and at stages 2 and 3 groups of `shard_size` ranks
+    share one copy of the model (None: all ranks share one).
+    """
+
+    stage: int
+    world_size: int
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    has_momentum: bool = True
+    offload_optimizer: str = "none"
+    offload_params: str = "none"
+    shard_size: int | None = None
+    pin_memory: bool = True
+    engine: str = "torch"
+
+    @property
+    def ranks_per_copy(self) -> int:
+        """Ranks that share one copy of what the stage shards."""
+        return self.shard_size or self.world_size
+
+    @property
+    def weight_ranks(self) -> int:
+        """Ranks among which engine `torch` cuts each weight."""
+        return self.ranks_per_copy if self.stage >= 2 else 1
+
+    @property
+    def update_ranks(self) -> int:
+        """Ranks among which the optimizer's state is cut: each updates its part of the weights."""
+        return self.ranks_per_copy if self.stage >= 1 else 1
+
+    @property
+    def state_copies(self) -> int:
+        """How many copies of the optimizer's state all ranks have together."""
+        return self.world_size // self.update_ranks
+
+    @property
+    def params_tier(self) -> str:
+        """Where the weights are between steps."""
+        return _TIERS[self.offload_params]
+
+    @property
+    def state_tier(self) -> str:
+        """Where the optimizer's state is, and masters where there are any. Parameters on the host
+        are updated there, by what is there."""
+        if self.offload_optimizer == "disk":
+            return DISK
+        return DEVICE if (self.offload_optimizer, self.offload_params) == ("none", "none") else HOST
+
+    @property
+    def gradients_tier(self) -> str:
+        """Where the gradients of a step wait for the optimizer."""
+        return DEVICE if self.state_tier == DEVICE else HOST
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether engine `torch` keeps fp32 masters apart from the weights that it computes with.
+
+        Elsewhere its fp32 weights are the masters, and 16-bit ones are gathered from them.
+        """
+        is_half = self.precision != "fp32"
+        return self.params_tier == DEVICE and (
+            self.offload_optimizer != "none" or (self.stage == 1 and is_half)
+        )
+
+    @property
+    def weights_dtype(self) -> str:
+        """The type of engine `torch`'s weights between steps, and of their gradients."""
+        return self.precision if self.has_masters else "fp32"
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether engine `torch` keeps the weights that it gathers in the forward pass until the
+        backward pass is done with them; else it gathers them again."""
+        return self.stage == 2 and self.ranks_per_copy > 1

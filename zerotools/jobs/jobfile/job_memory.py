@@ -1,0 +1,24 @@
+"""The memory layout that a job file asks for."""
+
+from __future__ import annotations
+
+from zerotools.core.memory_layout import MemoryLayout
+from zerotools.jobs.tables.deepspeed_config import offloaded_to
+from zerotools.jobs.tables.spec import JobSpec
+
+
+def memory_layout_of(spec: JobSpec) -> MemoryLayout:
+    """The layout of `spec`; what DeepSpeed offloads, its config says."""
+    optimizer, params = offloaded_to(spec)
+    return MemoryLayout(
+        stage=spec.zero.stage,
+        world_size=spec.world_size,
+        precision=spec.train.precision,
+        optimizer=spec.train.optimizer,
+        has_momentum=spec.train.momentum > 0,
+        offload_optimizer=optimizer,
+        offload_params=params,
+        shard_size=spec.zero.shard_size,
+        pin_memory=spec.offload.pin_memory,
+        engine=spec.engine,
+    )
