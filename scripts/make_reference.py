@@ -195,10 +195,10 @@ def _bounds(rules: Mapping[str, Any]) -> str:
     if rules["allowed"]:
         shown = (f'`"{v}"`' if isinstance(v, str) else f"`{v}`" for v in rules["allowed"])
         parts.append(f"One of {', '.join(shown)}.")
-    if rules["least"] is not None:
-        parts.append(f"At least {rules['least']}.")
-    if rules["most"] is not None:
-        parts.append(f"At most {rules['most']}.")
+    if rules["minimum"] is not None:
+        parts.append(f"At least {rules['minimum']}.")
+    if rules["maximum"] is not None:
+        parts.append(f"At most {rules['maximum']}.")
     if rules["above"] is not None:
         parts.append(f"Greater than {rules['above']}.")
     return "".join(f" {part}" for part in parts)

@@ -22,12 +22,12 @@ class LimitsConfig:
         'Ranks of all running `device = "cpu"` jobs together.',
         factory=usable_cores,
         shown="the cores that the daemon may use",
-        least=0,
+        minimum=0,
     )
     foreign_memory_bytes: int = key(
         "A GPU on which others than our jobs hold more than this is not used.",
         default=512 * 2**20,
-        least=0,
+        minimum=0,
     )
     use_unmeasured_gpus: bool = key(
         "Use GPUs too whose memory or processes the driver does not tell (integrated ones such as "
@@ -40,7 +40,7 @@ class LimitsConfig:
     log_bytes: int = key(
         "The log of one rank; the rest is dropped, but for its end.",
         default=64 * 2**20,
-        least=2**16,
+        minimum=2**16,
     )
 
 
@@ -51,12 +51,12 @@ class StopConfig:
     grace_seconds: float = key(
         "A job that was asked to stop has this long to save before it is killed.",
         default=120.0,
-        least=0,
+        minimum=0,
     )
     straggler_seconds: float = key(
         "When one rank is done the others have this long to finish as well.",
         default=600.0,
-        least=0,
+        minimum=0,
     )
 
 
@@ -64,9 +64,9 @@ class StopConfig:
 class RetryConfig:
     """`[retry]`: how long a crashed job waits before it is started again."""
 
-    first_seconds: float = key("The first wait.", default=1.0, least=0)
-    factor: float = key("Each wait is this many times the one before.", default=4.0, least=1)
-    most_seconds: float = key("The longest wait.", default=300.0, least=0)
+    first_seconds: float = key("The first wait.", default=1.0, minimum=0)
+    factor: float = key("Each wait is this many times the one before.", default=4.0, minimum=1)
+    most_seconds: float = key("The longest wait.", default=300.0, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class WatchConfig:
         "A running job whose ranks neither write to their logs, nor report anything, nor take more "
         "memory for so long is shown as one without progress. 0: never.",
         default=300.0,
-        least=0,
+        minimum=0,
     )
 
 

@@ -56,20 +56,27 @@ def job_id(request: web.Request) -> int:
 
 
 def whole(
-    query: Mapping[str, str], name: str, default: int | None, *, least: int, most: int = LARGEST_INT
+    query: Mapping[str, str],
+    name: str,
+    default: int | None,
+    *,
+    minimum: int,
+    maximum: int = LARGEST_INT,
 ) -> int | None:
     """A whole number of the query, within bounds."""
     text = query.get(name)
     if text is None:
         return default
-    if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
-        bounds = f"from {least} to {most}" if most != LARGEST_INT else f"of at least {least}"
+    if not _WHOLE.fullmatch(text) or not minimum <= int(text) <= maximum:
+        bounds = (
+            f"from {minimum} to {maximum}" if maximum != LARGEST_INT else f"of at least {minimum}"
+        )
         raise BadRequest(f"{name}={text[:40]!r}: must be a whole number {bounds}")
     return int(text)
 
 
-def seconds(query: Mapping[str, str], name: str, *, most: float) -> float:
-    """Seconds of the query, at most `most`; 0 where there are none."""
+def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
+    """Seconds of the query, at most `maximum`; 0 if the query has none."""
     text = query.get(name, "0")
     try:
         value = float(text)
@@ -77,7 +84,7 @@ def seconds(query: Mapping[str, str], name: str, *, most: float) -> float:
         value = -1
     if not 0 <= value < float("inf"):
         raise BadRequest(f"{name}={text[:40]!r}: must be a number of seconds")
-    return min(value, most)
+    return min(value, maximum)
 
 
 def idempotency_key(value: object) -> str | None:

@@ -60,8 +60,8 @@ async def list_jobs(request: web.Request) -> web.Response:
     state = request.query.get("state")
     if state is not None and state not in STATES:
         raise BadRequest(f"state={state[:40]!r}: must be one of {', '.join(STATES)}")
-    limit = inputs.whole(request.query, "limit", 100, least=1, most=MAX_JOBS)
-    after = inputs.whole(request.query, "after", None, least=0)
+    limit = inputs.whole(request.query, "limit", 100, minimum=1, maximum=MAX_JOBS)
+    after = inputs.whole(request.query, "after", None, minimum=0)
     assert limit is not None
     views = await request.app[SERVICE].jobs(state=state, limit=limit, after=after)
     return answer({"jobs": [view_json(view) for view in views]})

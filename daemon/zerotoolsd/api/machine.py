@@ -23,8 +23,8 @@ async def health(request: web.Request) -> web.Response:
 
 async def events(request: web.Request) -> web.Response:
     """GET /v1/events?since=&wait= (`next` of one answer is `since` of the next)."""
-    since = inputs.whole(request.query, "since", 0, least=0) or 0
-    wait = inputs.seconds(request.query, "wait", most=LONGEST_WAIT_SECONDS)
+    since = inputs.whole(request.query, "since", 0, minimum=0) or 0
+    wait = inputs.seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
     found = await request.app[SERVICE].events(since, wait)
     last = found[-1].seq if found else since
     return answer({"events": [event.to_json() for event in found], "next": last})

@@ -39,11 +39,11 @@ async def logs(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/logs?attempt=&rank=&offset=&limit= (bytes; see the headers)."""
     view = await request.app[SERVICE].job(inputs.job_id(request))
     attempt = _attempt(view, request)
-    rank = inputs.whole(request.query, "rank", 0, least=0) or 0
+    rank = inputs.whole(request.query, "rank", 0, minimum=0) or 0
     if rank >= view.world_size > 0:  # 0: how many it has cannot be read, but their logs can
         raise BadRequest(f"rank={rank}: job {view.id} has ranks 0 to {view.world_size - 1}")
-    offset = inputs.whole(request.query, "offset", 0, least=-inputs.LARGEST_INT) or 0
-    limit = inputs.whole(request.query, "limit", USUAL_PART, least=0, most=LARGEST_PART)
+    offset = inputs.whole(request.query, "offset", 0, minimum=-inputs.LARGEST_INT) or 0
+    limit = inputs.whole(request.query, "limit", USUAL_PART, minimum=0, maximum=LARGEST_PART)
     assert limit is not None
     if attempt is None:
         return _log_response(FileBytes(b"", 0, 0), 0, ended=view.state in TERMINAL)
@@ -71,7 +71,7 @@ async def progress(request: web.Request) -> web.Response:
     """GET /v1/jobs/{id}/progress?attempt=&since= (`next` of one answer is `since` of the next)."""
     view = await request.app[SERVICE].job(inputs.job_id(request))
     attempt = _attempt(view, request)
-    since = inputs.whole(request.query, "since", 0, least=0) or 0
+    since = inputs.whole(request.query, "since", 0, minimum=0) or 0
     if attempt is None:
         return _progress_response([], 0, 0, over=view.state in TERMINAL)
     path = _directory(request, view, attempt) / "progress.jsonl"
@@ -118,7 +118,7 @@ def _directory(request: web.Request, view: JobView, attempt: AttemptView) -> Pat
 
 
 def _attempt(view: JobView, request: web.Request) -> AttemptView | None:
-    number = inputs.whole(request.query, "attempt", None, least=1)
+    number = inputs.whole(request.query, "attempt", None, minimum=1)
     if number is None:
         return view.attempt
     for attempt in view.attempts:

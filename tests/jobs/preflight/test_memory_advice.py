@@ -33,7 +33,7 @@ def test_where_state_is_most_of_it_a_smaller_batch_comes_later() -> None:
         'offload.optimizer = "cpu"',
     ]
     offloaded = parsed(offload={"optimizer": "cpu"})
-    assert settings_to_try(offloaded, mostly_state=True, most=1) == [
+    assert settings_to_try(offloaded, mostly_state=True, limit=1) == [
         'zero.stage = 3 with offload.params = "cpu"'
     ]
 

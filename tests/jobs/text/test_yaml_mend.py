@@ -6,6 +6,7 @@ import pytest
 
 from tests.jobs.imports.jobs import JOB, a_job, said
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import import_configs
 from zerotools.jobs.text.yaml_text import parse_yaml
 
@@ -21,7 +22,7 @@ num_processes: 8
 tpu_env: []
 use_cpu: false
 """
-WHOLE = parse_yaml(TEXT, source="acc.yaml").tree
+WHOLE = parse_yaml(TEXT, source="acc.yaml", keys=YAML_KEYS).tree
 FREE = JOB.replace("gpus = 2", "") + "batch_size = 64\n"
 
 PAGES = {
@@ -46,28 +47,28 @@ READ = ("typographic quotes", "slashes", "lost indentation", "line numbers")
 
 @pytest.mark.parametrize("page", PAGES)
 def test_it_is_the_config_again(page: str) -> None:
-    document = parse_yaml(PAGES[page], source="acc.yaml", lenient=True)
+    document = parse_yaml(PAGES[page], source="acc.yaml", lenient=True, keys=YAML_KEYS)
     assert document.tree == WHOLE
     assert document.accepted
     assert document.mended is not None
-    assert parse_yaml(document.mended, source="acc.yaml").tree == WHOLE
+    assert parse_yaml(document.mended, source="acc.yaml", keys=YAML_KEYS).tree == WHOLE
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_without_lenient_it_is_never_read_as_another_stage(page: str) -> None:
     if page in READ:
         imported = import_configs(
-            a_job(FREE), accelerate=parse_yaml(PAGES[page], source="acc.yaml")
+            a_job(FREE), accelerate=parse_yaml(PAGES[page], source="acc.yaml", keys=YAML_KEYS)
         )
         assert imported.problem is not None or imported.tree["zero"]["stage"] == 3
         return
     with pytest.raises(BadRequest, match=r"\(--lenient mends this"):
-        parse_yaml(PAGES[page], source="acc.yaml")
+        parse_yaml(PAGES[page], source="acc.yaml", keys=YAML_KEYS)
 
 
 def test_a_stage_below_non_breaking_spaces_names_the_character() -> None:
     with pytest.raises(BadRequest) as caught:
-        parse_yaml(PAGES["non-breaking indentation"], source="acc.yaml")
+        parse_yaml(PAGES["non-breaking indentation"], source="acc.yaml", keys=YAML_KEYS)
     assert str(caught.value).startswith(
         "acc.yaml:3:1: is not valid YAML: a non-breaking space stands here; write a plain space"
     )
@@ -75,12 +76,12 @@ def test_a_stage_below_non_breaking_spaces_names_the_character() -> None:
 
 def test_comments_and_quoted_text_may_have_any_space() -> None:
     text = "# a\u00a0comment\ndistributed_type: NO # b\u00a0c\nmixed_precision: 'no\u00a0'\n"
-    assert parse_yaml(text, source="acc.yaml").tree["mixed_precision"] == "no\u00a0"
+    assert parse_yaml(text, source="acc.yaml", keys=YAML_KEYS).tree["mixed_precision"] == "no\u00a0"
 
 
 def test_every_mend_has_its_line() -> None:
     text = TEXT.replace("  zero_stage: 3", "zero_stage\uff1a 3").replace("  off", "\u00a0\u00a0off")
-    document = parse_yaml(text, source="acc.yaml", lenient=True)
+    document = parse_yaml(text, source="acc.yaml", lenient=True, keys=YAML_KEYS)
     assert document.accepted == (
         "acc.yaml:4: a non-breaking or other odd space",
         "acc.yaml:5: lost indentation: zero_stage is of deepspeed_config",
@@ -90,7 +91,7 @@ def test_every_mend_has_its_line() -> None:
 
 
 def test_a_key_that_lost_its_indentation_says_where_it_belongs() -> None:
-    document = parse_yaml(PAGES["lost indentation"], source="acc.yaml")
+    document = parse_yaml(PAGES["lost indentation"], source="acc.yaml", keys=YAML_KEYS)
     message = said(import_configs(a_job(FREE), accelerate=document))
     assert (
         "acc.yaml:5 zero_stage: accelerate has no such key; did you mean "
@@ -100,9 +101,11 @@ def test_a_key_that_lost_its_indentation_says_where_it_belongs() -> None:
 
 def test_dots_are_not_guessed() -> None:
     with pytest.raises(BadRequest, match="the dots stand for settings"):
-        parse_yaml(TEXT.replace("  zero_stage: 3", "  \u2026"), source="x", lenient=True)
+        parse_yaml(
+            TEXT.replace("  zero_stage: 3", "  \u2026"), source="x", lenient=True, keys=YAML_KEYS
+        )
 
 
 def test_a_whole_config_is_left_as_it_is() -> None:
-    document = parse_yaml(TEXT, source="acc.yaml", lenient=True)
+    document = parse_yaml(TEXT, source="acc.yaml", lenient=True, keys=YAML_KEYS)
     assert (document.accepted, document.mended) == ((), None)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -137,14 +136,14 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
     return 0
 
 
-def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> list[dict[str, Any]]:
+def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> list[Job]:
     """Queue the jobs if none is refused, and say so of each; as JSON all at once, also where the
     queueing broke off."""
     if len(jobs) > 1:
         check_all(client, jobs)
-    queued: list[dict[str, Any]] = []
+    queued: list[Job] = []
 
-    def tell(job: dict[str, Any]) -> None:
+    def tell(job: Job) -> None:
         queued.append(job)
         if not as_json:
             click.echo(f"{title(job)} is queued: {plan(job)}")

@@ -6,7 +6,7 @@ more than one of them is not over: then the command asks for a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from zerotools.cli.job_views.curves import jobs_before
+from zerotools.cli.job_views.describe import Job
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import TERMINAL
 
 _COMPLETION_SECONDS = 1.0
 _MAX_COMPLETED = 100
-
-Job = Mapping[str, Any]
 
 
 def _complete(

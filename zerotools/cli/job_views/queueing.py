@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import click
 
+from zerotools.cli.job_views.describe import Job
 from zerotools.cli.output.messages import say, say_error
 from zerotools.core.errors import AnswerLost, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
-
-Job = dict[str, Any]
 
 
 def check_all(

@@ -13,6 +13,7 @@ import click
 
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.reading.report import render
@@ -91,7 +92,7 @@ class Configs(NamedTuple):
         text = read_text(path, "accelerate config")
         if path.suffix == ".json":
             return parse_json(text, source=str(path), lenient=self.lenient)
-        return parse_yaml(text, source=str(path), lenient=self.lenient)
+        return parse_yaml(text, source=str(path), lenient=self.lenient, keys=YAML_KEYS)
 
     def _named(self, name: str) -> Document:
         """A file that the accelerate config names: from here, as accelerate does, or beside it."""

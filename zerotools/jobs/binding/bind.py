@@ -122,13 +122,13 @@ def check_allowed(item: Field[Any], value: Any) -> None:
 
 
 def _check_bounds(item: Field[Any], value: Any) -> None:
-    least, most, above = (item.metadata.get(name) for name in ("least", "most", "above"))
+    minimum, maximum, above = (item.metadata.get(name) for name in ("minimum", "maximum", "above"))
     if value is None:
         return
-    if least is not None and value < least:
-        raise Mismatch(f"must be at least {least}")
-    if most is not None and value > most:
-        raise Mismatch(f"must be at most {most}")
+    if minimum is not None and value < minimum:
+        raise Mismatch(f"must be at least {minimum}")
+    if maximum is not None and value > maximum:
+        raise Mismatch(f"must be at most {maximum}")
     if above is not None and value <= above:
         raise Mismatch(f"must be more than {above}")
 

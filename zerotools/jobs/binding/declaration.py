@@ -12,8 +12,8 @@ def key(
     default: Any = ...,
     factory: Any = ...,
     allowed: tuple[Any, ...] | None = None,
-    least: float | None = None,
-    most: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     above: float | None = None,
     shown: str | None = None,
     path: bool = False,
@@ -21,11 +21,11 @@ def key(
 ) -> Any:
     """A field of the job file: its meaning, default, and the values that it takes.
 
-    `least` and `most` are inclusive bounds, `above` an exclusive lower one; `shown` says in the
-    reference what the default is that `factory` makes. A text of a `path` is a path, which is made
-    absolute, unless it is one of `words`.
+    `minimum` and `maximum` are inclusive bounds, `above` is an exclusive lower one. `shown` is the
+    default that the reference gives for a `factory`. Text in a `path` key is made absolute, unless
+    it is one of `words`.
     """
-    bounds = {"least": least, "most": most, "above": above}
+    bounds = {"minimum": minimum, "maximum": maximum, "above": above}
     rules = {"doc": doc, "allowed": allowed, "shown": shown, "path": path, "words": words, **bounds}
     if factory is not ...:
         return field(default_factory=factory, metadata=rules)

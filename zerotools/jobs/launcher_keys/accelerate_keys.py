@@ -129,3 +129,12 @@ FEATURES = frozenset(
 
 SECTIONS = ("deepspeed_config", "fsdp_config")
 KNOWN = (*READ, *IGNORED, *FEATURES, *(f"deepspeed_config.{key}" for key in DEEPSPEED), *SECTIONS)
+TABLES = (*SECTIONS, "parallelism_config", "dynamo_config", "fp8_config", "megatron_lm_config")
+"""Keys that hold other keys."""
+PREFIXES = {
+    "fsdp_config": "fsdp_",
+    "parallelism_config": "parallelism_config_",
+    "dynamo_config": "dynamo_",
+    "megatron_lm_config": "megatron_lm_",
+}
+"""How accelerate begins the names of the keys in a table."""

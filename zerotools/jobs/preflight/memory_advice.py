@@ -19,15 +19,15 @@ _DEEPSPEED = (
 """The stage, and where optimizer and parameters are, in the words of either engine."""
 
 
-def settings_to_try(spec: JobSpec, *, mostly_state: bool = False, most: int = 2) -> list[str]:
-    """Up to `most` settings that need less GPU memory than `spec`, as lines of a job file.
+def settings_to_try(spec: JobSpec, *, mostly_state: bool = False, limit: int = 2) -> list[str]:
+    """Up to `limit` settings that need less GPU memory than `spec`, as lines of a job file.
 
     `mostly_state`: the weights and what the optimizer keeps are most of it, so that a smaller batch
     would not do.
     """
     orders = (_less_state, _less_in_flight) if mostly_state else (_less_in_flight, _less_state)
     lines = [line for order in orders for line in order(spec)]
-    return [*lines, "a shorter data.sequence_length", "more GPUs"][:most]
+    return [*lines, "a shorter data.sequence_length", "more GPUs"][:limit]
 
 
 def _less_in_flight(spec: JobSpec) -> Iterator[str]:

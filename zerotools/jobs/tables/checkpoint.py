@@ -18,7 +18,9 @@ class CheckpointSpec:
     """`[checkpoint]`: when sharded checkpoints are written. One is always written at the end."""
 
     every: int | None = key(
-        "Steps between checkpoints; default: only at the end and at a stop.", default=None, least=1
+        "Steps between checkpoints; default: only at the end and at a stop.",
+        default=None,
+        minimum=1,
     )
     asynchronous: bool = key(
         "Training waits only while each rank copies its shards to host memory, and goes on while "
@@ -26,13 +28,13 @@ class CheckpointSpec:
         default=False,
     )
     keep_last: int | None = key(
-        "Older checkpoints of this job are deleted; default: all are kept.", default=None, least=1
+        "Older checkpoints of this job are deleted; default: all are kept.", default=None, minimum=1
     )
     keep_every: int | None = key(
         "Checkpoints of every so many steps stay, whatever `keep_last` says. A multiple of "
         "`every`.",
         default=None,
-        least=1,
+        minimum=1,
     )
     best: str | None = key(
         "The checkpoint with the smallest one stays too, and the file `best` names it: `loss`, the "

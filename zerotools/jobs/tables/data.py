@@ -63,12 +63,12 @@ class DataSpec:
         "Tokens of prompt and history that are kept of an example: the first ones, or the last "
         "ones where a chat template is used.",
         default=1024,
-        least=1,
+        minimum=1,
     )
     max_target_length: int = key(
         "Tokens of the response that are kept, the end-of-text token included.",
         default=128,
-        least=1,
+        minimum=1,
     )
     chat_template: str = key(
         'Whether the tokenizer\'s chat template renders examples; `"auto"`: where it has one.',
@@ -88,7 +88,7 @@ class DataSpec:
         words=(BYTES,),
     )
     sequence_length: int = key(
-        "Tokens in one sequence of `text`, `tokens` or packed `examples`.", default=256, least=2
+        "Tokens in one sequence of `text`, `tokens` or packed `examples`.", default=256, minimum=2
     )
 
 

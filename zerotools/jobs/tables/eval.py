@@ -27,18 +27,18 @@ class EvalSpec:
     fraction: float = key(
         "Instead of `files`: this part of the training data is held out, chosen by `seed`.",
         default=0.0,
-        least=0,
+        minimum=0,
     )
     every: int | None = key(
-        "Steps between evaluations; default: only after the last step.", default=None, least=1
+        "Steps between evaluations; default: only after the last step.", default=None, minimum=1
     )
     batch_size: int | None = key(
         "Sequences in one forward pass of one rank; default: `train.micro_batch_size`, else 1.",
         default=None,
-        least=1,
+        minimum=1,
     )
     max_sequences: int | None = key(
-        "Evaluate on the first so many sequences; default: on all.", default=None, least=1
+        "Evaluate on the first so many sequences; default: on all.", default=None, minimum=1
     )
     predict_with_generate: bool = key(
         "Generate from the prompts too, and compare with the responses: ROUGE-1, ROUGE-2, ROUGE-L "
@@ -49,17 +49,17 @@ class EvalSpec:
     max_predictions: int | None = key(
         "Generate from the prompts of the first so many sequences; default: of all.",
         default=None,
-        least=1,
+        minimum=1,
     )
     max_new_tokens: int | None = key(
         "Tokens that are generated at most; default: `data.max_target_length`.",
         default=None,
-        least=1,
+        minimum=1,
     )
     num_beams: int = key(
         "Beams of the search for the likeliest text; 1: always the likeliest token.",
         default=1,
-        least=1,
+        minimum=1,
     )
 
 

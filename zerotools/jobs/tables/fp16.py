@@ -17,18 +17,18 @@ class Fp16Spec:
     """
 
     loss_scale: float = key(
-        "A fixed scale; 0: it follows the gradients, by the keys below.", default=0.0, least=0
+        "A fixed scale; 0: it follows the gradients, by the keys below.", default=0.0, minimum=0
     )
     initial_scale_power: int = key(
-        "The first scale, as a power of two.", default=16, least=0, most=64
+        "The first scale, as a power of two.", default=16, minimum=0, maximum=64
     )
     loss_scale_window: int = key(
-        "Steps without an overflow after which the scale doubles.", default=1000, least=1
+        "Steps without an overflow after which the scale doubles.", default=1000, minimum=1
     )
     hysteresis: int = key(
         "The scale halves with the overflow of this number; a doubling starts the count again.",
         default=2,
-        least=1,
+        minimum=1,
     )
     consecutive_hysteresis: bool = key(
         "Every step without an overflow starts that count again.", default=False

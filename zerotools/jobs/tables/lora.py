@@ -13,13 +13,13 @@ class LoraSpec:
     """`[lora]`: low-rank adapters by peft. They alone are trained, and the rest stays as it is.
     Without `rank` there are none."""
 
-    rank: int | None = key("The rank of the adapters.", default=None, least=1)
+    rank: int | None = key("The rank of the adapters.", default=None, minimum=1)
     alpha: float | None = key(
         "An adapter is added to its weight `alpha / rank` times; default: twice `rank`.",
         default=None,
         above=0,
     )
-    dropout: float = key("Dropout before the adapters, below 1.", default=0.0, least=0)
+    dropout: float = key("Dropout before the adapters, below 1.", default=0.0, minimum=0)
     target_modules: tuple[str, ...] = key(
         "Names, or ends of names, of the linear layers that get one; default: those that peft "
         "chooses for the model.",

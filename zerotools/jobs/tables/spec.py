@@ -77,12 +77,12 @@ class JobSpec:
         "or UUIDs; default 1.",
         default=None,
     )
-    ranks: int | None = key('Ranks of a `device = "cpu"` job; default 1.', default=None, least=1)
+    ranks: int | None = key('Ranks of a `device = "cpu"` job; default 1.', default=None, minimum=1)
     seed: int = key(
         "Initial weights, data order and dropout follow from it.",
         default=0,
-        least=0,
-        most=2**63 - 1,
+        minimum=0,
+        maximum=2**63 - 1,
     )
     output_dir: str | None = key(
         "Where checkpoints go; default: a directory of the job's own in the daemon's state "
@@ -100,7 +100,7 @@ class JobSpec:
         "How often the job is started again after a crash; a crash that made no progress "
         "counts as one, progress gives the count back.",
         default=3,
-        least=0,
+        minimum=0,
     )
     time_limit: int | str | None = key(
         'How long the job may run, waiting not counted: seconds, or text such as `"2h"` or '

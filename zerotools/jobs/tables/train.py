@@ -21,7 +21,7 @@ class TrainSpec:
         "Optimizer steps in the whole run, those before a resume included, and those of fp16 "
         "training that were skipped. One of `steps` and `epochs`.",
         default=None,
-        least=1,
+        minimum=1,
     )
     epochs: float | None = key(
         "Instead of `steps`: how often the data is gone through; the last step is filled up from "
@@ -30,13 +30,13 @@ class TrainSpec:
         above=0,
     )
     batch_size: int = key(
-        "Sequences in one optimizer step, over all ranks. Divisible by the world size.", least=1
+        "Sequences in one optimizer step, over all ranks. Divisible by the world size.", minimum=1
     )
     micro_batch_size: int | None = key(
         "Sequences in one forward pass of one rank; the rest is accumulated. "
         "Default: as many as the rank has in a step.",
         default=None,
-        least=1,
+        minimum=1,
     )
     precision: str = key(
         "Type of the forward and backward pass; masters and optimizer stay fp32.",
@@ -66,31 +66,31 @@ class TrainSpec:
         default="cosine",
         allowed=SCHEDULES,
     )
-    warmup_steps: int = key("Steps of linear warm-up.", default=0, least=0)
+    warmup_steps: int = key("Steps of linear warm-up.", default=0, minimum=0)
     decay_steps: int | None = key(
         'The last steps of a `"wsd"` schedule, a straight line down to `min_learning_rate`; '
         "default: a tenth of `steps`.",
         default=None,
-        least=1,
+        minimum=1,
     )
-    min_learning_rate: float = key("Learning rate at the last step.", default=0.0, least=0)
+    min_learning_rate: float = key("Learning rate at the last step.", default=0.0, minimum=0)
     weight_decay: float = key(
         "Decay of tensors of two or more dimensions: AdamW's own, or added to SGD's gradient.",
         default=0.1,
-        least=0,
+        minimum=0,
     )
-    momentum: float = key("SGD's momentum, below 1; 0 keeps no state.", default=0.9, least=0)
+    momentum: float = key("SGD's momentum, below 1; 0 keeps no state.", default=0.9, minimum=0)
     betas: tuple[float, ...] = key("AdamW's betas.", default=(0.9, 0.95))
     eps: float = key("AdamW's epsilon.", default=1e-8, above=0)
     max_grad_norm: float = key(
-        "Gradients are clipped to this global norm; 0 switches it off.", default=1.0, least=0
+        "Gradients are clipped to this global norm; 0 switches it off.", default=1.0, minimum=0
     )
     stop_after_nan: int = key(
         "The job ends at so many steps in a row whose loss or gradient is not finite. Each of them "
         "is skipped: the weights stay, the learning rate's schedule waits. fp16 training goes by "
         "`[fp16]` in its place.",
         default=1,
-        least=1,
+        minimum=1,
     )
 
     @property

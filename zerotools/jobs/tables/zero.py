@@ -21,7 +21,7 @@ class ZeroSpec:
         "Ranks that share one copy of the model at stages 2 and 3, each such group having a copy "
         "of its own (HSDP); default: all ranks share one.",
         default=None,
-        least=1,
+        minimum=1,
     )
 
 

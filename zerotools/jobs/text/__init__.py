@@ -1,4 +1,4 @@
 """JSON, YAML and TOML as text: read with line numbers and likely fixes, written with comments.
 
-Imports `jobs.binding` and `jobs.launcher_keys`.
+Imports `jobs.binding`.
 """

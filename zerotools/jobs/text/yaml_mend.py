@@ -1,10 +1,11 @@
-"""accelerate's YAML as it comes off a web page, mended: spaces, quotes, colons, indentation."""
+"""YAML as it comes off a web page, mended: spaces, quotes, colons, indentation."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
-from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN, SECTIONS
 from zerotools.jobs.text.characters import (
     BLANKS,
     DOUBLE,
@@ -16,13 +17,6 @@ from zerotools.jobs.text.characters import (
     without_numbers,
 )
 
-_TABLES = (*SECTIONS, "parallelism_config", "dynamo_config", "fp8_config", "megatron_lm_config")
-_PREFIXES = {
-    "fsdp_config": "fsdp_",
-    "parallelism_config": "parallelism_config_",
-    "dynamo_config": "dynamo_",
-    "megatron_lm_config": "megatron_lm_",
-}
 _LINE = re.compile(r"[ ]*([A-Za-z_]\w*)[ ]*:(?:[ ]|$)")
 _TIGHT = re.compile(r"([ ]*[A-Za-z_]\w*):(?=[^\s:/\\])")
 _WIDE_COLON = re.compile(r"([ ]*[A-Za-z_]\w*)[ ]*\uff1a[ ]*")
@@ -34,7 +28,26 @@ _QUOTES = str.maketrans(
 )
 
 
-def mend_yaml(text: str) -> Mends:
+@dataclass(frozen=True)
+class YamlKeys:
+    """The keys that a kind of YAML file has, by which lost indentation is mended.
+
+    `known` are dotted names, `sections` the keys that hold other keys, and `prefixes` says how the
+    keys of a section begin. Without keys nothing is indented, and no text around is dropped.
+    """
+
+    known: Collection[str] = ()
+    sections: Collection[str] = ()
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+
+    def belongs(self, name: str, section: str) -> bool:
+        """Whether the key `name` is one of `section`."""
+        prefix = self.prefixes.get(section)
+        in_section = f"{section}.{name}" in self.known
+        return in_section or (prefix is not None and name.startswith(prefix))
+
+
+def mend_yaml(text: str, keys: YamlKeys) -> Mends:
     """The mended text, and each mend with its line.
 
     Raises:
@@ -47,8 +60,8 @@ def mend_yaml(text: str) -> Mends:
             raise placeholder(offset)
         offset += len(line) + 1
         lines[i] = _characters(line, i + 1, mends)
-    _drop_text_around(lines, mends)
-    _indent(lines, mends)
+    _drop_text_around(lines, keys, mends)
+    _indent(lines, keys, mends)
     mends.text = "\n".join(lines)
     return mends
 
@@ -81,9 +94,9 @@ def _key(line: str) -> str | None:
     return found[1] if found else None
 
 
-def _drop_text_around(lines: list[str], mends: Mends) -> None:
+def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
     """Empty what stands before the first known key and after the last, if it is not YAML."""
-    known = {name.split(".")[-1] for name in KNOWN}
+    known = {name.split(".")[-1] for name in keys.known}
     config = [i for i, line in enumerate(lines) if _key(line) in known]
     for i, line in enumerate(lines):
         fence = _FENCE.fullmatch(line) is not None
@@ -94,19 +107,15 @@ def _drop_text_around(lines: list[str], mends: Mends) -> None:
             lines[i] = ""
 
 
-def _indent(lines: list[str], mends: Mends) -> None:
+def _indent(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
     """Put keys back below the section that stands before them."""
     section = None
     for i, line in enumerate(lines):
         name = _key(line)
         if name is None or line.startswith(" "):
             continue
-        if name in _TABLES and line.split(":", 1)[1].split("#")[0].strip() == "":
+        if name in keys.sections and line.split(":", 1)[1].split("#")[0].strip() == "":
             section = name
-        elif section is not None and name not in KNOWN and _belongs(name, section):
+        elif section is not None and name not in keys.known and keys.belongs(name, section):
             mends.note(i + 1, f"lost indentation: {name} is of {section}")
             lines[i] = f"  {line}"
-
-
-def _belongs(name: str, section: str) -> bool:
-    return f"{section}.{name}" in KNOWN or name.startswith(_PREFIXES.get(section, "\0"))

@@ -20,7 +20,7 @@ from zerotools.jobs.text.document import DEEPEST, Document, Trail
 from zerotools.jobs.text.json_scan import MAX_DIGITS
 from zerotools.jobs.text.json_text import mended_too
 from zerotools.jobs.text.mends import Broken, LineIndex, message
-from zerotools.jobs.text.yaml_mend import mend_yaml
+from zerotools.jobs.text.yaml_mend import YamlKeys, mend_yaml
 
 _OUTSIDE = re.compile(
     r"""(?:'[^'\n]*'|"[^"\n]*"|(?<=\s)\#[^\n]*|^\#[^\n]*)|[^'"\n#]+|['"#]""", re.MULTILINE
@@ -30,8 +30,11 @@ _PLAIN = "tag:yaml.org,2002:"
 _CONVERTED = (f"{_PLAIN}null", f"{_PLAIN}bool", f"{_PLAIN}int", f"{_PLAIN}float")
 
 
-def parse_yaml(text: str, *, source: str, lenient: bool = False) -> Document:
-    """The mapping in `text`. `lenient` mends what came off a web page, and lists each mend.
+def parse_yaml(
+    text: str, *, source: str, lenient: bool = False, keys: YamlKeys | None = None
+) -> Document:
+    """The mapping in `text`. `lenient` mends what came off a web page by `keys`, the keys that such
+    a file has, and lists each mend.
 
     Raises:
         BadRequest: it is not YAML, has a key twice, an anchor or a tag, or is not a mapping.
@@ -39,19 +42,19 @@ def parse_yaml(text: str, *, source: str, lenient: bool = False) -> Document:
     """
     yaml = _library(source)
     if lenient:
-        return _mended(yaml, text, source)
+        return _mended(yaml, text, source, keys)
     try:
         return _read(yaml, text, source)
     except Broken as broken:
-        further = mended_too(lambda: _mended(yaml, text, source))
+        further = mended_too(lambda: _mended(yaml, text, source, keys))
         raise BadRequest(message(source, LineIndex(text), broken, "YAML", further)) from None
 
 
-def _mended(yaml: ModuleType, text: str, source: str) -> Document:
+def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> Document:
     """Raises BadRequest."""
     mends = Mends(text)
     try:
-        mends = mend_yaml(text)
+        mends = mend_yaml(text, keys or YamlKeys())
         document = _read(yaml, mends.text, source)
     except Broken as broken:
         raise BadRequest(message(source, LineIndex(mends.text), broken, "YAML")) from None

@@ -21,14 +21,19 @@ from zerotools.jobs.launcher_keys.accelerate_keys import (
     FEATURES,
     IGNORED,
     KNOWN,
+    PREFIXES,
     READ,
     SECTIONS,
+    TABLES,
 )
 from zerotools.jobs.launcher_keys.deepspeed_releases import LEAF_MODULES, NEWEST, Release
 from zerotools.jobs.launcher_keys.deepspeed_releases import release_text as release_said
 from zerotools.jobs.launcher_keys.key_kinds import is_off
 from zerotools.jobs.text.document import Document, Trail
+from zerotools.jobs.text.yaml_mend import YamlKeys
 
+YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)
+"""By which `parse_yaml` mends an accelerate config."""
 FILE = "deepspeed_config.deepspeed_config_file"
 _LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
@@ -72,7 +77,7 @@ def read_accelerate(
         read_fsdp(reading)
     read_parallelism(reading, kind)
     launched = _hand_over(reading, document) if kind == "DEEPSPEED" else Launched()
-    for name in list(reading.given):
+    for name in list(reading.remaining):
         _judge_rest(reading, name, kind)
     return launched
 
@@ -114,7 +119,7 @@ def _environment(reading: ConfigReading) -> None:
 
 
 def _distributed_type(reading: ConfigReading) -> str:
-    given = reading.given.pop("distributed_type", None)
+    given = reading.remaining.pop("distributed_type", None)
     if given is None:  # refused already
         return "NO"
     kind = "NO" if given.value is False else str(given.value)  # unquoted, NO is a boolean
@@ -152,9 +157,9 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
     """The section as accelerate turns it into DeepSpeed's configuration."""
     file = reading.take(FILE)
     section = {
-        name: reading.given.pop(f"deepspeed_config.{name}")
+        name: reading.remaining.pop(f"deepspeed_config.{name}")
         for name in DEEPSPEED
-        if f"deepspeed_config.{name}" in reading.given
+        if f"deepspeed_config.{name}" in reading.remaining
     }
     if file is not None and file.value not in (None, "none"):
         for given in section.values():
@@ -205,10 +210,10 @@ def _leaf_modules(
 ) -> None:
     """The classes whose parameters DeepSpeed gathers at once, which its JSON can name too."""
     engine = reading.claims.of("engine")
-    given = reading.given.get(_LEAVES)
+    given = reading.remaining.get(_LEAVES)
     if given is None or not given.value or engine is None or engine.value != "deepspeed":
         return
-    del reading.given[_LEAVES]
+    del reading.remaining[_LEAVES]
     if reading.release < LEAF_MODULES:
         reading.findings.unsupported.append(
             f"{given.said} = {show(given.value)}: needs DeepSpeed {release_said(LEAF_MODULES)}, "
@@ -223,7 +228,7 @@ def _leaf_modules(
 
 
 def _judge_rest(reading: ConfigReading, name: str, kind: str) -> None:
-    given = reading.given.pop(name)
+    given = reading.remaining.pop(name)
     section = name.split(".")[0]
     if section in SECTIONS and section != f"{kind.lower()}_config":
         reading.row(KeyOutcome.IGNORED, given, None, f"distributed_type is {kind}")

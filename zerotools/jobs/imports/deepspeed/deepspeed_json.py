@@ -77,7 +77,7 @@ def read_deepspeed(
     read_optimizer(reading)
     read_scheduler(reading)
     read_missing(reading, document.tree)
-    for name in list(reading.given):
+    for name in list(reading.remaining):
         _judge_rest(reading, name, hidden_size)
     _note_first_step(reading)
     return _settled(document, reading)
@@ -147,14 +147,14 @@ def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> N
     if reading.peek(name) == AUTO and key.fate is KeyAction.IGNORED:
         reading.settled[name] = None
         why = '"auto": DeepSpeed\'s default; '
-        reading.row(KeyOutcome.IGNORED, reading.given.pop(name), None, why + key.why)
+        reading.row(KeyOutcome.IGNORED, reading.remaining.pop(name), None, why + key.why)
         return
     if reading.peek(name) == AUTO and not _resolve(reading, name, hidden_size):
-        given = reading.given.pop(name)
+        given = reading.remaining.pop(name)
         what = f'{given.said} = "auto": nothing resolves this one; write a value, or remove it'
         reading.findings.wrong.append(what)
         return
-    given = reading.given.pop(name)
+    given = reading.remaining.pop(name)
     if name in NEVER_TAKEN:
         reading.settled[name] = None
         reading.row(KeyOutcome.IGNORED, given, None, key.why)

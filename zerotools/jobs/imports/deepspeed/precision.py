@@ -24,7 +24,7 @@ _SCALE = {
 def read_precision(reading: ConfigReading) -> None:
     """Map the one that is on; refuse both."""
     autos = _resolve_autos(reading)
-    given = {name: reading.given[name] for _, name in _SWITCHES if name in reading.given}
+    given = {name: reading.remaining[name] for _, name in _SWITCHES if name in reading.remaining}
     on = [(kind, given[name]) for kind, name in _SWITCHES if name in given and given[name].value]
     if len({kind for kind, _ in on}) > 1:
         first, second = on[0][1], on[1][1]

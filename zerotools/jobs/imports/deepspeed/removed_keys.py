@@ -18,11 +18,11 @@ def read_removed(reading: ConfigReading) -> None:
     if reading.engine != "deepspeed":
         return
     now = release_text(reading.release)
-    for name in list(reading.given):
+    for name in list(reading.remaining):
         gone = removal(name, reading.release)
         if gone is None:
             continue
-        given = reading.given.pop(name)
+        given = reading.remaining.pop(name)
         if is_off(given.value):
             reading.settled[name] = None
             why = f"is off, and left out: DeepSpeed {now} does not start with it"

@@ -39,8 +39,8 @@ def read_zero(reading: ConfigReading) -> None:
     if tiles is not None and stage is not None and stage < 3:
         reading.row(KeyOutcome.IGNORED, tiles, None, f"is of stage 3, and the stage is {stage}")
     elif tiles is not None:
-        reading.given[_TILES] = tiles
-    for name, given in reading.given.items():
+        reading.remaining[_TILES] = tiles
+    for name, given in reading.remaining.items():
         if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
             reading.findings.wrong.append(
                 f"{given.said} = {show(given.value)}: is of stage 3, and {place} is {stage}; "
@@ -130,7 +130,7 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
             f"stage 3 alone, and {place} is {stage}; remove it, or train at stage 3"
         )
     elif reading.engine == "deepspeed":
-        reading.given[_RATIO] = given
+        reading.remaining[_RATIO] = given
     else:
         why = "the engine torch offloads the whole optimizer" if part else "as the engine does it"
         reading.row(KeyOutcome.IGNORED, given, None, why)
@@ -155,9 +155,9 @@ def _details(reading: ConfigReading, device: str) -> None:
 def _place_state(
     reading: ConfigReading, given: ConfigValue, key: str, device: str, stage: int | None, place: str
 ) -> None:
-    least = 3 if key == "offload.params" or device == "disk" else 1
-    if device != "none" and stage is not None and stage < least:
-        needed = "stage 3" if least == 3 else f"stage {least} or higher"
+    lowest = 3 if key == "offload.params" or device == "disk" else 1
+    if device != "none" and stage is not None and stage < lowest:
+        needed = "stage 3" if lowest == 3 else f"stage {lowest} or higher"
         what = "parameter offload" if key == "offload.params" else f"offload to {show(given.value)}"
         reading.findings.wrong.append(
             f"{given.said} = {show(given.value)}: {what} needs {needed}, and "

@@ -46,7 +46,7 @@ def read_batch(reading: ConfigReading) -> None:
 
 def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
     """The number that the config has; its row and claim are made."""
-    given = reading.given.get(name)
+    given = reading.remaining.get(name)
     if given is None or not isinstance(given.value, int):
         return None
     reading.take(name)
@@ -140,5 +140,5 @@ def _resolve(reading: ConfigReading, name: str, fact: BatchFact | None) -> None:
             reading.resolve(name, None, f"{JOB_TOTAL}, which the job file does not have yet")
         else:
             reading.resolve(name, fact.value, fact.place)
-        reading.row(KeyOutcome.MAPPED, reading.given[name], _JOB_KEYS[name])
+        reading.row(KeyOutcome.MAPPED, reading.remaining[name], _JOB_KEYS[name])
     reading.take(name)

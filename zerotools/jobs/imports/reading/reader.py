@@ -41,11 +41,12 @@ class JobValue:
 class ConfigReading:
     """One DeepSpeed config being read against one job.
 
-    `given` shrinks as readers take keys; what is left at the end is judged by the table.
+    `remaining` has the keys that no reader has taken yet. Those left at the end are judged by the
+    table of keys.
     """
 
     source: str
-    given: dict[str, ConfigValue]
+    remaining: dict[str, ConfigValue]
     claims: Claims
     findings: Findings
     engine: str = "torch"
@@ -54,15 +55,15 @@ class ConfigReading:
     """What DeepSpeed is to be given, by dotted key; None where its own default serves."""
 
     def __post_init__(self) -> None:
-        self.settled = {name: given.value for name, given in self.given.items()}
+        self.settled = {name: given.value for name, given in self.remaining.items()}
 
     def peek(self, name: str) -> Any:
         """The value of a key; None where it is absent."""
-        return self.given[name].value if name in self.given else None
+        return self.remaining[name].value if name in self.remaining else None
 
     def take(self, name: str) -> ConfigValue | None:
         """The key, which counts as read from now on."""
-        return self.given.pop(name, None)
+        return self.remaining.pop(name, None)
 
     def known(self, key: str) -> JobValue | None:
         """What job key `key` is: said somewhere, or done by a launcher where nothing is said; the
@@ -116,9 +117,9 @@ class ConfigReading:
 
     def resolve(self, name: str, value: Any, origin: str) -> None:
         """Put `value` in the place of the `"auto"` of `name`."""
-        given = self.given[name]
+        given = self.remaining[name]
         self.findings.autos.append(ResolvedAuto(given.title, given.place, value, origin))
-        self.given[name] = replace(given, value=value, note=AUTO)
+        self.remaining[name] = replace(given, value=value, note=AUTO)
         self.settled[name] = list(value) if isinstance(value, tuple) else value
 
 
