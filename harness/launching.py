@@ -203,7 +203,7 @@ def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> At
     spec = {"output_dir": str(run_dir / "out"), **tree}
     (run_dir / "spec.json").write_text(json.dumps(spec), "utf-8")
     mailbox = Mailbox(run_dir / "notify.sock")
-    port = _free_port()
+    port = free_port()
     processes: list[Forked | Started] = []
     attempt = Attempt(run_dir, processes, mailbox)
     leftovers.note(attempt)
@@ -212,9 +212,9 @@ def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> At
     modules = forked.DEEPSPEED if tree.get("engine") == "deepspeed" else forked.TORCH
     arguments = ["-P", str(script), "--run-dir", str(run_dir)]
     for rank in range(ranks):
-        environment = _environment(rank, ranks, port, run_dir) | tree.get("env", {})
+        variables = environment(rank, ranks, port, run_dir) | tree.get("env", {})
         with (run_dir / f"rank-{rank}.log").open("wb") as log:
-            processes.append(_start_rank(arguments, environment, log, modules if fork else None))
+            processes.append(_start_rank(arguments, variables, log, modules if fork else None))
     return attempt
 
 
@@ -244,7 +244,8 @@ def run(run_dir: Path, tree: Mapping[str, Any], *, expect: int = 0) -> Attempt:
     return attempt
 
 
-def _environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[str, str]:
+def environment(rank: int, world_size: int, port: int, run_dir: Path) -> dict[str, str]:
+    """The variables of a rank on CPUs: what it takes over, who it is, where it meets the others."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return {
         **kept,
@@ -283,7 +284,8 @@ def _opened(directory: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

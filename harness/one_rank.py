@@ -1,0 +1,57 @@
+"""One CPU rank in this terminal, where `breakpoint()` stops it:
+
+    python -m harness.one_rank DIRECTORY [--job job.toml] [--steps 4]
+
+It trains the tiny Llama of the tests, or the job of a file that has one rank. What the daemon's
+supervisor does for a rank is left out: there are no datagrams, no log file and no restart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.launching import ENTRY, ROOT, environment, free_port, job
+from zerotools.jobs.jobfile.parse import job_to_dict, parse_job
+
+
+def job_tree(file: Path | None, steps: int) -> dict[str, Any]:
+    """The job of `file`, or one that reads a document of this checkout for `steps` steps.
+
+    Raises:
+        BadRequest: the file is not a job.
+        SystemExit: the job has more ranks than one.
+    """
+    if file is None:
+        return job(ROOT / "ARCHITECTURE.md", train={"steps": steps})
+    spec = parse_job(file.read_text("utf-8"), source=str(file), base_dir=file.absolute().parent)
+    if spec.world_size != 1:
+        sys.exit(f"{file}: has {spec.world_size} ranks; set ranks = 1 or gpus = 1 to debug one")
+    return job_to_dict(spec)
+
+
+def prepare(directory: Path, tree: dict[str, Any]) -> list[str]:
+    """Write the job into the run directory `directory`; the command line of its rank."""
+    directory.mkdir(parents=True, exist_ok=True)
+    spec = {"output_dir": str(directory.absolute() / "out"), **tree}
+    (directory / "spec.json").write_text(json.dumps(spec), "utf-8")
+    return [sys.executable, "-P", str(ENTRY), "--run-dir", str(directory.absolute())]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, help="spec.json and out/ are written there")
+    parser.add_argument("--job", type=Path, help="a job file of one rank")
+    parser.add_argument("--steps", type=int, default=4)
+    options = parser.parse_args()
+    command = prepare(options.directory, job_tree(options.job, options.steps))
+    ours = environment(0, 1, free_port(), options.directory.absolute())
+    os.execve(command[0], command, {**os.environ, **ours})
+
+
+if __name__ == "__main__":
+    main()
