@@ -16,8 +16,8 @@ from typing import IO
 import pytest
 from hypothesis import settings
 
-from tests.processes import builds
-from tests.processes.guard import Guard
+from tests.harness import builds
+from tests.harness.guard import Guard
 from tests.spending import Bill, Meter
 from zerotools.jobs.preflight import async_io
 

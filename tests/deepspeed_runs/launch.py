@@ -15,7 +15,7 @@ from pathlib import Path
 from harness import forked
 from harness.forked import Forked
 from harness.patience import Deadline
-from tests.processes import builds
+from tests.harness import builds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PROGRAMS = {"daemon/own_program.py", "processes/test_ending.py"}
+PROGRAMS = {"daemon/own_program.py", "harness/test_started.py"}
 """They are run by a test, as its process."""
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's operators, compiled once for this environment: `python -m tests.processes.builds`.
+"""DeepSpeed's operators, compiled once for this environment: `python -m tests.harness.builds`.
 
 It takes minutes, for which a test does not wait; `scripts/test` does it beforehand. torch guards a
 build by a file called `lock` that it never removes where the build was killed, and everything that
