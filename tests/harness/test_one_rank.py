@@ -1,4 +1,4 @@
-"""The rank that is started in a terminal gets a job that the trainer takes; none is started here."""
+"""The rank that is started in a terminal gets a job that the trainer takes. None is started."""
 
 from __future__ import annotations
 

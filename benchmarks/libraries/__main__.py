@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.library_answers import OURS_NEEDS
+from benchmarks.libraries.answers import OURS_NEEDS
 from benchmarks.measuring import ROOT, Measurement, interleaved, machine, measure
 
 _SPEC = "from zerotools.jobs.tables.spec import JobSpec"
@@ -158,8 +158,8 @@ def rows(python: Path, runs: int) -> list[str]:
 
 
 def asked(python: Path, function: str, *arguments: str) -> Any:
-    """What a function of `library_answers` answers in that environment."""
-    command = [str(python), "-m", "benchmarks.library_answers", function, *arguments]
+    """What a function of `answers` answers in that environment."""
+    command = [str(python), "-m", "benchmarks.libraries.answers", function, *arguments]
     found = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, text=True)
     return json.loads(found.stdout)
 

@@ -1,6 +1,6 @@
 """Runs a program of zerotools and counts its way through the source files.
 
-    python ways_trace.py --run-dir DIR      as a rank, the others with WAYS_ARGUMENTS
+    python trace.py --run-dir DIR      as a rank, the others with WAYS_ARGUMENTS
 
 It needs nothing but the standard library, and takes from the environment:
 

@@ -1,7 +1,7 @@
 """The way of a command through the files is counted, and what is imported is not."""
 
 from benchmarks.measuring import ROOT
-from benchmarks.ways import consolidate, key
+from benchmarks.ways.follow import consolidate, key
 
 
 def test_a_command_is_followed_to_the_bytes_that_it_writes() -> None:

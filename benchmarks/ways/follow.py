@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.measuring import ROOT
 from harness.launching import TINY_LLAMA, start
 
-TRACE = Path(__file__).with_name("ways_trace.py")
+TRACE = Path(__file__).with_name("trace.py")
 GOLDEN = ROOT / "tests/golden/deepspeed-0.19.8"
 KEY = "pin_memory"
 
@@ -42,7 +42,7 @@ class Way:
 
 
 def traced(out: Path) -> Way:
-    """What `ways_trace` wrote."""
+    """What `trace` wrote."""
     told = json.loads(out.read_text())
     return Way(told["files"], told["returns"])
 
@@ -129,7 +129,3 @@ def main() -> None:
         if options.files:
             for way in ways:
                 print("\n" + "\n".join(way.files) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Our own code against libraries that do the same: `python -m benchmarks.libraries`."""

@@ -1,0 +1,1 @@
+"""How many source files four things go through: `python -m benchmarks.ways`."""

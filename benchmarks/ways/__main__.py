@@ -1,0 +1,3 @@
+from benchmarks.ways.follow import main
+
+main()
