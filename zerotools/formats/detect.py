@@ -89,7 +89,7 @@ def _detect_file(path: Path) -> Detected:
     if path.suffix in TORCH_FILE:
         return Detected("torchfile", path)
     raise BadFile(
-        f"{path} is not a checkpoint: neither a directory nor a "
+        f"{path} is not a checkpoint: it is not a directory, and not a "
         f"{', '.join((WEIGHTS, *TORCH_FILE))} file"
     )
 
@@ -111,7 +111,7 @@ def _detect_here(path: Path, names: set[str]) -> Detected | None:
     taken, *others = found
     if taken.format == "megatron":
         return _megatron_rank(path)
-    beside = [f"took the {taken.title} in {path}, not the {o.title} beside it" for o in others]
+    beside = [f"took the {taken.title} in {path}, not the {o.title} next to it" for o in others]
     return Detected(taken.format, path, (*beside, *_other_models(path, names)))
 
 
@@ -120,7 +120,9 @@ def _megatron_rank(path: Path) -> Detected:
     if not MEGATRON_RANK.fullmatch(path.resolve().name):
         return Detected("megatron", path)
     above = path.resolve().parent
-    return Detected("megatron", above, (f"{path} is one rank's; {above} has those of all",))
+    return Detected(
+        "megatron", above, ((f"{path} is one rank's; {above} has the files of all ranks"),)
+    )
 
 
 def _megatron_run(path: Path, names: set[str]) -> Detected | None:
@@ -155,7 +157,7 @@ def holds_megatron(path: Path) -> bool:
 def _other_models(path: Path, names: set[str]) -> Iterator[str]:
     first, *others = fsdp_models(names) or [""]
     if others:
-        yield f"took {first}; {path} holds {', '.join(others)} too, name it to read it"
+        yield f"took {first}; {path} also holds {', '.join(others)}: name it to read it"
 
 
 def _also_below(found: Detected, names: set[str]) -> Iterator[str]:
@@ -203,9 +205,9 @@ def _detect_below(path: Path, names: set[str]) -> Detected:
             f"{path} is not a known layout of torch files: name {' or '.join(files[:9])}"
         )
     raise BadFile(
-        f"{path} is not a checkpoint: it has neither {DCP_METADATA} (torch DCP), nor "
-        f"*_model_states.pt (DeepSpeed), nor *{WEIGHTS}, nor pytorch_model.bin, nor one "
-        ".pt per rank, nor step-* or checkpoint-* directories that do"
+        f"{path} is not a checkpoint: it has no {DCP_METADATA} (torch DCP), *_model_states.pt "
+        f"(DeepSpeed), *{WEIGHTS}, pytorch_model.bin or one .pt per rank, and no step-* or "
+        "checkpoint-* directories that have them"
     )
 
 
@@ -234,7 +236,7 @@ def _newest(path: Path, steps: list[tuple[int, str]]) -> Detected:
             return Detected(found.format, found.path, notes)
         unfinished.append(name)
     raise UnfinishedCheckpoint(
-        f"{path / unfinished[0]} was not finished, and {path} has no other that was"
+        f"{path / unfinished[0]} was not finished, and {path} has no other checkpoint"
     )
 
 

@@ -52,7 +52,7 @@ def test_a_model_directory_without_weights_says_how_to_start_without(
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        ({"model.safetensors": LFS}, "is a pointer of Git LFS and not the file itself"),
+        ({"model.safetensors": LFS}, "is a Git LFS pointer, not the file itself"),
         ({"model.safetensors": weights()[:-2]}, "it is truncated or something was appended"),
         ({"model.safetensors": weights(dtype="I8", size=1)}, "norm.weight is int8: quantised"),
         ({"model.safetensors": weights(dtype="F8_E4M3", size=1)}, "is float8_e4m3fn: quantised"),

@@ -118,4 +118,4 @@ def test_several_models_are_said(pair: Path) -> None:
     shutil.copytree(pair / "pytorch_model_fsdp_0", pair / "pytorch_model_fsdp_1")
     notes = formats.read(pair).origin.notes
     assert notes[0].startswith("took pytorch_model_fsdp_0; ")
-    assert "holds pytorch_model_fsdp_1 too" in notes[0]
+    assert "also holds pytorch_model_fsdp_1" in notes[0]

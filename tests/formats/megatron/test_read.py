@@ -153,7 +153,7 @@ def test_attributes_that_a_dcp_has_beside_torchs_own_are_listed(made: Path, tmp_
         for name in ("common.pt", "metadata.json"):
             (path / name).unlink()
     as_mcore(plain, "my_data", "Metadata")
-    with pytest.raises(Unsupported, match=r"Megatron torch_dist that lost its common.pt"):
+    with pytest.raises(Unsupported, match=r"Megatron torch_dist checkpoint without its common.pt"):
         formats.read(lost)
     resharded = reshard.prepare(plain, tmp_path / "out", world_size=2)
     assert isinstance(resharded, Conversion)

@@ -104,7 +104,7 @@ def test_an_index_that_was_kept_says_how_large_the_model_is(three: Path) -> None
     (three / "shard-00003-model-00001-of-00001.safetensors").unlink()
     listed, total = said(three)
     assert "lists mask, which no shard holds" in listed
-    assert "says 122 bytes of weights and the shards hold 104" in total
+    assert "says 122 bytes of weights, but the shards hold 104" in total
     index.write_text(json.dumps({"metadata": {"total_parameters": 31}, "weight_map": {"n": "x"}}))
     assert "counts 31 elements, the shards 25" in said(three)[0]
 
@@ -136,7 +136,7 @@ def test_the_config_in_nemo_s_folder_is_a_companion(tmp_path: Path) -> None:
 
 
 def test_one_rank_s_file_alone(three: Path) -> None:
-    with pytest.raises(BadRequest, match="one rank's share of a model; name its directory"):
+    with pytest.raises(BadRequest, match="one rank's part of a model; name its directory"):
         formats.read(three / "shard-00001-model-00001-of-00001.safetensors")
 
 

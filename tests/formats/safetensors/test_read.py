@@ -137,7 +137,7 @@ def test_one_file_of_several_is_not_a_model(tmp_path: Path) -> None:
 def test_a_tensor_in_two_files(tmp_path: Path) -> None:
     write_file(tmp_path / "1.safetensors", {"a": b"1"})
     write_file(tmp_path / "2.safetensors", {"a": b"2"})
-    with pytest.raises(BadFile, match="which another file holds too"):
+    with pytest.raises(BadFile, match="which another file also holds"):
         safetensors.read(tmp_path)
 
 

@@ -42,8 +42,8 @@ def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
     if not (path / optimizer).is_dir():
         return [f"{models[0]}/"], []
     message = (
-        f"{path / optimizer} has no {METADATA}, which torch writes last: the save of the "
-        "optimizer was not finished; the weights are read without it"
+        f"{path / optimizer} has no {METADATA}, which torch writes last: the save of the optimizer "
+        "was not finished; only the weights are read"
     )
     return [f"{models[0]}/"], [Problem(message, f"{optimizer}/{METADATA}")]
 

@@ -68,7 +68,7 @@ def origin_of(
         refusal=(
             f"{path} is {title}{when}, which zerotools recognises and does not convert: its names "
             "and shards are Megatron's own; export it with Megatron-Bridge (or Megatron-LM's "
-            "tools/checkpoint/convert.py) to Hugging Face's format, and name that"
+            "tools/checkpoint/convert.py) to Hugging Face's format, and pass that directory"
         ),
     )
 

@@ -65,8 +65,8 @@ def read_header(path: Path) -> Header:
             file.seek(0)
             if file.read(len(_LFS)) == _LFS:
                 raise BadFile(
-                    f"{path} is a pointer of Git LFS and not the file itself; fetch that with "
-                    "git lfs pull"
+                    f"{path} is a Git LFS pointer, not the file itself; fetch the file with git "
+                    "lfs pull"
                 )
             raise BadFile(
                 f"{path} has {size} bytes and its header would have {length}: it is not a "
@@ -95,7 +95,7 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     tree = dict(pairs)
     if len(tree) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key occurs twice in one object")
     return tree
 
 

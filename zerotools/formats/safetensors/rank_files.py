@@ -26,8 +26,8 @@ SHARD = re.compile(r"shard-(\d{5,})-model-(\d{5,})-of-(\d{5,})\.safetensors")
 HF_METADATA = ".hf_metadata"
 INDEX = "model.safetensors.index.json"
 NOTE = (
-    "shapes are taken from where the last blocks end, as the files do not store them: of a lost "
-    "last shard only a known size could tell"
+    "shapes are computed from where the last blocks end, because the files do not store them: a "
+    "lost last shard cannot be detected"
 )
 _MAPPING = "fqn_to_file_index_mapping.json"
 _LARGEST_JSON = 2**28
@@ -120,7 +120,7 @@ def _short_total(
         yield Problem(f"{root / INDEX} counts {count} elements, the shards {elements}", last)
     elif type(size) is int and held < size:
         yield Problem(
-            f"{root / INDEX} says {size} bytes of weights and the shards hold {held}: the last "
+            f"{root / INDEX} says {size} bytes of weights, but the shards hold {held}: the last "
             "shard is missing, or the index is of another type"
         )
 

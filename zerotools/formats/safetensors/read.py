@@ -46,7 +46,7 @@ def read(path: Path) -> Checkpoint:
             if weight_map is not None and weight_map.get(key.name) != name:
                 raise BadFile(f"{root / name} holds {key}, and the index does not say so")
             if key in tensors:
-                raise BadFile(f"{root / name} holds {key}, which another file holds too")
+                raise BadFile(f"{root / name} holds {key}, which another file also holds")
             tensors[key] = tensor
     for wanted, name in (weight_map or {}).items():
         if wanted not in headers[name].entries:
@@ -64,7 +64,7 @@ def read(path: Path) -> Checkpoint:
 def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Checkpoint:
     """One file per rank; what is known to be missing is a problem."""
     if path.is_file():
-        raise BadRequest(f"{path} is one rank's share of a model; name its directory")
+        raise BadRequest(f"{path} is one rank's part of a model; name its directory")
     tensors = sharded_tensors(root, headers)
     numbers = shards(headers)
     beside = root / HF_METADATA

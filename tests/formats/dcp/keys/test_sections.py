@@ -118,7 +118,7 @@ def test_what_is_not_taken_is_said_and_can_be_taken(saved: Path) -> None:
     assert weights(ema) != expected(saved)
     assert roles(ema) == {"param", "state"}, "the moments are those of the model"
     (note, *_) = dcp.read(saved / "beside state").origin.notes
-    assert note == "beside the weights lies state of the run: step, loss, rng"
+    assert note == "next to the weights there is state of the run: step, loss, rng"
 
 
 @pytest.mark.torch

@@ -47,7 +47,7 @@ def test_a_file_that_is_longer_than_the_metadata_says(copied: Path) -> None:
     (problem,) = dcp.read(copied).problems
     assert problem.file == "__1_0.distcp"
     assert "41774 bytes" in problem.message
-    assert "ends at 41710: it is of another save" in problem.message
+    assert "ends at 41710: it is from another save" in problem.message
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_one_ranks_file_of_another_step_is_named_and_nothing_is_made_of_it(
         _overwrite(spread, tensor, SEVEN)
     (problem,) = dcp.read(spread).problems
     assert problem.file == "optimizer_0/__2_0.distcp"
-    assert "of step 7 and other files of step" in problem.message
+    assert "from step 7 and other files are from step" in problem.message
     conversion = consolidate.prepare(spread, tmp_path / "out", consolidate.Options())
     with pytest.raises(BadFile, match="two saves are mixed"):
         prove(conversion)

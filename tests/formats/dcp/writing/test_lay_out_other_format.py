@@ -187,7 +187,7 @@ def test_weights_alone(tmp_path: Path) -> None:
     read_back, target = _written(source, training, tmp_path / "out", "accelerate")
     assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["pytorch_model_fsdp_0"]
     assert read_back.tensors.keys() == source.tensors.keys()
-    assert target.notes == ("there is no optimizer state: load the model alone",)
+    assert target.notes == ("there is no optimizer state: load only the model",)
 
 
 def test_16_bit_weights_without_a_master_are_the_weights(tmp_path: Path) -> None:

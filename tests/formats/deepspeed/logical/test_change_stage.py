@@ -119,7 +119,9 @@ def test_elastic_state_becomes_rigid_with_the_configured_options(tmp_path: Path)
     assert not found.origin.details["elastic"]
     options = training_of(found).groups[0].options
     assert (options["lr"], options["betas"], options["eps"]) == (0.01, (0.9, 0.95), 1e-8)
-    assert any("elastic optimizer state is written as rigid" in note for note in target.notes)
+    assert any(
+        "elastic optimizer state is written in the rigid form" in note for note in target.notes
+    )
 
 
 def test_elastic_state_without_a_known_optimizer_is_refused(tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_a_world_size_that_the_model_parallel_ranks_cannot_share_is_refused(
 ) -> None:
     with pytest.raises(BadRequest, match=r"2 model-parallel ranks .* --world-size 3 is not a mul"):
         lay_out(golden("pipeline-z1-fp32-w4"), tmp_path / "out", world_size=3)
-    with pytest.raises(Unsupported, match="does not move to stage 3"):
+    with pytest.raises(Unsupported, match="does not change to stage 3"):
         lay_out(
             golden("tensor-parallel-z1-bf16-w4"),
             tmp_path / "out",
@@ -179,8 +181,8 @@ def test_a_configuration_counts_in_every_key_and_flags_must_agree(tmp_path: Path
 def test_settings_of_another_stage_are_refused(tmp_path: Path) -> None:
     flat, sliced = golden("z2-fp32-w2"), golden("z3-fp32-w2")
     for source, settings, why in (
-        (flat, ZeroSettings(sub_group_size=5), "--sub-group-size is of stage 3"),
-        (sliced, ZeroSettings(round_robin=True), "--round-robin is of stages 1 and 2"),
+        (flat, ZeroSettings(sub_group_size=5), "--sub-group-size is for stage 3"),
+        (sliced, ZeroSettings(round_robin=True), "--round-robin is for stages 1 and 2"),
         (flat, ZeroSettings(stage=0), "--stage is 0"),
         (sliced, ZeroSettings(sub_group_size=0), "--sub-group-size is 0"),
     ):
@@ -256,5 +258,5 @@ def test_another_alignment_is_a_change() -> None:
     assert is_already_laid_out(source, 3, ZeroSettings())
     assert is_already_laid_out(source, 3, ZeroSettings(ds_config=aligned))
     assert not is_already_laid_out(source, 3, ZeroSettings(ds_config=without))
-    with pytest.raises(BadRequest, match="--sub-group-size is of stage 3"):
+    with pytest.raises(BadRequest, match="--sub-group-size is for stage 3"):
         is_already_laid_out(source, 3, ZeroSettings(sub_group_size=10))

@@ -119,7 +119,7 @@ def test_one_ranks_shard_of_another_step(case: str, tmp_path: Path) -> None:
     tag = copied(case, tmp_path)
     poke(shards(tag)[1], "step", b"\0\0\x40\x40")  # 3.0
     (said,) = problems_of(tag)
-    assert "is of another save" in said
+    assert "is from another save" in said
     assert "the optimizer's step is 3.0 there and 2.0 here" in said
     assert refusals(tag, tmp_path / "out", 6).keys() == ALL
 
@@ -155,7 +155,7 @@ def test_masters_of_another_save_than_the_weights(case: str, rank: int, tmp_path
     poke(shards(tag)[rank], "single_partition_of_fp32_groups", b"\0\0\xc8\x42" * 4)
     said = refusals(tag, tmp_path / "out")
     assert said.keys() == ALL
-    assert all("the files are of two saves" in sentence for sentence in said.values())
+    assert all("the files are from two saves" in sentence for sentence in said.values())
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_groups_that_are_one_and_shared_differently_are_damage(tmp_path: Path) -
         inner["param_groups"] = [{**inner["param_groups"][0], "params": [0, 1]}]
 
     source = changed(tmp_path, DEFAULT, join, "*optim_states.pt")
-    with pytest.raises(BadFile, match=r"groups \[0, 1\] are one, and shared differently"):
+    with pytest.raises(BadFile, match=r"groups \[0, 1\] are one param group, but are shared"):
         lay_out(source, tmp_path / "out", world_size=4)
 
 

@@ -121,7 +121,7 @@ def test_stage_3_is_given_only_the_options_that_all_groups_share(tmp_path: Path)
     assert not {"lr", "weight_decay"} & shared.keys()
     assert [group["lr"] for group in tree["param_groups"]] == [0.01, 0.02]
     assert any(
-        "(lr, weight_decay) are left as the resuming run sets them" in n for n in target.notes
+        "(lr, weight_decay) keep the values that the resuming run sets" in n for n in target.notes
     )
 
 
@@ -139,8 +139,8 @@ NOTES = {
     "z1-fp32-w2-amsgrad": "stage 3 does not load max_exp_avg_sq",
     "z2-bf16-w2-bf16-masters": "casts exp_avg, exp_avg_sq to the type of the masters",
     "z2-fp32-w3-tiny-group": "group 1 is shared by at most 2 ranks",
-    "z3-fp32-w2-sub-groups": "share one step tensor",
-    "tensor-parallel-z2-fp32-w2": "the 2 model-parallel ranks are put together",
+    "z3-fp32-w2-sub-groups": "shares one step tensor",
+    "tensor-parallel-z2-fp32-w2": "the 2 model-parallel ranks are merged",
 }
 
 
@@ -166,7 +166,7 @@ def test_before_the_first_step_stage_3_begins_with_zeros(tmp_path: Path) -> None
     assert len(zeros) == 14
     assert not any(any(data) for _, data in zeros.values())
     assert set(training_of(found).scalars.values()) == {Scalar(0.0, FLOAT32)}
-    assert any("it is written as zeros, where it begins" in note for note in target.notes)
+    assert any("it is written as zeros, its initial value" in note for note in target.notes)
     flat = read(write(source, laid_out(source, tmp_path / "flat", 2)))
     assert contents(flat) == contents(source)
 

@@ -117,7 +117,7 @@ def test_sub_groups_that_the_configuration_does_not_explain_are_refused(
     source = read(DEEPSPEED / "z3-fp32-w2-sub-groups" / "checkpoint")
     column = source.origin.details["columns"][0]
     column.model.fields.tree["ds_config"]["zero_optimization"]["sub_group_size"] = limit
-    with pytest.raises(Unsupported, match=f"sub_group_size = {limit}, and the sub-groups"):
+    with pytest.raises(Unsupported, match=f"sub_group_size = {limit}, but the sub-groups"):
         lay_out(source, tmp_path / "out", world_size=3)
 
 
@@ -159,5 +159,5 @@ def test_a_tag_directory_alone_takes_nothing_of_its_neighbours(tmp_path: Path) -
 def test_what_cannot_be_laid_out_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="no ZeRO partitions"):
         lay_out(read(DEEPSPEED / "z0-bf16-w2" / "checkpoint"), tmp_path / "out", world_size=3)
-    with pytest.raises(BadRequest, match="at least 1 rank, not 0"):
+    with pytest.raises(BadRequest, match=r"--world-size is 0; .* at least 1 rank"):
         lay_out(read(DEEPSPEED / "z2-fp32-w2" / "checkpoint"), tmp_path / "out", world_size=0)

@@ -147,7 +147,7 @@ def test_a_new_fp16_run_begins_with_the_configured_loss_scale(tmp_path: Path) ->
     scale = training_of(read(write(source, target))).loss_scale
     assert scale is not None
     assert (scale.scale, scale.dynamic, scale.options["cur_hysteresis"]) == (256.0, True, 3)
-    assert "the source has no loss scale: it begins as the configuration says" in target.notes
+    assert "the source has no loss scale: it starts as the configuration says" in target.notes
 
 
 def without_state_of(source: Checkpoint, names: set[str], roles: set[str]) -> Checkpoint:
@@ -175,7 +175,7 @@ def test_a_parameter_that_was_never_stepped_begins_with_zeros(stage: int, tmp_pa
 def test_state_of_one_kind_alone_is_refused(tmp_path: Path) -> None:
     whole = read(DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint")
     source = without_state_of(whole, {"layer.weight"}, {"exp_avg"})
-    with pytest.raises(Unsupported, match=r"layer.weight has exp_avg_sq"):
+    with pytest.raises(Unsupported, match=r"layer.weight has the state exp_avg_sq"):
         lay_out_foreign(
             source, training_of(whole), tmp_path, world_size=2, settings=ZeroSettings(stage=2)
         )
@@ -188,4 +188,4 @@ def test_steps_are_the_optimizers_where_nothing_else_counts(tmp_path: Path) -> N
     target = lay_out_foreign(source, training, tmp_path / "o", world_size=2, settings=settings)
     found = read(write(source, target))
     assert (found.origin.step, found.origin.tag) == (2, "global_step2")
-    assert any(note.startswith("the run goes on from step 2") for note in target.notes)
+    assert any(note.startswith("training resumes at step 2") for note in target.notes)

@@ -223,11 +223,15 @@ def _disagreeing(file: Saved, rank: int) -> Any:
     ("make", "error", "said"),
     [
         (_one(shard(0, "_StridedShard")), Unsupported, "placement _StridedShard.*save with DCP"),
-        (_one(Opaque("p", "Partial")), Unsupported, "placement Partial: its ranks hold summands"),
+        (
+            _one(Opaque("p", "Partial")),
+            Unsupported,
+            ("placement Partial: its ranks hold partial sums"),
+        ),
         (_one(shard(2)), BadFile, "is cut along dimension 2"),
         (_one(shard(0)), BadFile, r"local tensor of shape \(7, 4\) where its mesh \(2,\) gives"),
         (_one(replicate(), _coordinate_on_dim=(5,)), BadFile, "is number 5 of 2"),
-        (_one(replicate(), _coordinate_on_dim=None), BadFile, "outside of its mesh"),
+        (_one(replicate(), _coordinate_on_dim=None), BadFile, "that is not in its mesh"),
         (_one(replicate(), _coordinate_on_dim=(0, 0)), BadFile, "1 placements, 2 coordinates"),
         (lambda file, _: {"w": file.tensor(W)}, Unsupported, "each rank has a copy or a part"),
         (_flat, Unsupported, "flat parameters .LOCAL_STATE_DICT.*SHARDED_STATE_DICT"),
@@ -235,7 +239,7 @@ def _disagreeing(file: Saved, rank: int) -> Any:
         (
             lambda file, r: {"w": file.sharded(W, [5, 0], W.shape, r, 2)},
             BadFile,
-            "lies outside its tensor",
+            "is outside its tensor",
         ),
     ],
 )

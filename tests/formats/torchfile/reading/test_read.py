@@ -59,7 +59,7 @@ def test_a_golden_training_file(name: str) -> None:
     checkpoint = formats.read(case / "checkpoint" / name)
     assert_true(checkpoint, case / "truth.safetensors", roles={"param", "buffer"})
     assert checkpoint.origin.notes[0] == f"took the weights below 'model' in {name}"
-    assert "which parameter is which" in checkpoint.origin.notes[1]
+    assert "which number belongs to which parameter" in checkpoint.origin.notes[1]
     assert Key("optimizer.state.0", "exp_avg") in checkpoint.tensors
     assert checkpoint.state["epoch"] == 1
     assert len(checkpoint.state["param_groups"]) == 2
@@ -78,7 +78,7 @@ def test_a_wrapper_is_taken_off_and_said(tmp_path: Path, wrapper: str) -> None:
     assert names(found) == ["w", "ema.w (state)"]
     assert found.origin.notes == (
         f"took the weights below {wrapper!r} in a.pt",
-        "tensors beside them are not weights: ema",
+        "the other tensors are not weights: ema",
     )
     assert found.state == {
         "ema": {"w": TensorRef(Key("ema.w", "state"))},
@@ -98,7 +98,7 @@ def test_a_loss_or_a_generator_s_state_beside_a_model_is_not_a_weight(
 ) -> None:
     found = save(tmp_path / "a.pt", {"model_state_dict": {"w": W}, **beside})
     assert names(found) == ["w", *(f"{name} (state)" for name in beside)]
-    said = f"tensors beside them are not weights: {', '.join(sorted(beside))}"
+    said = f"the other tensors are not weights: {', '.join(sorted(beside))}"
     assert found.origin.notes[-1] == said
 
 
@@ -240,5 +240,5 @@ def test_a_tree_that_shares_its_parts(tmp_path: Path) -> None:
     for _ in range(28):
         tree = {"a": tree, "b": tree}
     path = made.write(tmp_path / "bomb.pt", {"x": tree})
-    with pytest.raises(BadFile, match="share one another without end"):
+    with pytest.raises(BadFile, match="contain one another without end"):
         torchfile.read(path)

@@ -127,8 +127,8 @@ def test_state_without_names_keeps_its_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"groups": ()}, BadRequest, r"\(exp_avg, exp_avg_sq, step\) and no param groups.*--lr"),
-        ({"groups": (ParamGroup((), {"lr": 0.1}),)}, Unsupported, "and are in no param group"),
+        ({"groups": ()}, BadRequest, r"\(exp_avg, exp_avg_sq, step\) but no param groups.*--lr"),
+        ({"groups": (ParamGroup((), {"lr": 0.1}),)}, Unsupported, "but are in no param group"),
     ],
 )
 def test_state_that_torch_could_not_number_is_refused(

@@ -42,7 +42,7 @@ def choose_model(sections: Sections, path: object, asked: str | None) -> ModelCh
     if not sections.models:
         return ModelChoice(None)
     question = (
-        f"{path} holds several models and does not say which is meant: "
+        f"{path} holds several models and does not say which one to take: "
         f"{_listed(sections, sections.models)}; name one with --section"
     )
     return ModelChoice(None, question=question)
@@ -149,7 +149,7 @@ def _said(sections: Sections, taken: Section) -> Iterator[str]:
     elif taken.path not in ((), ("model",)):
         yield f"took the section {_held(sections, taken)} for the model"
     if loose:
-        yield f"beside the weights lies state of the run: {_names(loose)}"
+        yield f"next to the weights there is state of the run: {_names(loose)}"
 
 
 def _names(sections: Sequence[Section]) -> str:

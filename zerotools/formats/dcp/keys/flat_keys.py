@@ -65,7 +65,9 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
     return NamedKeys(_distinct(keys), tuple(mine), numbered, notes, choice.question)
 
 
-_BY_NUMBER = ("the optimizer's state is by number; names are the weights', in order",)
+_BY_NUMBER = (
+    ("the optimizer state is numbered; the names are those of the weights, in the same order"),
+)
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:

@@ -44,7 +44,7 @@ def data_files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Pro
         elif metadata.ends.get(file, end) < files[file]:
             message = (
                 f"{root / file} has {files[file]} bytes and its last value ends at "
-                f"{metadata.ends[file]}: it is of another save than the metadata"
+                f"{metadata.ends[file]}: it is from another save than the metadata"
             )
             problems.append(Problem(message, file))
     return files, problems
@@ -62,7 +62,7 @@ def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -
     for rank in range(record.world_size if record.rng == "per-rank" else 0):
         name = rng_name(rank)
         if name not in said and not (path / name).is_file():
-            message = f"{path / name} is missing and {RECORD} promises {record.world_size} of them"
+            message = f"{path / name} is missing, and {RECORD} lists {record.world_size} of them"
             return [*problems, Problem(message, name)]
     return problems
 
@@ -88,8 +88,8 @@ def mixed_saves(
     (usual, _), *_ = Counter(steps.values()).most_common(1)
     return [
         Problem(
-            f"{root / file} is of step {step:g} and other files of step {usual:g}: files of two "
-            "saves are mixed; take another checkpoint",
+            f"{root / file} is from step {step:g} and other files are from step {usual:g}: files "
+            "of two saves are mixed; take another checkpoint",
             file,
             blocks=True,
         )

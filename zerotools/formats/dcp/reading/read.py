@@ -35,9 +35,9 @@ from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 _DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
 _MEGATRON = (
-    "{path} is Megatron torch_dist that lost its common.pt and metadata.json, which zerotools "
-    "recognises and does not convert: its names and shards are Megatron's own; export it with "
-    "Megatron-Bridge to Hugging Face's format, and name that"
+    "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which "
+    "zerotools recognises and does not convert: its names and shards are Megatron's own; export it "
+    "with Megatron-Bridge to Hugging Face's format, and pass that directory"
 )
 _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-output\.json")
 

@@ -108,7 +108,9 @@ def check_world_size(world_size: int) -> None:
         BadRequest: `world_size` is less than 1.
     """
     if world_size < 1:
-        raise BadRequest(f"a checkpoint is laid out for at least 1 rank, not {world_size}")
+        raise BadRequest(
+            f"--world-size is {world_size}; a checkpoint is written for at least 1 rank"
+        )
 
 
 def _finalize(directory: Path) -> None:
@@ -118,7 +120,7 @@ def _finalize(directory: Path) -> None:
 def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
     return (
         f"the random number state of {counted(job.world_size, 'rank')} is not carried over: the "
-        f"run seeds {world_size} afresh from its seed and step",
+        f"run seeds the {world_size} new ones from its seed and step",
     )
 
 

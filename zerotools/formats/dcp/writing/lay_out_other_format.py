@@ -62,8 +62,8 @@ def lay_out_training(
     groups = groups_of(training, state)
     if state and groups.missing:
         raise BadRequest(
-            f"{source.origin.path} has optimizer state, and does not say what no optimizer goes on "
-            f"without: give {', '.join(groups.missing)}"
+            f"{source.origin.path} has optimizer state, but not what an optimizer needs to resume: "
+            f"give {', '.join(groups.missing)}"
         )
     ties = {alias: name for alias, name in source.aliases.items() if name in weights}
     model: DcpEntries = {chosen.weight(name): copied for name, copied in weights.items()}
@@ -116,7 +116,7 @@ def _refuse_nameless(
     if strange:
         raise BadRequest(
             f"{source.origin.path} has optimizer state of {strange[0]} and {len(strange) - 1} "
-            "others, and no weights of these names: a DCP names state by its weight"
+            "others, but no weights with these names: a DCP names state by its weight"
         )
 
 
@@ -223,7 +223,7 @@ def _dropped(
     if any(k.role == "param16" and Key(k.name, "param") in source.tensors for k in source.tensors):
         yield Dropped("param16", "FSDP2 casts the masters itself")
     if "buffer" in roles:
-        yield Dropped("buffer", "kept, but a DCP does not tell buffers from parameters")
+        yield Dropped("buffer", "kept, but a DCP does not mark which tensors are buffers")
     if training.frozen:
         yield Dropped("frozen", "a DCP does not say which weights were frozen")
     if training.groups and groups.missing:
@@ -237,10 +237,10 @@ def _dropped(
     if training.ds_config is not None:
         yield Dropped("ds_config", "it configures DeepSpeed")
     if training.client or STATE_ROLE in roles:
-        yield Dropped("client", "what the training program saved of its own")
+        yield Dropped("client", "state that the training program added")
     job = source.origin.details.get("job")
     if isinstance(job, JobRecord) and job.rng == RNG_PER_RANK:
-        yield Dropped("random state", f"it is that of {counted(job.world_size, 'rank')}")
+        yield Dropped("random state", f"it belongs to {counted(job.world_size, 'rank')}")
 
 
 def _is_said(training: TrainingState) -> bool:
@@ -252,9 +252,9 @@ def _notes(
 ) -> Iterator[str]:
     stateless = groups.kind is not None and groups.kind.name == "SGD" and training.groups
     if not has_state and not stateless:
-        yield "there is no optimizer state: load the model alone"
+        yield "there is no optimizer state: load only the model"
     elif has_state and groups.kind is not None and not _is_said(training):
-        yield f"the optimizer is taken for torch's {groups.kind.name}"
+        yield f"the optimizer is assumed to be torch's {groups.kind.name}"
     if style.name == "torchtitan":
         yield (
             "torchtitan loads it with checkpoint.exclude_from_loading = "

@@ -158,7 +158,10 @@ def _groups(
     for numbers, options in zip(_members(len(flat), optim, saved), saved, strict=True):
         own = [flat[number] for number in numbers]
         if len({len(groups) for groups in own}) > 1:
-            raise BadFile(f"{optim.file.path}: groups {numbers} are one, and shared differently")
+            raise BadFile(
+                f"{optim.file.path}: groups {numbers} are one param group, but are shared by "
+                "different ranks"
+            )
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]
         rest = {key: value for key, value in options.items() if key != "params"}
@@ -233,7 +236,7 @@ def join_parts(parts: Sequence[StatePart]) -> StatePart:
     for part in parts[1:]:
         if (part.dtypes, part.scalars) != (first.dtypes, first.scalars):
             raise Unsupported(
-                f"{first.where} and {part.where} would become one, and their optimizer state "
+                f"{first.where} and {part.where} would be merged, but their optimizer state "
                 "differs in kind or in its step"
             )
     return first

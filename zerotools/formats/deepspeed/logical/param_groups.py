@@ -121,9 +121,9 @@ def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
     for name, roles in have.items():
         if roles and set(roles) != set(found):
             raise Unsupported(
-                f"{foreign.source.origin.path}: {name} has {', '.join(roles)} as its state, and "
-                f"others of its param group have {', '.join(found)}; DeepSpeed keeps each for all "
-                "of a group"
+                f"{foreign.source.origin.path}: {name} has the state {', '.join(roles)}, and "
+                f"others of its param group have {', '.join(found)}; DeepSpeed keeps the same "
+                "kinds for all of a group"
             )
     return found
 
@@ -160,7 +160,8 @@ def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]
         if found.setdefault(role, scalar).value != scalar.value:
             raise Unsupported(
                 f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, and others of "
-                f"its param group {found[role].value}; DeepSpeed counts once for all of a group"
+                f"its param group {found[role].value}; DeepSpeed keeps one number for all of a "
+                "group"
             )
     return found
 

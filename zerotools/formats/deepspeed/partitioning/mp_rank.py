@@ -113,8 +113,8 @@ def _group_shapes(
     if len(shapes) == 1 and len(present[0].masters) > 1:
         raise Unsupported(
             f"{present[0].file.path} has {len(present[0].masters)} param groups and one list of "
-            "shapes for all of them (DeepSpeed before 0.5.4), which does not say how they lie in "
-            "the flat buffers"
+            "shapes for all of them (DeepSpeed before 0.5.4), which does not say where they are "
+            "in the flat buffers"
         )
     return shapes
 

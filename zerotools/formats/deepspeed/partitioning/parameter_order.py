@@ -48,8 +48,8 @@ def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
         if optim is not None and known != sorted(known):
             raise Unsupported(
                 f"{optim.file.path}: ds_config says {ROUND_ROBIN} = {str(round_robin).lower()}, "
-                f"and the parameters of group {group.number} do not lie in that order; load it "
-                "with DeepSpeed, and save it again"
+                f"and the parameters of group {group.number} are not in that order; load it with "
+                "DeepSpeed, and save it again"
             )
     return names
 

@@ -64,9 +64,9 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
         for what in first.keys() | own.keys():
             if first.get(what) != own.get(what):
                 yield Problem(
-                    f"{optim.file.path} is of another save than {present[0].file.name}: {what} is "
-                    f"{own.get(what)} there and {first.get(what)} here; take a checkpoint whose "
-                    "files are all of one save",
+                    f"{optim.file.path} is from another save than {present[0].file.name}: {what} "
+                    f"is {own.get(what)} there and {first.get(what)} here; take a checkpoint whose "
+                    "files are all from one save",
                     optim.file.name,
                     blocks=True,
                 )
@@ -98,9 +98,9 @@ def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
         return
     blocks = step > updates or optim.kind == STAGE_3
     yield Problem(
-        f"{model.file.path} is of another save than {optim.file.name}: the run has made {updates} "
-        f"updates there, and the optimizer {step:g}; take a checkpoint whose files are all of one "
-        "save",
+        f"{model.file.path} is from another save than {optim.file.name}: the run has made "
+        f"{updates} updates there, and the optimizer {step:g}; take a checkpoint whose files are "
+        "all from one save",
         model.file.name if blocks else None,
         blocks=blocks,
     )
@@ -113,8 +113,8 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
             first := models[0].fields.tree.get("global_steps")
         ):
             yield Problem(
-                f"{model.file.path} is of another save than {models[0].file.name}: step {own} "
-                f"there and {first} here; take a checkpoint whose files are all of one save",
+                f"{model.file.path} is from another save than {models[0].file.name}: step {own} "
+                f"there and {first} here; take a checkpoint whose files are all from one save",
                 model.file.name,
                 blocks=True,
             )
@@ -127,8 +127,8 @@ def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
         own, saved = identity_of(file.path.name), _said_by(folder)
         if own is not None and saved is not None and own != saved:
             yield Problem(
-                f"{file.path} was saved as {folder}.pt: it is another rank's or layer's file; put "
-                "the right one there",
+                f"{file.path} was saved as {folder}.pt: it belongs to another rank or layer; put "
+                "the right file there",
                 file.name,
                 blocks=True,
             )
@@ -158,8 +158,8 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
         first = known.setdefault(mark, file) if mark else file
         if first is not file and (file.records or cmp(first.path, file.path, shallow=False)):
             yield Problem(
-                f"{file.path} holds what {first.name} holds: it is another rank's file; put the "
-                "right one there",
+                f"{file.path} holds what {first.name} holds: it belongs to another rank; put the "
+                "right file there",
                 file.name,
                 blocks=True,
             )

@@ -62,7 +62,7 @@ def load_mp_rank(
     if not trained or any(optim is not None for optim in optim_states):
         return read_mp_rank(models, optim_states, everything)
     name = f"zero_pp_rank_0_mp_rank_{mp_rank:02d}_optim_states.pt"
-    message = f"{directory / name} and those of all other ranks are missing: no masters are there"
+    message = f"{directory / name} and those of all other ranks are missing: there are no masters"
     problems.append(Problem(message, name))
     return _without_masters(read_mp_rank(models, (), everything, is_zero3=is_zero3(first)), trained)
 

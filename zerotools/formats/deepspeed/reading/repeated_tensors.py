@@ -70,7 +70,9 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
             for key, tensor in own.items():
                 stored = (model.module or {}).get(key.name)
                 if stored is None or stored.shape != tensor.shape or stored.dtype != tensor.dtype:
-                    raise BadFile(f"{model.file.path} has not the buffer {key.name} of {name}")
+                    raise BadFile(
+                        f"{model.file.path} does not have the buffer {key.name} of {name}"
+                    )
                 yield TensorPair(key, tensor, model.file.tensor(stored))
 
 
@@ -109,6 +111,6 @@ def _equal(root: Path, files: OpenFiles, key: Key, piece: Range, place: Range, l
         if ours != theirs:
             raise BadFile(
                 f"{root / place.file}: {key} differs from its copy in {root / piece.file}, near "
-                f"byte {place.offset + done}; the files are of two saves, or one is damaged: take "
-                "another checkpoint"
+                f"byte {place.offset + done}; the files are from two saves, or one is damaged: "
+                "take another checkpoint"
             )

@@ -85,8 +85,8 @@ def save_of(
         if name is not None and name not in own:
             problems.append(
                 Problem(
-                    f"{directory / name} is left over from another save under this tag; what is "
-                    f"read is of stage {save.stage}, with {save.model.file.name}",
+                    f"{directory / name} is left over from another save under this tag; the save "
+                    f"that is read is of stage {save.stage}, with {save.model.file.name}",
                     name,
                 )
             )
@@ -209,5 +209,5 @@ def _none_or_several(
     rank = "zero_pp_rank_0_" if kind == STAGE_3 else ""
     return (
         f"{directory / f'{rank}mp_rank_{mp_rank:02d}_model_states.pt'} is missing, to which "
-        f"{first} belongs; model files that are there are of another save"
+        f"{first} belongs; the model files that are there are from another save"
     )

@@ -39,7 +39,7 @@ class ZeroSettings:
         if self.stage is not None and self.stage not in _STAGES:
             raise BadRequest(f"--stage is {self.stage}; ZeRO partitions at stages 1, 2 and 3")
         if self.sub_group_size is not None and self.sub_group_size < 1:
-            raise BadRequest(f"--sub-group-size is {self.sub_group_size}; it is at least 1")
+            raise BadRequest(f"--sub-group-size is {self.sub_group_size} and must be at least 1")
         if self.ds_config is None:
             return self
         zero = zero_optimization(self.ds_config)
@@ -87,7 +87,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"{path} is not JSON: {error!s:.200}") from None
     if not isinstance(tree, dict):
-        raise BadRequest(f"{path} holds no JSON object, which a DeepSpeed configuration is")
+        raise BadRequest(f"{path} does not hold a JSON object, as a DeepSpeed configuration must")
     return tree
 
 
@@ -114,7 +114,7 @@ def _agree(flag: str, asked: int | None, configured: int) -> None:
     if asked is not None and asked != configured:
         raise BadRequest(
             f"{flag} asks for {_word(asked)} and the configuration has {_word(configured)}; the "
-            "run that resumes has what its configuration says: leave the flag out, or change it"
+            "run that resumes does what its configuration says: leave the flag out, or change it"
         )
 
 

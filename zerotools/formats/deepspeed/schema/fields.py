@@ -18,8 +18,8 @@ class Fields:
     def __init__(self, path: Path, tree: Any, where: str = "its top level") -> None:
         if tree == "":
             raise Unsupported(
-                f"{path} is a placeholder that DeepSpeed's Nebula engine left; the data is in its "
-                "own store: load it with Nebula, and save it with the default engine"
+                f"{path} is a placeholder of DeepSpeed's Nebula engine; the data is in Nebula's "
+                "own storage: load it with Nebula, and save it with the default engine"
             )
         if not isinstance(tree, dict):
             raise BadFile(f"{path}: {where} is a {type(tree).__name__}, not a dict")
@@ -73,7 +73,7 @@ def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
 def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
     """A mapping of names to shapes."""
     if not isinstance(value, Mapping):
-        raise BadFile(f"{path}: a {type(value).__name__} stands where names and shapes should")
+        raise BadFile(f"{path}: a {type(value).__name__} is where names and shapes should be")
     return {str(name): shape_of(shape, path, str(name)) for name, shape in value.items()}
 
 

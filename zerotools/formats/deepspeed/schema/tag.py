@@ -71,7 +71,7 @@ def _choose(path: Path, tags: list[str]) -> TagDirectory:
         note = (
             f"{path} has no {LATEST[0]} file"
             if latest is None
-            else (f"{path / LATEST[0]} says {latest!r}, which is not there")
+            else (f"{path / LATEST[0]} says {latest!r}, which does not exist")
         )
         return TagDirectory(path / tags[0], (), (f"{note}; took its only tag, {tags[0]}",))
     why = "no file `latest`" if latest is None else f"a `latest` that says {latest!r}"

@@ -71,8 +71,8 @@ class ShardingRules:
                 return Split(dim)
         if _any(self.averaged, name):
             raise Unsupported(
-                f"{self.path}: {name} differs between tensor-parallel ranks and is to be averaged, "
-                "which zerotools does not compute"
+                f"{self.path}: {name} differs between tensor-parallel ranks and would have to be "
+                "averaged, which zerotools does not do"
             )
         if _any(self.pairs, name):
             half = sum(shape[0] for shape in shards) // 2
@@ -148,8 +148,8 @@ def read_layout(path: Path) -> ShardingRules:
             fused.append((pattern, tuple(map(int, rule["fused"])), int(rule.get("dim", 0))))
         else:
             raise BadRequest(
-                f"{path}: rule {pattern!r} says none of split = DIM, replicated = true, "
-                "fused = [SIZES]"
+                f"{path}: rule {pattern!r} has none of split = DIM, replicated = true, fused = "
+                "[SIZES]"
             )
     return ShardingRules(path, replicated=replicated, along=along, fused=fused, default_dim=None)
 
@@ -211,7 +211,7 @@ def _piece(
     if fields.tree.get("scale", 1.0) != 1.0:
         raise Unsupported(
             f"{path}: the shards hold {name} scaled by {fields.tree['scale']}, and zerotools does "
-            "not compute; load the checkpoint with DeepSpeed, or leave it out with --exclude"
+            "not scale values; load the checkpoint with DeepSpeed, or leave it out with --exclude"
         )
     block = tuple(int(n) for n in fields.tree.get("shape", ()))
     source = _corner(path, name, fields.tree.get("source"), whole, block)

@@ -96,7 +96,7 @@ def contents_of(
             for role in MOMENTS
         }
         numbers = dict.fromkeys((key.name for key in states), first)
-    why = "DeepSpeed loads state that is as long as its parameter, and the step, and no other"
+    why = "DeepSpeed loads only the step and state that is as long as its parameter"
     dropped = [Dropped(role, why) for role in sorted(refused)]
     contents = UniversalContents(groups, states, numbers, begun, whole, dropped)
     _check(source, contents)
@@ -148,7 +148,7 @@ def _shapes(source: Checkpoint, group: ParamGroup) -> dict[str, tuple[int, ...]]
         if EXPERTS in name:
             raise Unsupported(
                 f"{source.origin.path} has experts ({name}), which DeepSpeed does not load from a "
-                "universal checkpoint; reshard it to a native one"
+                "universal checkpoint; make a native one with zerotools reshard"
             )
     return {name: source.tensors[Key(name, "param")].shape for name in group.params}
 

@@ -230,10 +230,13 @@ def _dropped(
 ) -> Iterator[Dropped]:
     loose = sorted(key.name for key in source.tensors if key.role == LOOSE)
     if names := ", ".join([*unwritable, *loose][:5]):
-        yield Dropped("client", f"{names}: tensors of the client's own have no place")
+        yield Dropped("client", f"{names}: tensors in the client state cannot be stored")
     is_native = source_model(source) is not None
     if not is_native and training.lr_scheduler is not None and schedule_of(training) is None:
-        why = "it is not a DeepSpeed scheduler's: its owner loads it from a file of its own"
+        why = (
+            "it is not from a DeepSpeed scheduler: the program that saved it loads it from its own "
+            "file"
+        )
         yield Dropped("lr_scheduler", why)
 
 

@@ -30,8 +30,9 @@ def notes_of(
         )
     if model_parallel > 1:
         notes.append(
-            f"the {model_parallel} model-parallel ranks are put together: it is for a run without "
-            "them, as it does not say how weights are cut for tensor or pipeline ranks"
+            f"the {model_parallel} model-parallel ranks are merged: the result is for a run "
+            "without model parallelism, because it does not say how weights are divided among "
+            "tensor or pipeline ranks"
         )
     if len(contents.groups) > 1:
         notes.append(
@@ -40,7 +41,7 @@ def notes_of(
     if contents.begun:
         names = list(dict.fromkeys(key.name for key in contents.begun))
         some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
-        notes.append(f"{some}: no state yet; it is written as zeros, where it begins")
+        notes.append(f"{some}: no state yet; it is written as zeros, its initial value")
     if stage != 3:
         notes += _of_zero12(contents, training)
     if stage in (None, 3):
@@ -55,8 +56,8 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
     zero = (training.ds_config or {}).get("zero_optimization")
     if isinstance(zero, Mapping) and zero.get(ROUND_ROBIN) is True:
         yield (
-            f"the resuming run must leave {ROUND_ROBIN} out, with which DeepSpeed's loader puts "
-            f"weights in each other's place; {_NATIVE}"
+            f"the resuming run must leave {ROUND_ROBIN} out, because with it DeepSpeed's loader "
+            f"swaps weights; {_NATIVE}"
         )
     limits = {
         number: limit
@@ -66,7 +67,7 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
     if limits:
         number = min(limits, key=limits.__getitem__)
         yield (
-            f"at stages 1 and 2 DeepSpeed's loader fails on a rank that has nothing of a group: "
+            "at stages 1 and 2 DeepSpeed's loader fails on a rank that has no part of a group: "
             f"group {number} is shared by at most {limits[number]} ranks; {_NATIVE}"
         )
 
@@ -85,18 +86,21 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
     if missing or not contents.numbers:
         lacks = ", ".join([*missing, *([] if contents.numbers else [STEP])])
         yield (
-            f"stage 3 does not load it: DeepSpeed's loader wants the state of Adam there, and this "
-            f"has no {lacks}; {_NATIVE}"
+            "stage 3 does not load it: DeepSpeed's loader expects the state of Adam, and this has "
+            f"no {lacks}; {_NATIVE}"
         )
         return
     if rest := sorted(contents.roles - set(MOMENTS)):
-        yield f"stage 3 does not load {', '.join(rest)}, and so does not train on; {_NATIVE}"
+        yield (
+            f"stage 3 does not load {', '.join(rest)}, so training does not continue correctly; "
+            f"{_NATIVE}"
+        )
     alike = common_options(training.groups)
     options = {key for group in training.groups for key in group.options}
     if differing := sorted(options - alike.keys()):
         yield (
-            f"stage 3 gives all groups the options of one, so those that differ between them "
-            f"({', '.join(differing)}) are left as the resuming run sets them"
+            "stage 3 gives all groups the options of one, so those that differ between them "
+            f"({', '.join(differing)}) keep the values that the resuming run sets"
         )
     steps = {value for group in contents.groups for value in contents.steps_of(group)}
     if len(steps) > 1:
@@ -104,8 +108,8 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
     is_tensor = any(number.dtype is not None for number in contents.numbers.values())
     if is_tensor and len(contents.groups) > 1:
         yield (
-            "stage 3 lets all sub-groups share one step tensor, so an optimizer of torch counts "
-            f"several steps for one after resuming; {_NATIVE}"
+            "stage 3 shares one step tensor among all sub-groups, so after resuming a torch "
+            f"optimizer counts several steps for each one; {_NATIVE}"
         )
 
 

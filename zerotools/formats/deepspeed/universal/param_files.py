@@ -57,7 +57,7 @@ def _swapped(file: TorchFile) -> Iterator[Problem]:
     saved = saved_as(file)
     if saved in _KINDS and saved != file.path.stem:
         yield Problem(
-            f"{file.path} was saved as {saved}.pt; put the right one there", file.name, blocks=True
+            f"{file.path} was saved as {saved}.pt; put the right file there", file.name, blocks=True
         )
 
 
@@ -84,7 +84,7 @@ def lost_state(
                     file = f"{ZERO}/{name}/{role}.pt"
                     problems.append(
                         Problem(
-                            f"{directory / file} is missing, which other parameters have",
+                            f"{directory / file} is missing, and other parameters have one",
                             file,
                             name,
                         )
@@ -107,7 +107,7 @@ def unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Pr
         if folder.name not in known or files - {Path(MASTER).stem}:
             yield Problem(
                 f"{folder} has the state of a parameter that {model.file.path} does not list as "
-                "trained; take a checkpoint whose files are all of one save",
+                "trained; take a checkpoint whose files are all from one save",
                 f"{ZERO}/{folder.name}/{MASTER}",
                 folder.name,
                 blocks=True,

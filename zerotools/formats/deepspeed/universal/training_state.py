@@ -41,7 +41,7 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     if saved.file is None:
         raise BadFile(
             f"{checkpoint.root / OPTIMIZER_STATE} is missing, which has the param groups; "
-            "zerotools consolidate writes the weights alone"
+            "zerotools consolidate writes only the weights"
         )
     tree, trained = model.fields.tree, {name for names in saved.shapes for name in names}
     config = tree.get("ds_config")
@@ -87,7 +87,7 @@ def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> dict
 def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:
     if not len(tensor.chunks):
         file = checkpoint.root / ZERO / key.name / f"{key.role}.pt"
-        raise BadFile(f"{file} is missing, which other parameters have")
+        raise BadFile(f"{file} is missing, and other parameters have one")
     return read_scalar(checkpoint.root, tensor)
 
 

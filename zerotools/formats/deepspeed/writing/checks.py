@@ -39,7 +39,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
     if count > 1 and settings.settled().stage == 3:
         raise Unsupported(
             f"{path} has {count} model-parallel ranks (pipeline or tensor), which zerotools does "
-            "not move to stage 3"
+            "not change to stage 3"
         )
     if mp_shard.model.fields.tree.get("num_experts"):
         _check_experts(path, mp_shard, count, settings)
@@ -85,7 +85,7 @@ def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSett
     for rank, there in enumerate(mp_shard.optim_states):
         if there is None:
             name = re.sub(r"pp_rank_\d+_", f"pp_rank_{rank}_", optim.file.name)
-            raise BadFile(f"{path / name} is missing; no other rank may have its experts")
+            raise BadFile(f"{path / name} is missing; its experts may be in no other file")
 
 
 def check_weights(source: Checkpoint) -> None:
@@ -104,7 +104,7 @@ def check_weights(source: Checkpoint) -> None:
 def check_masters(source: Checkpoint, mp_shard: MpShard) -> None:
     """Compare the beginning of every part of every master with the weight that was cast from it.
 
-    Where they agree, the files are of one save, and the flat buffers lie in the order that
+    Where they agree, the files are of one save, and the flat buffers are in the order that
     `param_shapes` says, whatever the run's configuration says. Weights in files of layers and
     experts are compared where they have 16 bits. Stage 3 keeps no weights to compare with.
 
@@ -125,7 +125,7 @@ def _compare(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) ->
                 if not np.array_equal(*both, equal_nan=True):
                     raise Unsupported(
                         f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master "
-                        f"in {_path(source, master)}: the files are of two saves, the flat "
+                        f"in {_path(source, master)}: the files are from two saves, the flat "
                         "buffers do not lie in the order of param_shapes, or an average was "
                         "swapped in for the weights; take another checkpoint, load it with "
                         "DeepSpeed and save it again, or export the weights as they are: "

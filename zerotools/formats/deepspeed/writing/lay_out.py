@@ -143,11 +143,13 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
     """
     count = len(source.origin.details[COLUMNS])
     if world_size < 1:
-        raise BadRequest(f"a checkpoint is laid out for at least 1 rank, not {world_size}")
+        raise BadRequest(
+            f"--world-size is {world_size}; a checkpoint is written for at least 1 rank"
+        )
     if world_size % count:
         raise BadRequest(
-            f"{source.root} has {count} model-parallel ranks (pipeline and tensor), which stay as "
-            f"they are, and --world-size {world_size} is not a multiple of {count}"
+            f"{source.root} has {count} model-parallel ranks (pipeline and tensor), which "
+            f"zerotools keeps, and --world-size {world_size} is not a multiple of {count}"
         )
     return world_size // count
 

@@ -88,7 +88,7 @@ def _check_dense(source: Checkpoint) -> None:
     if found is not None:
         raise Unsupported(
             f"{source.origin.path} has DeepSpeed's experts ({found}), which need files and param "
-            "groups of their own; zerotools writes them out of DeepSpeed's checkpoints alone"
+            "groups of their own; zerotools writes them only from DeepSpeed checkpoints"
         )
 
 
@@ -174,21 +174,21 @@ def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
 def _notes(foreign: ForeignCheckpoint, training: TrainingState) -> Iterator[str]:
     if training.steps is None and foreign.training.steps:
         yield (
-            f"the run goes on from step {foreign.training.steps}, which is what its optimizer "
-            "counted; schedulers and data are told nothing more"
+            f"training resumes at step {foreign.training.steps}, the count of its optimizer; "
+            "scheduler state and data position are not carried over"
         )
     begun = never_stepped(foreign)
     if begun:
         yield (
-            f"{_some(begun)}: no state, as no gradient came yet; it is written as zeros, and "
-            "DeepSpeed counts their steps with their group's"
+            f"{_some(begun)}: no state, because there was no gradient yet; it is written as zeros, "
+            "and DeepSpeed uses the step of their group"
         )
     guessed = [name for name in foreign.frozen if name not in foreign.training.frozen]
     if guessed:
         yield f"no param group has {_some(guessed)}: written as frozen parameters"
     scale = foreign.training.loss_scale
     if foreign.precision == FLOAT16 and scaler_of(scale, foreign.config, FLOAT16).is_new:
-        yield "the source has no loss scale: it begins as the configuration says"
+        yield "the source has no loss scale: it starts as the configuration says"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -201,13 +201,16 @@ def _dropped(foreign: ForeignCheckpoint) -> Iterator[Dropped]:
         why = "stage 3 keeps no 16-bit copies: they are cast from the masters"
         yield Dropped("param16", why)
     if training.lr_scheduler is not None and schedule_of(training) is None:
-        why = "it is not a DeepSpeed scheduler's: its owner loads it from a file of its own"
+        why = (
+            "it is not from a DeepSpeed scheduler: the program that saved it loads it from its own "
+            "file"
+        )
         yield Dropped("lr_scheduler", why)
     kept: Mapping[str, Any] = dict(carried_client(training))
     left = sorted(training.client.keys() - kept.keys())
     loose = sorted(key.name for key in tensors if key.role == LOOSE)
     if left or loose:
         names = ", ".join([*left, *loose][:5])
-        yield Dropped("client", f"{names}: tensors of the client's own have no place")
+        yield Dropped("client", f"{names}: tensors in the client state cannot be stored")
     if training.loss_scale is not None and foreign.precision != FLOAT16:
         yield Dropped("loss_scale", "only fp16 runs have one")

@@ -44,8 +44,8 @@ def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
         return []
     origin = "the configuration given" if settings.ds_config else "the run's configuration"
     return [
-        "elastic optimizer state is written as rigid, which DeepSpeed loads either way; it has no "
-        f"options of param groups, so all have those of {origin}"
+        "elastic optimizer state is written in the rigid form, which DeepSpeed loads with either "
+        f"setting; it does not store options of param groups, so all groups get those of {origin}"
     ]
 
 
@@ -54,7 +54,7 @@ def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
     kept = ", ".join(mp_shard.model.client_state)
     if not kept or layout.kind != STAGE_3:
         return []
-    return [f"the caller's own state ({kept}) is that of rank 0 on every rank"]
+    return [f"the client state ({kept}) is that of rank 0 on every rank"]
 
 
 def _batch(mp_shard: MpShard, ranks: int) -> list[str]:

@@ -43,8 +43,8 @@ def check_explained(logical: LogicalState, ranks: int) -> None:
         ]:
             file = logical.model_file.path if logical.model_file else "the source"
             raise Unsupported(
-                f"{file}: ds_config says {SUB_GROUP_SIZE} = {limit}, and the sub-groups are not "
-                "cut like that; say what the resuming run has with --sub-group-size"
+                f"{file}: ds_config says {SUB_GROUP_SIZE} = {limit}, but the sub-groups have other "
+                "sizes; pass the value of the resuming run with --sub-group-size"
             )
 
 

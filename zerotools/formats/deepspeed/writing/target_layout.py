@@ -58,7 +58,7 @@ def target_layout_of(
     data_first = _data_first(logical, settings, dp_size)
     if kind == STAGE_3:
         if settled.round_robin is not None:
-            raise BadRequest("--round-robin is of stages 1 and 2, and the output is of stage 3")
+            raise BadRequest("--round-robin is for stages 1 and 2, and the output is for stage 3")
         size = settled.sub_group_size
         if size is None:
             if logical.kind == STAGE_3 and saved_dp_size is not None:
@@ -66,7 +66,9 @@ def target_layout_of(
             size = size_of(logical)
         return TargetLayout(dp_size, kind, stage, sub_group_size=size)
     if settled.sub_group_size is not None:
-        raise BadRequest(f"--sub-group-size is of stage 3, and the output is of stage {stage or 1}")
+        raise BadRequest(
+            f"--sub-group-size is for stage 3, and the output is for stage {stage or 1}"
+        )
     if _is_bf16_optimizers(logical, settings, settled.stage):
         if settings.round_robin:
             raise BadRequest("--round-robin is on, which BF16_Optimizer does not have")
@@ -86,8 +88,8 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
         if dp_size % group.ep_size:
             where = group.parts[0].where
             raise BadRequest(
-                f"{where} has experts over {group.ep_size} expert-parallel ranks, which stay "
-                f"as they are, and --world-size {dp_size} is not a multiple of {group.ep_size}"
+                f"{where} has experts over {group.ep_size} expert-parallel ranks, which zerotools "
+                f"keeps, and --world-size {dp_size} is not a multiple of {group.ep_size}"
             )
     given = settings.ds_config
     config = logical.model.get("ds_config") if given is None else given
@@ -137,7 +139,7 @@ def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
         return None
     if logical.precision is None:
         file = logical.model_file.path if logical.model_file is not None else "the source"
-        raise Unsupported(f"{file} has aligned parameters, and does not say their type")
+        raise Unsupported(f"{file} has aligned parameters but does not say their type")
     return alignment_of(logical.precision)
 
 

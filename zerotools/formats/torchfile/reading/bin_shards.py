@@ -26,7 +26,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
             if weight_map is not None and weight_map.get(key.name) != name:
                 raise BadFile(f"{path / name} holds {key}, and the index does not say so")
             if key in tensors or key.name in tied:
-                raise BadFile(f"{path / name} holds {key}, which another file holds too")
+                raise BadFile(f"{path / name} holds {key}, which another file also holds")
         tensors |= part.tensors
         tied |= part.aliases
     for wanted, name in (weight_map or {}).items():
@@ -47,5 +47,8 @@ def _read(path: Path, name: str) -> Checkpoint:
         raise BadFile(f"{path / name} is missing, and its tensors are in no other file")
     opened = open_file(path, name)
     if not opened.contents.is_whole:
-        raise Unsupported(f"{path / name} holds one rank's pieces, and its name is a model shard's")
+        raise Unsupported(
+            f"{path / name} holds one rank's pieces, but its name is that of a shard of a whole "
+            "model"
+        )
     return read_single(path / name, opened)

@@ -71,5 +71,5 @@ def _notes(name: str, contents: FileContents) -> list[str]:
     notes = [f"took the weights below {contents.wrapper!r} in {name}"]
     beside = sorted({key.partition(".")[0] for key in contents.rest})
     if beside:
-        notes.append(f"tensors beside them are not weights: {', '.join(beside)}")
+        notes.append(f"the other tensors are not weights: {', '.join(beside)}")
     return notes

@@ -29,9 +29,11 @@ from zerotools.io.torchzip.tensors import as_tensor
 
 _NO_BLOCK = {
     "_StridedShard": "its pieces are not one block per rank; save with DCP, or reshard to one mesh",
-    "Partial": "its ranks hold summands; redistribute it to Shard or Replicate and save again",
-    "_Partial": "its ranks hold summands; redistribute it to Shard or Replicate and save again",
-    "_NormPartial": "its ranks hold summands; redistribute it to Shard or Replicate and save again",
+    "Partial": "its ranks hold partial sums; redistribute it to Shard or Replicate and save again",
+    "_Partial": "its ranks hold partial sums; redistribute it to Shard or Replicate and save again",
+    "_NormPartial": (
+        "its ranks hold partial sums; redistribute it to Shard or Replicate and save again"
+    ),
 }
 
 
@@ -68,7 +70,7 @@ def pieces(state: Any) -> PartialTensor:
 def _global_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
     meta = spec.get("tensor_meta")
     if not isinstance(meta, Opaque) or not meta.args:
-        raise BadFile("a DTensor does not say which shape it has as a whole")
+        raise BadFile("a DTensor does not have its global shape")
     return counts(meta.args[0], "a DTensor's shape")
 
 
@@ -96,7 +98,7 @@ def _product(axis: Any) -> int:
 def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
     found = mesh.get("_coordinate_on_dim")
     if found is None:
-        raise BadFile("a DTensor was saved by a rank outside of its mesh")
+        raise BadFile("a DTensor was saved by a rank that is not in its mesh")
     return counts(found, "a rank's place in its mesh")
 
 
@@ -153,7 +155,7 @@ def _refuse_order(spec: Mapping[str, Any]) -> None:
     for entry in _sequence(spec.get("shard_order") or ()):
         dims = entry.args[1] if isinstance(entry, Opaque) and len(entry.args) == 2 else ()
         if any(a >= b for a, b in pairwise(counts(dims, "a DTensor's shard order"))):
-            raise Unsupported("a DTensor whose mesh dimensions do not cut from first to last")
+            raise Unsupported("a DTensor whose mesh dimensions do not shard in order")
 
 
 def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:

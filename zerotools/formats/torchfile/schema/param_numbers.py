@@ -27,9 +27,12 @@ def names_by_number(
         return {}, None
     counted = _in_order(groups, moments, weights)
     if counted is not None:
-        return counted, "the optimizer's state is by number; names are the weights', in order"
+        return counted, (
+            "the optimizer state is numbered; the names are those of the weights, in the same order"
+        )
     return {}, (
-        "the optimizer's state is by number, and nothing in the file says which parameter is which"
+        "the optimizer state is numbered, and nothing in the file says which number belongs to "
+        "which parameter"
     )
 
 

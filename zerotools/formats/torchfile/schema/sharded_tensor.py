@@ -24,7 +24,7 @@ def pieces(state: Any) -> PartialTensor:
         BadFile: a shard has another shape than its metadata says, or lies outside the tensor.
     """
     if not isinstance(state, tuple) or len(state) != 5 or not isinstance(state[0], list):
-        raise BadFile("a ShardedTensor has not the five parts that torch saves")
+        raise BadFile("a ShardedTensor does not have the five parts that torch saves")
     shards, about, group, _, _ = state
     metadata = attributes(about, "ShardedTensorMetadata")
     shape = counts(metadata.get("size"), "a ShardedTensor's shape")
@@ -54,7 +54,7 @@ def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
         raise BadFile(f"a shard of {len(sizes)} dimensions is part of a tensor of {len(shape)}")
     box = Box(start, sizes)
     if not Box.whole(shape).contains(box):
-        raise BadFile(f"a shard {box} lies outside its tensor of shape {shape}")
+        raise BadFile(f"a shard {box} is outside its tensor of shape {shape}")
     return box, tensor
 
 

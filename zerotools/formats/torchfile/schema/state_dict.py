@@ -206,7 +206,7 @@ class _Taken:
     def _step(self) -> None:
         self._steps_left -= 1
         if self._steps_left < 0:
-            raise BadFile("its parts share one another without end: it is not a checkpoint")
+            raise BadFile("its parts contain one another without end: it is not a checkpoint")
 
 
 def _is_object(value: Opaque) -> bool:

@@ -80,8 +80,8 @@ def lay_out_training(source: Checkpoint, training: TrainingState, destination: P
 
 def _why(role: str) -> str:
     if role == "param16":
-        return "plain torch keeps the masters that the 16-bit weights are cast from, and no copies"
-    return "nothing says which parameters they belong to"
+        return "plain torch keeps the masters only, of which the 16-bit weights are casts"
+    return "no file says which parameters they belong to"
 
 
 @dataclass
@@ -122,8 +122,8 @@ def _optimizer(
         if state:
             roles = ", ".join(sorted({role for entry in state.values() for role in entry}))
             raise BadRequest(
-                f"{source.origin.path} has optimizer state ({roles}) and no param groups, which "
-                "torch needs to number it: pass --lr, and what else the optimizer had"
+                f"{source.origin.path} has optimizer state ({roles}) but no param groups, which "
+                "torch needs to number it: pass --lr and the other options of the optimizer"
             )
         return None
     _check_grouped(source, training, state)
@@ -145,12 +145,12 @@ def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[
     if stray:
         raise Unsupported(
             f"{source.origin.path}: {stray[0]} and {len(stray) - 1} others have optimizer state "
-            "and are in no param group, so torch has no number for them"
+            "but are in no param group, so torch has no number for them"
         )
     if any("lr" not in group.options for group in training.groups):
         raise BadRequest(
             f"{source.origin.path} has param groups without a learning rate, and torch needs one: "
-            "pass --lr, and what else the optimizer had"
+            "pass --lr and the other options of the optimizer"
         )
 
 
@@ -235,6 +235,6 @@ def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
     if foreign:
         drops.add("client", f"{', '.join(foreign)} hold objects that are not plain values")
     if training.ds_config is not None:
-        drops.add("ds_config", "plain torch is not configured by it")
+        drops.add("ds_config", "plain torch does not use it")
     kept = {n: value for n, value in beside.items() if value is not None and is_plain(value)}
     return kept | ({training_keys.CLIENT: client} if client else {})
