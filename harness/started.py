@@ -27,7 +27,7 @@ class Started(subprocess.Popen[Any]):
             leftovers.note(self)
 
     def __str__(self) -> str:
-        return f"process {self.pid}: {self.args}"
+        return f"process {self.pid}: {self.args!r}"
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit status. `timeout` grows with the load.

@@ -40,7 +40,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert wanted <= held
-    assert not [name for name in held if name.startswith(("tests", "benchmarks"))]
+    assert not [name for name in held if name.startswith(("tests", "benchmarks", "harness"))]
     assert wheel.name.startswith(f"zerotools-{zerotools.__version__}-")
 
 

@@ -1,0 +1,140 @@
+"""Tests mirror the tree: `tests/io/files/test_crc32.py` tests `zerotools/io/files/crc32.py`.
+
+Tests of `zerotoolsd` are in `tests/daemon`, those of `benchmarks` and `harness` in folders of their
+names, all others in `tests` itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+PLACES = {
+    "daemon": ROOT / "daemon/zerotoolsd",
+    "benchmarks": ROOT / "benchmarks",
+    "harness": ROOT / "harness",
+}
+"""Of the first folder below `tests`; what is not here is of `zerotools`."""
+OF_NO_ROOM = {
+    "deepspeed_runs": "DeepSpeed itself, which makes golden cases and judges our output",
+    "torch_runs": "torch itself, which makes golden cases",
+    "docs": "documents, whose commands are run",
+    "golden": "files of real runs",
+    "hostile": "files that attack us, by kind of file",
+    "surface": "rules for the whole tree",
+}
+"""Folders below `tests` that no folder of the source tree has, and what they are of."""
+
+NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
+    # the room as a whole: what one module does shows in another
+    "room": (
+        "cli/commands/test_checkpoint_commands",
+        "cli/commands/test_submit_deepspeed",
+        "cli/commands/test_submit_several",
+        "cli/test_completion",
+        "cli/test_interrupt",
+        "daemon/cleaning/test_retention",
+        "daemon/trainer/memory/test_layout_agreement",
+        "formats/dcp/writing/test_job",
+        "formats/deepspeed/reading/test_versions",
+        "formats/torchfile/reading/test_unread",
+        "jobs/imports/deepspeed/test_memory",
+        "jobs/imports/deepspeed/test_refusals",
+        "jobs/imports/test_values",
+        "ops/conversions/test_many_ranks",
+        "ops/execution/test_overwriting",
+        "ops/execution/test_resuming",
+        "ops/execution/test_sources",
+    ),
+    # real daemons and ranks: what a user sees of them
+    "process": (
+        "daemon/test_hostile",
+        "daemon/test_promises",
+        "daemon/test_recovery",
+        "daemon/test_scripts",
+        "daemon/api/test_hostile",
+        "daemon/trainer/checkpoints/test_async",
+        "daemon/trainer/engine_deepspeed/test_deepspeed",
+        "daemon/trainer/engine_deepspeed/test_lora",
+        "daemon/trainer/engine_torch/test_fp16",
+        "daemon/trainer/engine_torch/test_frozen",
+        "daemon/trainer/engine_torch/test_layouts",
+        "daemon/trainer/engine_torch/test_offload",
+        "daemon/trainer/engine_torch/test_stages",
+        "daemon/trainer/evaluation/test_generation",
+        "daemon/trainer/test_choices",
+        "daemon/trainer/test_ending",
+        "daemon/trainer/test_exporting",
+        "daemon/trainer/test_finetuning",
+        "daemon/trainer/test_refusals",
+        "daemon/trainer/test_same_losses",
+    ),
+    # another project's library reads what we write, or writes what we read
+    "judge": (
+        "formats/dcp/test_torch",
+        "formats/dcp/writing/test_resume_with_torch",
+        "formats/deepspeed/universal/test_judge",
+        "formats/deepspeed/writing/test_continued",
+        "formats/deepspeed/writing/test_judge",
+        "formats/deepspeed/writing/test_judge_other_format",
+        "formats/deepspeed/writing/test_judge_parallel",
+        "formats/deepspeed/writing/test_trainer_continues",
+        "formats/safetensors/test_transformers",
+        "formats/torchfile/test_torch",
+        "jobs/imports/test_peers",
+        "ops/conversions/test_export_logits",
+        "ops/conversions/test_exported_models",
+    ),
+    # every case of tests/golden
+    "golden": (
+        "daemon/queue/test_golden_queues",
+        "formats/dcp/test_golden",
+        "formats/deepspeed/reading/test_golden",
+        "ops/conversions/test_deepspeed_exports",
+        "ops/conversions/test_other_trainers",
+        "test_regenerated",
+    ),
+    # what holds for all inputs
+    "property": (
+        "io/numeric/test_casts",
+        "io/torchzip/test_pickle_round_trip",
+        "ops/conversions/test_chains",
+        "ops/execution/test_any_layout",
+    ),
+    # a page of the documents says what there is
+    "docs": ("daemon/api/test_docs",),
+}
+"""Test files, without their ending, that no module or folder has the name of, by reason."""
+
+
+def mirroring() -> list[Path]:
+    """Those that mirror the tree, relative to `tests`."""
+    found = [path.relative_to(TESTS) for path in sorted(TESTS.rglob("test_*.py"))]
+    return [path for path in found if path.parts[0] not in OF_NO_ROOM]
+
+
+def source_of(folder: Path) -> Path:
+    """The folder of the source tree that a folder below `tests` mirrors."""
+    first, *rest = folder.parts or ("",)
+    return PLACES[first].joinpath(*rest) if first in PLACES else ROOT / "zerotools" / folder
+
+
+def is_named_for_a_module(test: Path) -> bool:
+    """Whether its module, or the folder of that name, is where the test's folder mirrors."""
+    named = source_of(test.parent) / test.stem.removeprefix("test_")
+    return named.with_suffix(".py").exists() or named.is_dir()
+
+
+def test_every_folder_of_tests_mirrors_one_of_the_source() -> None:
+    folders = {test.parent for test in mirroring()}
+    assert [str(each) for each in sorted(folders) if not source_of(each).is_dir()] == []
+    assert [each for each in OF_NO_ROOM if not (TESTS / each).is_dir()] == []
+
+
+def test_a_test_is_named_for_its_module_or_says_why_not() -> None:
+    others = {str(t.with_suffix("")) for t in mirroring() if not is_named_for_a_module(t)}
+    listed = [each for reason in NOT_OF_ONE_MODULE.values() for each in reason]
+    assert len(listed) == len(set(listed))
+    assert others - set(listed) == set(), "name it for its module, or list it with its reason"
+    assert set(listed) - others == set(), "take it off the list: it is gone, or has its module"
