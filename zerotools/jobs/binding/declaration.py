@@ -18,15 +18,39 @@ def key(
     shown: str | None = None,
     path: bool = False,
     words: tuple[str, ...] = (),
+    engine: str | None = None,
+    deepspeed: str | None = None,
+    accelerate: str | None = None,
+    imported: bool = True,
 ) -> Any:
     """A field of the job file: its meaning, default, and the values that it takes.
 
-    `minimum` and `maximum` are inclusive bounds, `above` is an exclusive lower one. `shown` is the
-    default that the reference gives for a `factory`. Text in a `path` key is made absolute, unless
-    it is one of `words`.
+    Args:
+        doc: The meaning, one or two sentences of Markdown for the reference.
+        allowed: The only values.
+        minimum, maximum: Inclusive bounds.
+        above: An exclusive lower bound.
+        shown: The default that the reference gives for a `factory`.
+        path: Text is a path, which is made absolute, unless it is one of `words`.
+        engine: The only engine that has the key, or the table.
+        deepspeed: The dotted key of DeepSpeed's JSON that says the same.
+        accelerate: The dotted key of accelerate's YAML that says the same.
+        imported: False if neither of the two has such a key, or any key of the table.
     """
-    bounds = {"minimum": minimum, "maximum": maximum, "above": above}
-    rules = {"doc": doc, "allowed": allowed, "shown": shown, "path": path, "words": words, **bounds}
+    rules = {
+        "doc": doc,
+        "allowed": allowed,
+        "minimum": minimum,
+        "maximum": maximum,
+        "above": above,
+        "shown": shown,
+        "path": path,
+        "words": words,
+        "engine": engine,
+        "deepspeed": deepspeed,
+        "accelerate": accelerate,
+        "imported": imported,
+    }
     if factory is not ...:
         return field(default_factory=factory, metadata=rules)
     if default is not ...:

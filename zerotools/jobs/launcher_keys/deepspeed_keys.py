@@ -5,6 +5,8 @@ Names, kinds and defaults: deepspeed/runtime/{config,precision_config}.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 from zerotools.jobs.launcher_keys.key_kinds import ConfigKey, KeyAction, ValueKind
 from zerotools.jobs.launcher_keys.zero_keys import ZERO_KEYS
 
@@ -24,7 +26,6 @@ _CHECKPOINTS = "how DeepSpeed writes checkpoints; zerotools writes its own"
 
 _COMPILES = "how DeepSpeed compiles"
 
-MICS = "zero_optimization.mics_shard_size"
 CLIPS_ELSEWHERE = "optimizer.params.max_grad_norm"
 
 NEVER_TAKEN: dict[str, ConfigKey] = {
@@ -71,16 +72,18 @@ KEYS: dict[str, ConfigKey] = {
         "train_batch_size",
         "train_micro_batch_size_per_gpu",
         "gradient_accumulation_steps",
-        "fp16.initial_scale_power",
-        "fp16.loss_scale_window",
-        "fp16.hysteresis",
         "zero_optimization.stage",
     ),
-    **_read(ValueKind.NUMBER, "gradient_clipping", "fp16.loss_scale", "fp16.min_loss_scale"),
+    **_read(ValueKind.NUMBER, "gradient_clipping"),
+    "fp16.loss_scale": ConfigKey(ValueKind.NUMBER, KeyAction.READ, default=0),  # "dynamic"
+    "fp16.initial_scale_power": ConfigKey(ValueKind.COUNT, KeyAction.READ, default=16),
+    "fp16.loss_scale_window": ConfigKey(ValueKind.COUNT, KeyAction.READ, default=1000),
+    "fp16.hysteresis": ConfigKey(ValueKind.COUNT, KeyAction.READ, default=2),
+    "fp16.consecutive_hysteresis": ConfigKey(ValueKind.BOOL, KeyAction.READ, default=False),
+    "fp16.min_loss_scale": ConfigKey(ValueKind.NUMBER, KeyAction.READ, default=1),
     **_read(
         ValueKind.BOOL,
         "fp16.enabled",
-        "fp16.consecutive_hysteresis",
         "bf16.enabled",
         "bfloat16.enabled",
         "zero_optimization.cpu_offload",
@@ -105,7 +108,7 @@ KEYS: dict[str, ConfigKey] = {
         "scheduler.params.warmup_min_ratio",
         "scheduler.params.cos_min_ratio",
     ),
-    **_read(ValueKind.NUMBER, MICS),  # -1 where it is off
+    **_read(ValueKind.NUMBER, "zero_optimization.mics_shard_size"),  # -1 where it is off
     **_read(ValueKind.NUMBERS, "optimizer.params.betas"),
     **_read(ValueKind.BOOL, "optimizer.params.adam_w_mode"),
     **_read(
@@ -244,6 +247,15 @@ KEYS: dict[str, ConfigKey] = {
         ValueKind.BOOL, KeyAction.FEATURE, "changes what is trained", True
     ),
 }
+
+OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "adamw": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
+    "sgd": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
+}
+"""Keys of `optimizer.params` that a job has too, by the job's name of the optimizer, and what each
+is without: deepspeed/ops/adam/fused_adam.py; SGD is torch's."""
+TORCH_ADAM_DECAY = 0.01
+"""The default decay of torch's own AdamW, which `torch_adam` asks for. torch/optim/adamw.py."""
 
 SECTIONS = frozenset(
     ".".join(parts[:count])

@@ -35,6 +35,7 @@ class DeepSpeedSpec:
         '`"auto"` in it, holds it against the job, and queues the result with the job.',
         default=None,
         path=True,
+        accelerate="deepspeed_config.deepspeed_config_file",
     )
 
     @property

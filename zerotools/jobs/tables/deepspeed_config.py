@@ -7,9 +7,12 @@ where DeepSpeed's default is not what the job says.
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from zerotools.jobs.binding.bind import plain
+from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, OPTIMIZER_DEFAULTS
 from zerotools.jobs.tables.deepspeed import (
     BATCH,
     at,
@@ -53,38 +56,38 @@ def completed(spec: JobSpec) -> ConfigTree:
 
 
 def _complete_scale(section: ConfigTree, spec: JobSpec) -> None:
-    defaults = {"loss_scale": 0.0, "initial_scale_power": 16, "loss_scale_window": 1000}
-    defaults |= {"hysteresis": 2, "consecutive_hysteresis": False, "min_loss_scale": 1.0}
-    for name, default in defaults.items():
-        value = getattr(spec.fp16, name)
-        if value != default:
-            section.setdefault(name, value)
+    for item in keys_of(spec.fp16):
+        value, name = getattr(spec.fp16, item.name), item.metadata["deepspeed"]
+        if value != KEYS[name].default:
+            section.setdefault(name.removeprefix("fp16."), value)
 
 
 def _complete_optimizer(config: ConfigTree, spec: JobSpec) -> None:
-    train = spec.train
-    values: ConfigTree = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
-    defaults: ConfigTree = {"lr": 1e-3, "weight_decay": 0.0}
+    name = optimizer_of(config) or spec.train.optimizer
+    if name not in OPTIMIZER_DEFAULTS:
+        return
+    defaults = dict(OPTIMIZER_DEFAULTS[name])
     if at(config, "optimizer.params.torch_adam") is True:
         # torch's own decays by 0.01, every tensor: written out, the groups of the engine hold.
         defaults["weight_decay"] = None
-    name = optimizer_of(config) or train.optimizer
-    if name == "adamw":
-        values |= {"betas": plain(train.betas), "eps": train.eps}
-        defaults |= {"betas": [0.9, 0.999], "eps": 1e-8}
-    elif name == "sgd":
-        values["momentum"], defaults["momentum"] = train.momentum, 0.0
-        if spec.zero.stage and "optimizer" not in config:
-            config.setdefault("zero_allow_untested_optimizer", True)
-    else:
-        return
+    values = dict(_optimizer_parameters(spec, defaults))
     if "optimizer" not in config:
+        if name == "sgd" and spec.zero.stage:
+            config.setdefault("zero_allow_untested_optimizer", True)
         config["optimizer"] = {"type": {"adamw": "AdamW", "sgd": "SGD"}[name], "params": values}
         return
     section = config["optimizer"]
     for key, value in values.items():
         if key not in section.get("params", {}) and value != defaults[key]:
             section.setdefault("params", {})[key] = value
+
+
+def _optimizer_parameters(spec: JobSpec, known: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Those of `known` parameters in `optimizer.params` that the job says, with its values."""
+    for item in keys_of(spec.train):
+        section, _, parameter = (item.metadata["deepspeed"] or "").rpartition(".")
+        if section == "optimizer.params" and parameter in known:
+            yield parameter, plain(getattr(spec.train, item.name))
 
 
 def _complete_scheduler(config: ConfigTree, spec: JobSpec) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import is_dataclass
+from typing import Any
 
+from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.deepspeed import (
     BATCH,
     at,
@@ -12,7 +15,6 @@ from zerotools.jobs.tables.deepspeed import (
     precision_of,
     unresolved,
 )
-from zerotools.jobs.tables.offload import OffloadSpec
 from zerotools.jobs.tables.spec import JobSpec
 
 
@@ -43,27 +45,32 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
     if autos:
         return
     yield from _contradictions(spec)
-    yield from check_config(spec.deepspeed.tree)
     if spec.train.precision == "fp16" and spec.zero.stage == 0:
         yield (
             "deepspeed.config fp16: at zero_optimization.stage 0 DeepSpeed 0.19 divides the "
             "gradients by a loss scale that it never multiplied the loss by; set stage 1, or bf16"
         )
+    yield from check_config(spec.deepspeed.tree)
     yield from _check_adapters(spec)
 
 
 def _check_torch_only(spec: JobSpec) -> Iterator[str]:
-    own = {
-        "offload": spec.offload != OffloadSpec(),
-        "zero.shard_size": spec.zero.shard_size is not None,
-        "train.compile": spec.train.compile,
-    }
-    for key, is_set in own.items():
-        if is_set:
-            yield (
-                f'{key}: is of engine "torch"; what DeepSpeed does of the kind, deepspeed.config '
-                "says: leave it out"
-            )
+    for key in _changed_keys_of("torch", spec, JobSpec(), ""):
+        yield (
+            f'{key}: is of engine "torch"; what DeepSpeed does of the kind, deepspeed.config '
+            "says: leave it out"
+        )
+
+
+def _changed_keys_of(engine: str, table: Any, unset: Any, where: str) -> Iterator[str]:
+    """The keys and tables that only `engine` has, and that differ from their default."""
+    for item in keys_of(table):
+        value, default = getattr(table, item.name), getattr(unset, item.name)
+        name = f"{where}{item.name}"
+        if item.metadata["engine"] == engine and value != default:
+            yield name
+        elif is_dataclass(value):
+            yield from _changed_keys_of(engine, value, default, f"{name}.")
 
 
 def _check_adapters(spec: JobSpec) -> Iterator[str]:

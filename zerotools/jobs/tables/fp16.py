@@ -17,24 +17,40 @@ class Fp16Spec:
     """
 
     loss_scale: float = key(
-        "A fixed scale; 0: it follows the gradients, by the keys below.", default=0.0, minimum=0
+        "A fixed scale; 0: it follows the gradients, by the keys below.",
+        default=0.0,
+        minimum=0,
+        deepspeed="fp16.loss_scale",
     )
     initial_scale_power: int = key(
-        "The first scale, as a power of two.", default=16, minimum=0, maximum=64
+        "The first scale, as a power of two.",
+        default=16,
+        minimum=0,
+        maximum=64,
+        deepspeed="fp16.initial_scale_power",
     )
     loss_scale_window: int = key(
-        "Steps without an overflow after which the scale doubles.", default=1000, minimum=1
+        "Steps without an overflow after which the scale doubles.",
+        default=1000,
+        minimum=1,
+        deepspeed="fp16.loss_scale_window",
     )
     hysteresis: int = key(
         "The scale halves with the overflow of this number; a doubling starts the count again.",
         default=2,
         minimum=1,
+        deepspeed="fp16.hysteresis",
     )
     consecutive_hysteresis: bool = key(
-        "Every step without an overflow starts that count again.", default=False
+        "Every step without an overflow starts that count again.",
+        default=False,
+        deepspeed="fp16.consecutive_hysteresis",
     )
     min_loss_scale: float = key(
-        "The smallest scale; an overflow at it ends the job.", default=1.0, above=0
+        "The smallest scale; an overflow at it ends the job.",
+        default=1.0,
+        above=0,
+        deepspeed="fp16.min_loss_scale",
     )
 
 

@@ -20,22 +20,27 @@ class OffloadSpec:
         "weights, `cpu` in the host's memory, `disk` in files that are mapped into it.",
         default="none",
         allowed=STATE_PLACES,
+        deepspeed="zero_optimization.offload_optimizer.device",
     )
     params: str = key(
         "`cpu`: the parameters are in the host's memory too, and come to the GPU block by block. "
         "Stage 3 only; the optimizer's state is then on the host, or on disk.",
         default="none",
         allowed=("none", "cpu"),
+        deepspeed="zero_optimization.offload_param.device",
+        accelerate="fsdp_config.fsdp_offload_params",
     )
     path: str | None = key(
         'A directory on the disk that `optimizer = "disk"` uses, 12 bytes per parameter; best on '
         "the machine's own NVMe.",
         default=None,
         path=True,
+        deepspeed="zero_optimization.offload_optimizer.nvme_path",
     )
     pin_memory: bool = key(
         "Pin what travels between host and GPU: faster, and memory that the machine cannot swap.",
         default=True,
+        deepspeed="zero_optimization.offload_optimizer.pin_memory",
     )
 
 

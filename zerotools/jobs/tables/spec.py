@@ -57,71 +57,96 @@ class JobSpec:
     """One training job, every key valid and every relative path made absolute."""
 
     name: str | None = key(
-        "A label for people; default: the job file's name without its ending.", default=None
+        "A label for people; default: the job file's name without its ending.",
+        default=None,
+        imported=False,
     )
     engine: str = key(
         'What trains: `"torch"`, `"deepspeed"` by a configuration of its own, or `"script"`, a '
         "program of your own.",
         default="torch",
         allowed=ENGINES,
+        imported=False,
     )
     python: str | None = key(
         "The interpreter of the ranks, which must have torch and transformers, or what a script "
         "needs; default: the daemon's own.",
         default=None,
         path=True,
+        imported=False,
     )
-    device: str = key("Where the ranks run.", default="cuda", allowed=DEVICES)
+    device: str = key("Where the ranks run.", default="cuda", allowed=DEVICES, accelerate="use_cpu")
     gpus: int | tuple[int | str, ...] | None = key(
         'GPUs of a `device = "cuda"` job, one rank each: a number, or a list of indices '
         "or UUIDs; default 1.",
         default=None,
+        accelerate="num_processes",
     )
-    ranks: int | None = key('Ranks of a `device = "cpu"` job; default 1.', default=None, minimum=1)
+    ranks: int | None = key(
+        'Ranks of a `device = "cpu"` job; default 1.',
+        default=None,
+        minimum=1,
+        accelerate="num_processes",
+    )
     seed: int = key(
         "Initial weights, data order and dropout follow from it.",
         default=0,
         minimum=0,
         maximum=2**63 - 1,
+        imported=False,
     )
     output_dir: str | None = key(
         "Where checkpoints go; default: a directory of the job's own in the daemon's state "
         "directory.",
         default=None,
         path=True,
+        imported=False,
     )
     resume_from: str | None = key(
         "A checkpoint of an earlier job (`step-…`), or its output directory (the newest that "
         "verifies): the run goes on from there. A script is told of it in `ZEROTOOLS_RESUME_FROM`.",
         default=None,
         path=True,
+        imported=False,
     )
     max_restarts: int = key(
         "How often the job is started again after a crash; a crash that made no progress "
         "counts as one, progress gives the count back.",
         default=3,
         minimum=0,
+        imported=False,
     )
     time_limit: int | str | None = key(
         'How long the job may run, waiting not counted: seconds, or text such as `"2h"` or '
         '`"1d12h"`. Then it saves at its next step and is stopped; `zerotools resume` goes on.',
         default=None,
+        imported=False,
     )
     env: Mapping[str, str] = key(
-        "Environment variables of the ranks. Values are never shown.", factory=dict
+        "Environment variables of the ranks. Values are never shown.", factory=dict, imported=False
     )
-    script: ScriptSpec = key("A program of one's own.", factory=lambda: ScriptSpec(command=()))
-    model: ModelSpec = key("What is trained.", factory=ModelSpec)
-    data: DataSpec = key("What it is trained on.", factory=DataSpec)
+    script: ScriptSpec = key(
+        "A program of one's own.", factory=lambda: ScriptSpec(command=()), imported=False
+    )
+    model: ModelSpec = key("What is trained.", factory=ModelSpec, imported=False)
+    data: DataSpec = key("What it is trained on.", factory=DataSpec, imported=False)
     train: TrainSpec = key("The optimisation.", factory=lambda: TrainSpec(batch_size=1))
     fp16: Fp16Spec = key("How fp16 training scales its loss.", factory=Fp16Spec)
     zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
-    lora: LoraSpec = key("Adapters to train in place of the weights.", factory=LoraSpec)
-    eval: EvalSpec = key("What it is measured by on the way.", factory=EvalSpec)
-    offload: OffloadSpec = key("What does not stay on the GPU.", factory=OffloadSpec)
-    checkpoint: CheckpointSpec = key("When checkpoints are written.", factory=CheckpointSpec)
+    lora: LoraSpec = key(
+        "Adapters to train in place of the weights.", factory=LoraSpec, imported=False
+    )
+    eval: EvalSpec = key("What it is measured by on the way.", factory=EvalSpec, imported=False)
+    offload: OffloadSpec = key(
+        "What does not stay on the GPU.", factory=OffloadSpec, engine="torch"
+    )
+    checkpoint: CheckpointSpec = key(
+        "When checkpoints are written.", factory=CheckpointSpec, imported=False
+    )
     deepspeed: DeepSpeedSpec = key("DeepSpeed's own configuration.", factory=DeepSpeedSpec)
-    metrics: MetricsSpec = key("What is written down at every step.", factory=MetricsSpec)
+    metrics: MetricsSpec = key(
+        "What is written down at every step.", factory=MetricsSpec, imported=False
+    )
     given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """Not a key: the tree of which the job was made. What is not in it was left to the defaults."""
 

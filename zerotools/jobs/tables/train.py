@@ -22,68 +22,105 @@ class TrainSpec:
         "training that were skipped. One of `steps` and `epochs`.",
         default=None,
         minimum=1,
+        deepspeed="scheduler.params.total_num_steps",
     )
     epochs: float | None = key(
         "Instead of `steps`: how often the data is gone through; the last step is filled up from "
         "the next epoch.",
         default=None,
         above=0,
+        imported=False,
     )
     batch_size: int = key(
-        "Sequences in one optimizer step, over all ranks. Divisible by the world size.", minimum=1
+        "Sequences in one optimizer step, over all ranks. Divisible by the world size.",
+        minimum=1,
+        deepspeed="train_batch_size",
     )
     micro_batch_size: int | None = key(
         "Sequences in one forward pass of one rank; the rest is accumulated. "
         "Default: as many as the rank has in a step.",
         default=None,
         minimum=1,
+        deepspeed="train_micro_batch_size_per_gpu",
     )
     precision: str = key(
         "Type of the forward and backward pass; masters and optimizer stay fp32.",
         default="bf16",
         allowed=PRECISIONS,
+        deepspeed="bf16.enabled",
+        accelerate="mixed_precision",
     )
     activation_checkpointing: bool = key(
         "Keep the inputs of the model's blocks alone for the backward pass and compute what lies "
         "between again: less memory, about a third more work.",
         default=False,
+        accelerate="fsdp_config.fsdp_activation_checkpointing",
     )
     compile: bool = key(
         "Compile the forward and backward pass of each block (torch.compile): minutes more at the "
         "start, faster steps.",
         default=False,
+        engine="torch",
+        deepspeed="compile.deepcompile",
+        accelerate="dynamo_config",
     )
     optimizer: str = key(
         "What updates the weights. Adafactor keeps one number per row and column of a matrix in "
         "place of AdamW's two per element.",
         default="adamw",
         allowed=OPTIMIZERS,
+        deepspeed="optimizer.type",
     )
-    learning_rate: float = key("Peak learning rate.", default=3e-4, above=0)
+    learning_rate: float = key(
+        "Peak learning rate.", default=3e-4, above=0, deepspeed="optimizer.params.lr"
+    )
     schedule: str = key(
         "Learning rate after the warm-up: half a cosine or a straight line down to "
         '`min_learning_rate`, the peak throughout, or (`"wsd"`) the peak and then `decay_steps`.',
         default="cosine",
         allowed=SCHEDULES,
+        deepspeed="scheduler.type",
     )
-    warmup_steps: int = key("Steps of linear warm-up.", default=0, minimum=0)
+    warmup_steps: int = key(
+        "Steps of linear warm-up.",
+        default=0,
+        minimum=0,
+        deepspeed="scheduler.params.warmup_num_steps",
+    )
     decay_steps: int | None = key(
         'The last steps of a `"wsd"` schedule, a straight line down to `min_learning_rate`; '
         "default: a tenth of `steps`.",
         default=None,
         minimum=1,
+        imported=False,
     )
-    min_learning_rate: float = key("Learning rate at the last step.", default=0.0, minimum=0)
+    min_learning_rate: float = key(
+        "Learning rate at the last step.",
+        default=0.0,
+        minimum=0,
+        deepspeed="scheduler.params.cos_min_ratio",
+    )
     weight_decay: float = key(
         "Decay of tensors of two or more dimensions: AdamW's own, or added to SGD's gradient.",
         default=0.1,
         minimum=0,
+        deepspeed="optimizer.params.weight_decay",
     )
-    momentum: float = key("SGD's momentum, below 1; 0 keeps no state.", default=0.9, minimum=0)
-    betas: tuple[float, ...] = key("AdamW's betas.", default=(0.9, 0.95))
-    eps: float = key("AdamW's epsilon.", default=1e-8, above=0)
+    momentum: float = key(
+        "SGD's momentum, below 1; 0 keeps no state.",
+        default=0.9,
+        minimum=0,
+        deepspeed="optimizer.params.momentum",
+    )
+    betas: tuple[float, ...] = key(
+        "AdamW's betas.", default=(0.9, 0.95), deepspeed="optimizer.params.betas"
+    )
+    eps: float = key("AdamW's epsilon.", default=1e-8, above=0, deepspeed="optimizer.params.eps")
     max_grad_norm: float = key(
-        "Gradients are clipped to this global norm; 0 switches it off.", default=1.0, minimum=0
+        "Gradients are clipped to this global norm; 0 switches it off.",
+        default=1.0,
+        minimum=0,
+        deepspeed="gradient_clipping",
     )
     stop_after_nan: int = key(
         "The job ends at so many steps in a row whose loss or gradient is not finite. Each of them "
@@ -91,6 +128,7 @@ class TrainSpec:
         "`[fp16]` in its place.",
         default=1,
         minimum=1,
+        imported=False,
     )
 
     @property

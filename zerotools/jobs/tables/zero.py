@@ -16,12 +16,17 @@ class ZeroSpec:
         "0 nothing, 1 optimizer state, 2 gradients too, 3 weights too.",
         default=3,
         allowed=(0, 1, 2, 3),
+        deepspeed="zero_optimization.stage",
+        accelerate="fsdp_config.fsdp_sharding_strategy",
     )
     shard_size: int | None = key(
         "Ranks that share one copy of the model at stages 2 and 3, each such group having a copy "
         "of its own (HSDP); default: all ranks share one.",
         default=None,
         minimum=1,
+        engine="torch",
+        deepspeed="zero_optimization.mics_shard_size",
+        accelerate="parallelism_config",
     )
 
 

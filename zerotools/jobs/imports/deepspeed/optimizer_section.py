@@ -6,37 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.job_keys import job_key_of
 from zerotools.jobs.imports.reading.reader import TRAINER, ConfigReading
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
-from zerotools.jobs.launcher_keys.deepspeed_keys import CLIPS_ELSEWHERE
+from zerotools.jobs.launcher_keys.deepspeed_keys import (
+    CLIPS_ELSEWHERE,
+    OPTIMIZER_DEFAULTS,
+    TORCH_ADAM_DECAY,
+)
 from zerotools.jobs.launcher_keys.deepspeed_releases import release_text, removed_optimizer
 
 RATE = "train.learning_rate"
 WARMUP = "train.warmup_steps"
 OPTIMIZER = "train.optimizer"
-_ADAM: dict[str, tuple[str, Any, str]] = {
-    "lr": (RATE, 1e-3, ""),
-    "betas": ("train.betas", [0.9, 0.999], ""),
-    "eps": ("train.eps", 1e-8, ""),
-    "weight_decay": (
-        "train.weight_decay",
-        0.0,
-        "on tensors of two or more dimensions, as Hugging Face's Trainer does it",
-    ),
+_DIFFERS = {
+    "weight_decay": "on tensors of two or more dimensions, as Hugging Face's Trainer does it",
 }
-"""Parameter -> job key, DeepSpeed's default, what differs. deepspeed/ops/adam/fused_adam.py."""
-
-_TORCH_ADAM = {**_ADAM, "weight_decay": ("train.weight_decay", 0.01, _ADAM["weight_decay"][2])}
-"""The same of torch's own, which `torch_adam` asks for. torch/optim/adamw.py."""
-
-_SGD = {
-    "lr": (RATE, 1e-3, ""),
-    "momentum": ("train.momentum", 0.0, ""),
-    "weight_decay": _ADAM["weight_decay"],
-}
-"""The same of torch's SGD, which DeepSpeed takes for its own."""
-
+"""What an optimizer here does otherwise, by the parameter in DeepSpeed's JSON."""
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _PARAMS = "scheduler.params"
 _WEIGHTS = "optimizer.params"
@@ -79,7 +66,7 @@ def read_optimizer(reading: ConfigReading) -> None:
     name = str(kind.value)
     if name.lower() == "sgd":
         reading.map(kind, OPTIMIZER, "sgd")
-        _parameters(reading, _SGD)
+        _parameters(reading, OPTIMIZER_DEFAULTS["sgd"])
         return
     if name.lower() in ("adam", "adamw"):
         _read_adam(reading, kind, name.lower())
@@ -115,12 +102,16 @@ def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
         outcome = KeyOutcome.PASSED if reading.engine == "deepspeed" else KeyOutcome.IGNORED
         reading.row(outcome, decoupled, None, beside)
     of_torch = reading.peek(_OWN_OF_TORCH) not in (None, False, "") and not coupled
-    _parameters(reading, _TORCH_ADAM if of_torch else _ADAM)
+    changed = {"weight_decay": TORCH_ADAM_DECAY} if of_torch else {}
+    _parameters(reading, OPTIMIZER_DEFAULTS["adamw"] | changed)
 
 
-def _parameters(reading: ConfigReading, table: Mapping[str, tuple[str, Any, str]]) -> None:
-    for parameter, (key, default, differs) in table.items():
-        _parameter(reading, f"{_WEIGHTS}.{parameter}", key, default, differs)
+def _parameters(reading: ConfigReading, defaults: Mapping[str, Any]) -> None:
+    for parameter, default in defaults.items():
+        name = f"{_WEIGHTS}.{parameter}"
+        key = job_key_of(name)
+        assert key is not None, f"{name} is a parameter of no key of the job file"
+        _parameter(reading, name, key, default, _DIFFERS.get(parameter, ""))
 
 
 def _parameter(reading: ConfigReading, name: str, key: str, default: Any, why: str) -> None:
@@ -146,8 +137,9 @@ def _resolve(reading: ConfigReading, name: str, key: str) -> None:
 def resolve_foreign(reading: ConfigReading, name: str) -> bool:
     """Resolve an `"auto"` of a type that no reader takes, as the Trainer does for every type."""
     section, _, parameter = name.partition(".params.")
-    if section == "optimizer" and parameter in _ADAM:
-        _resolve(reading, name, _ADAM[parameter][0])
+    key = job_key_of(name)
+    if section == "optimizer" and parameter in OPTIMIZER_DEFAULTS["adamw"] and key is not None:
+        _resolve(reading, name, key)
     elif name in _FOREIGN:
         _FOREIGN[name](reading, name)
     else:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.reading.job_keys import job_keys
+from zerotools.jobs.imports.reading.job_keys import deepspeed_names
 from zerotools.jobs.imports.reading.reader import ConfigReading
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS
 
 PRECISION = "train.precision"
 _SWITCHES = (("fp16", "fp16.enabled"), ("bf16", "bf16.enabled"), ("bf16", "bfloat16.enabled"))
-_SCALE = {
-    "fp16.loss_scale": 0,
-    "fp16.initial_scale_power": 16,
-    "fp16.loss_scale_window": 1000,
-    "fp16.hysteresis": 2,
-    "fp16.consecutive_hysteresis": False,
-    "fp16.min_loss_scale": 1,
-}
-"""DeepSpeed's dynamic loss scaler, with its defaults; 0 is "dynamic"."""
 
 
 def read_precision(reading: ConfigReading) -> None:
@@ -64,8 +56,8 @@ def _switch(reading: ConfigReading, given: ConfigValue, kind: str) -> None:
 
 
 def _loss_scale(reading: ConfigReading, on: bool) -> None:
-    for name, default in _SCALE.items():
-        given = reading.take(name)
+    for key, name in deepspeed_names("fp16").items():
+        given, default = reading.take(name), KEYS[name].default
         if given is None:
             continue
         if not on:
@@ -73,7 +65,5 @@ def _loss_scale(reading: ConfigReading, on: bool) -> None:
         elif given.value == AUTO:
             what = f'{given.said} = "auto": nothing resolves this one; write {show(default)}'
             reading.findings.wrong.append(f"{what}, DeepSpeed's default, or remove it")
-        elif name in job_keys() or given.value != default:
-            reading.map(given, name, given.value)
         else:
-            reading.row(KeyOutcome.IGNORED, given, None, "DeepSpeed's default")
+            reading.map(given, key, given.value)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.job_keys import deepspeed_names
 from zerotools.jobs.imports.reading.reader import ConfigReading
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
-from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, MICS
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS
 
 STAGE = "zero_optimization.stage"
 JOB_STAGE = "zero.stage"
@@ -21,12 +24,8 @@ _OLD = (
 )
 _RATIO = "zero_optimization.offload_optimizer.ratio"
 _TILES = "zero_optimization.sub_group_size"
-_NVME_PATH = "zero_optimization.offload_optimizer.nvme_path"
-_PINNED = "zero_optimization.offload_optimizer.pin_memory"
-_NEW = (
-    ("zero_optimization.offload_optimizer.device", "offload.optimizer"),
-    ("zero_optimization.offload_param.device", "offload.params"),
-)
+_PATH = "offload.path"
+_PATH_MEANS = "masters and moments, in mapped files"
 
 
 def read_zero(reading: ConfigReading) -> None:
@@ -82,7 +81,9 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
             if name == _PLURAL:  # of its documents; its code never had it
                 reading.settled[name] = None
                 reading.settled[name.removesuffix("s")] = given.value
-    for name, key in _NEW:
+    names = dict(deepspeed_names("offload"))
+    devices = {key: names.pop(key) for key in ("offload.optimizer", "offload.params")}
+    for key, name in devices.items():
         given = reading.take(name)
         if given is None:
             continue
@@ -90,7 +91,7 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
         if device in DEVICES:
             _place_state(reading, given, key, DEVICES[device], stage, place)
             if key == "offload.optimizer":
-                _details(reading, device)
+                _details(reading, device, names)
         else:
             what = f'{given.said} = {show(given.value)}: must be "none", "cpu" or "nvme"'
             reading.findings.wrong.append(what)
@@ -98,7 +99,8 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
     """Groups of ranks that share one copy of the model (MiCS), which is torch's HSDP."""
-    given = reading.take(MICS)
+    key = "zero.shard_size"
+    given = reading.take(deepspeed_names("zero")[key])
     if given is None:
         return
     size = given.value
@@ -115,7 +117,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
     elif reading.engine == "deepspeed":
         reading.row(KeyOutcome.PASSED, given)
     else:
-        reading.map(given, "zero.shard_size", int(size), "so many ranks share one copy (HSDP)")
+        reading.map(given, key, int(size), "so many ranks share one copy (HSDP)")
 
 
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
@@ -136,20 +138,19 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
         reading.row(KeyOutcome.IGNORED, given, None, why)
 
 
-def _details(reading: ConfigReading, device: str) -> None:
-    """Where on disk; and what is pinned, which only what is offloaded can be."""
-    path = reading.take(_NVME_PATH)
-    if path is not None and device == "nvme" and path.value is not None:
-        reading.map(path, "offload.path", path.value, "masters and moments, in mapped files")
-    elif path is not None:
-        reading.row(KeyOutcome.IGNORED, path, None, "nothing is offloaded to NVMe")
-    pinned = reading.take(_PINNED)
-    if pinned is None:
-        return
-    if device == "none":
-        reading.row(KeyOutcome.IGNORED, pinned, None, "nothing is offloaded")
-    else:
-        reading.map(pinned, "offload.pin_memory", bool(pinned.value))
+def _details(reading: ConfigReading, device: str, names: Mapping[str, str]) -> None:
+    """How the optimizer is offloaded; and where on disk, which only NVMe has."""
+    for key, name in names.items():
+        given = reading.take(name)
+        if given is None:
+            continue
+        value = KEYS[name].default if given.value in (None, AUTO) else given.value
+        if key == _PATH and (device != "nvme" or value is None):
+            reading.row(KeyOutcome.IGNORED, given, None, "nothing is offloaded to NVMe")
+        elif device == "none":
+            reading.row(KeyOutcome.IGNORED, given, None, "nothing is offloaded")
+        else:
+            reading.map(given, key, value, _PATH_MEANS if key == _PATH else "")
 
 
 def _place_state(

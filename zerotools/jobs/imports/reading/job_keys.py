@@ -19,6 +19,22 @@ def job_keys() -> Mapping[str, tuple[Field[Any], Any]]:
     return dict(dotted_keys(JobSpec))
 
 
+@cache
+def _by_deepspeed_name() -> Mapping[str, str]:
+    names = {key: item.metadata["deepspeed"] for key, (item, _) in job_keys().items()}
+    return {name: key for key, name in names.items() if name is not None}
+
+
+def job_key_of(name: str) -> str | None:
+    """The key of the job file that says the same as the dotted key `name` of DeepSpeed's JSON."""
+    return _by_deepspeed_name().get(name)
+
+
+def deepspeed_names(table: str) -> Mapping[str, str]:
+    """The keys of the job file's `table` that DeepSpeed's JSON has too -> their names there."""
+    return {key: name for name, key in _by_deepspeed_name().items() if key.startswith(f"{table}.")}
+
+
 def default_of(key: str) -> Any:
     """What the job file takes where `key` is not in it; None where there is no default."""
     item, _ = job_keys()[key]
