@@ -34,7 +34,6 @@ class MemoryLayout:
     offload_optimizer: str = "none"
     offload_params: str = "none"
     shard_size: int | None = None
-    pin_memory: bool = True
     engine: str = "torch"
 
     @property
@@ -46,6 +45,11 @@ class MemoryLayout:
     def weight_ranks(self) -> int:
         """Ranks among which engine `torch` cuts each weight."""
         return self.ranks_per_copy if self.stage >= 2 else 1
+
+    @property
+    def replicates_weights(self) -> bool:
+        """Whether engine `torch` has groups of ranks, each with a copy of the weights."""
+        return self.stage < 2 or self.shard_size is not None
 
     @property
     def update_ranks(self) -> int:

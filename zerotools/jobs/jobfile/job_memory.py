@@ -19,6 +19,5 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
         offload_optimizer=optimizer,
         offload_params=params,
         shard_size=spec.zero.shard_size,
-        pin_memory=spec.offload.pin_memory,
         engine=spec.engine,
     )

@@ -43,10 +43,9 @@ def build(
     """
     if spec.train.activation_checkpointing:
         checkpoint_activations(blueprint.model)
-    path = Path(spec.offload.path) if spec.offload.path else None
     if layout.state_tier == DISK:
         check_disk_space(blueprint, layout, Path(spec.offload.path or ""), group)
-    memory = make_memory(group.device, layout.state_tier, pin=layout.pin_memory, path=path)
+    memory = make_memory(group.device, layout.state_tier, spec.offload)
     model = shard(blueprint, layout, memory, compiled=spec.train.compile)
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout.stage) if layout.has_masters else None

@@ -18,6 +18,7 @@ import torch
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.memory_layout import DEVICE, DISK, HOST
+from zerotools.jobs.tables.offload import OffloadSpec
 from zerotoolsd.trainer.memory.page_lock import lock
 
 SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
@@ -128,6 +129,8 @@ class MemoryTiers:
     host: MemoryTier
     transfer: MemoryTier
     state: MemoryTier
+    pins: bool = False
+    """Whether host memory is pinned: `offload.pin_memory`, and the device is a GPU."""
 
     @property
     def ledger(self) -> Ledger:
@@ -136,23 +139,26 @@ class MemoryTiers:
 
 
 def make_memory(
-    device: torch.device, state: str = DEVICE, *, pin: bool = True, path: Path | None = None
+    device: torch.device, state: str = DEVICE, offload: OffloadSpec | None = None
 ) -> MemoryTiers:
-    """The tiers of a rank whose optimizer state is in the tier `state`; on disk it is in `path`.
+    """The tiers of a rank whose optimizer state is in the tier `state`; on disk it is in
+    `offload.path`.
 
     Raises:
-        BadRequest: `path` cannot be written to.
+        BadRequest: `offload.path` cannot be written to.
     """
-    ledger = Ledger()
+    offload, ledger = offload or OffloadSpec(), Ledger()
+    pins = offload.pin_memory and device.type == "cuda"
     place = MemoryTier(DEVICE, device, ledger)
     host = MemoryTier(HOST, torch.device("cpu"), ledger)
-    transfer = PinnedTier(HOST, host.device, ledger) if pin and device.type == "cuda" else host
+    transfer = PinnedTier(HOST, host.device, ledger) if pins else host
     if state == DEVICE:
-        return MemoryTiers(place, host, place, place)
+        return MemoryTiers(place, host, place, place, pins)
     if state == HOST:
-        return MemoryTiers(place, host, transfer, host)
-    assert path is not None
-    return MemoryTiers(place, host, transfer, MappedTier(DISK, host.device, ledger, path))
+        return MemoryTiers(place, host, transfer, host, pins)
+    assert offload.path is not None
+    mapped = MappedTier(DISK, host.device, ledger, Path(offload.path))
+    return MemoryTiers(place, host, transfer, mapped, pins)
 
 
 def _make_file(path: Path, size: int) -> None:

@@ -26,11 +26,10 @@ from zerotools.core.memory_layout import HOST, MemoryLayout
 
 def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.device) -> None:
     """Free the buffers of `model`, where gradients of this layout leave them."""
-    replicates = layout.stage < 2 or layout.shard_size is not None
     # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
     leave = layout.has_masters or (layout.params_tier == HOST and device.type == "cuda")
     # The first versions of torch that have FSDP2 have no such hook.
-    if not (replicates and leave and hasattr(FSDPModule, "set_all_reduce_hook")):
+    if not (layout.replicates_weights and leave and hasattr(FSDPModule, "set_all_reduce_hook")):
         return
     hook = _Reduced()
     for module in model.modules():

@@ -35,13 +35,11 @@ from zerotoolsd.trainer.model.meta_model import MetaModel
 REPLICATE, SHARD = "replicate", "shard"
 
 
-def make_mesh(
-    device: torch.device, world_size: int, stage: int, shard_size: int | None = None
-) -> DeviceMesh:
-    """All ranks in one dimension that shards; or in one that replicates (stages 0 and 1); or, with
-    a `shard_size`, in groups of so many that share one copy of the model."""
-    if stage < 2 or shard_size is not None:
-        size = 1 if stage < 2 or shard_size is None else shard_size
+def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
+    """All ranks in one dimension that shards; or, where the layout replicates weights, in groups of
+    ranks that share one copy of them."""
+    world_size, size = layout.world_size, layout.weight_ranks
+    if layout.replicates_weights:
         shape = (world_size // size, size)
         return init_device_mesh(device.type, shape, mesh_dim_names=(REPLICATE, SHARD))
     return init_device_mesh(device.type, (world_size,), mesh_dim_names=(SHARD,))
@@ -80,7 +78,7 @@ def shard(
     """
     model = copy.deepcopy(blueprint.model)
     model.to(TORCH_DTYPES[layout.weights_dtype])
-    mesh = make_mesh(memory.device.device, layout.world_size, layout.stage, layout.shard_size)
+    mesh = make_mesh(memory.device.device, layout)
     options = {
         "mesh": mesh,
         "mp_policy": _precision(layout),
@@ -109,8 +107,7 @@ def _precision(layout: MemoryLayout) -> MixedPrecisionPolicy:
 def _offload(layout: MemoryLayout, memory: MemoryTiers) -> OffloadPolicy:
     if layout.params_tier != HOST:
         return OffloadPolicy()
-    on_gpu = memory.device.device.type == "cuda"
-    return CPUOffloadPolicy(pin_memory=layout.pin_memory and on_gpu)
+    return CPUOffloadPolicy(pin_memory=memory.pins)
 
 
 def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:

@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
+from zerotools.core.memory_layout import MemoryLayout  # noqa: E402
 from zerotoolsd.trainer.engine_torch.partition import RowPartition  # noqa: E402
 from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh  # noqa: E402
 from zerotoolsd.trainer.rank.group import join  # noqa: E402
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     spec = read_spec(parser.parse_args().run_dir)
     group = join(rank_from(), spec.device)
-    mesh = make_mesh(group.device, group.rank.world_size, stage=1)
+    mesh = make_mesh(group.device, MemoryLayout(1, group.rank.world_size))
     for window_bytes in (4, 28, 1 << 20):
         check(mesh, window_bytes)
     dist.destroy_process_group()

@@ -8,6 +8,7 @@ import pytest
 
 from harness.launching import TINY_LLAMA, job, run
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.offload import OffloadSpec
 
 pytestmark = pytest.mark.torch
 
@@ -18,7 +19,7 @@ def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path
     from zerotools.core.memory_layout import GRADIENTS, MASTERS, MOMENTS
     from zerotoolsd.trainer.memory.places import make_memory
 
-    memory = make_memory(torch.device("cpu"), "disk", path=tmp_path)
+    memory = make_memory(torch.device("cpu"), "disk", OffloadSpec(path=str(tmp_path)))
     ledger = memory.ledger
     master = memory.state.empty((4, 8), torch.float32, MASTERS)
     moments = [memory.state.zeros((3,), torch.float32, MOMENTS) for _ in range(2)]
@@ -53,7 +54,7 @@ def test_a_directory_that_cannot_hold_it_is_named(tmp_path: Path) -> None:
     from zerotools.core.memory_layout import MASTERS
     from zerotoolsd.trainer.memory.places import make_memory
 
-    memory = make_memory(torch.device("cpu"), "disk", path=tmp_path)
+    memory = make_memory(torch.device("cpu"), "disk", OffloadSpec(path=str(tmp_path)))
     with pytest.raises(BadRequest, match=f"{tmp_path} cannot hold the optimizer's state: "):
         memory.state.empty((1 << 60,), torch.float32, MASTERS)
     assert list(tmp_path.iterdir()) == []
