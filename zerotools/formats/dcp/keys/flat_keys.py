@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key
 from zerotools.formats.dcp.keys.choice import ModelChoice, choose_model, trainers
+from zerotools.formats.dcp.keys.key_paths import values_of
 from zerotools.formats.dcp.keys.optimizer_sections import OptimizerSection
-from zerotools.formats.dcp.keys.paths import values_of
 from zerotools.formats.dcp.keys.sections import Section, Sections, find_sections
 from zerotools.io.distcp.metadata import Metadata
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zerotools.formats.dcp.keys.paths import FlatValue, Path, is_option, name_below, text_of
+from zerotools.formats.dcp.keys.key_paths import FlatValue, Path, is_option, name_below, text_of
 from zerotools.formats.dcp.keys.section_names import (
     is_model_word,
     is_optimizer_word,

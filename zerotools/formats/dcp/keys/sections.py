@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from zerotools.formats.dcp.keys.key_paths import FlatValue, Path, text_of
 from zerotools.formats.dcp.keys.optimizer_sections import OptimizerSection, find_optimizers
-from zerotools.formats.dcp.keys.paths import FlatValue, Path, text_of
 from zerotools.formats.dcp.keys.section_names import (
     is_copy_word,
     is_counter,
