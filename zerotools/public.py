@@ -166,7 +166,6 @@ def load_state_dict(
     """
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.execution.load_arrays import load
-    from zerotools.ops.weights.duplicates import check_masters
 
     reader = open(path, tag=tag, layout=layout, section=section)
     formats.require_model(reader.checkpoint)
@@ -181,7 +180,7 @@ def load_state_dict(
     }
     refuse_damaged_files(reader.checkpoint, wanted)
     if role == "param":
-        check_masters(reader.checkpoint)
+        formats.format_of(reader.checkpoint).check_weights(reader.checkpoint)
     values: Mapping[Key, Any] = load(reader.checkpoint, wanted)
     if framework == "torch":
         values = {key: _as_torch(array, wanted[key]) for key, array in values.items()}

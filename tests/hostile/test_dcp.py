@@ -20,7 +20,8 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
+from zerotools.formats.dcp.reading.training_state import training_of as training_of_dcp
 from zerotools.formats.dcp.writing.rank_files import (
     DcpEntry,
     KnownTensor,
@@ -56,7 +57,7 @@ def test_flipped_bytes_give_our_errors_only(copied: Path, name: str, data: st.Da
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     (copied / name).write_bytes(damaged)
     with suppress(ZerotoolsError):
-        checkpoint = dcp.read(copied)
+        checkpoint = read_dcp(copied)
         for tensor in checkpoint.tensors.values():
             for chunk in tensor.chunks:
                 end = chunk.offset + chunk.extent(tensor.dtype)
@@ -69,7 +70,7 @@ def test_metadata_that_is_a_command(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Command(f"touch {mark}")))
     with pytest.raises(BadFile, match=r"has [a-z]+\.system where Metadata should be"):
-        dcp.read(tmp_path)
+        read_dcp(tmp_path)
     assert not mark.exists()
 
 
@@ -84,10 +85,10 @@ def test_a_command_in_place_of_a_tensor_or_a_value(tmp_path: Path) -> None:
     item = zip_bytes({"a/data.pkl": pickle.dumps(Command(f"touch {mark}"), 2)})
     place, box = Item("__0_0.distcp", 0, len(item)), Box((0,), (2,))
     tensor = WrittenItem("w", place, dtypes.INT8, (2,), box)
-    checkpoint = dcp.read(_with_item(tmp_path, item, tensor))
+    checkpoint = read_dcp(_with_item(tmp_path, item, tensor))
     with pytest.raises(BadFile, match=r"holds [a-z]+\.system where w should be"):
         list(checkpoint.tensors[Key("w", "param")].chunks)
-    value = dcp.read(_with_item(tmp_path, item, WrittenItem("v", place))).state["v"]
+    value = read_dcp(_with_item(tmp_path, item, WrittenItem("v", place))).state["v"]
     assert isinstance(value, Opaque)
     assert not mark.exists()
 
@@ -103,14 +104,14 @@ def _saved(directory: Path, values: dict[str, Any]) -> Checkpoint:
             data[part.offset : part.offset + len(part.data)] = part.data
         directory.mkdir(exist_ok=True)
         (directory / name).write_bytes(data)
-    return dcp.read(directory)
+    return read_dcp(directory)
 
 
 def test_a_param_group_whose_number_has_no_end(tmp_path: Path) -> None:
     """int() itself refuses texts of more than 4,300 digits."""
     group = f"optimizer.param_groups.{'9' * 5000}"
     values = {f"{group}.params": ["w"], f"{group}.lr": 0.1}
-    assert dcp.training_of(_saved(tmp_path / "c", values)).groups == ()
+    assert training_of_dcp(_saved(tmp_path / "c", values)).groups == ()
 
 
 def test_options_that_take_forever_to_compare(tmp_path: Path) -> None:
@@ -119,5 +120,5 @@ def test_options_that_take_forever_to_compare(tmp_path: Path) -> None:
     for _ in range(60):
         deep = [deep, deep]
     values = {f"optimizer.param_groups.{name}.lr": deep for name in ("a.w", "b.w")}
-    groups = dcp.training_of(_saved(tmp_path / "c", values)).groups
+    groups = training_of_dcp(_saved(tmp_path / "c", values)).groups
     assert [group.params for group in groups] == [("a.w",), ("b.w",)]

@@ -117,8 +117,13 @@ def test_a_checkpoint_command_knows_no_jobs(name: str) -> None:
 
 def test_inspect_imports_neither_numpy_nor_another_format() -> None:
     loaded = modules_after("inspect", str(DEEPSPEED / "z3-fp32-w2" / "checkpoint"))
-    formats = {name.split(".")[2] for name in loaded if name.startswith("zerotools.formats.")}
-    assert formats & FORMATS.keys() == {"deepspeed"}
+    parts = [name.split(".")[2:4] for name in loaded if name.startswith("zerotools.formats.")]
+    rooms = {tuple(part) for part in parts if len(part) == 2 and "names" not in part[1]}
+    assert ("deepspeed", "reading") in rooms
+    assert not rooms & {("deepspeed", "writing"), ("deepspeed", "logical")}
+    assert {room for room in rooms if room[0] != "deepspeed"} == {
+        (name, "format") for name in FORMATS if name not in ("deepspeed", "universal")
+    }
     assert not loaded & (HEAVY | {"numpy", "ml_dtypes", "concurrent.futures"})
 
 

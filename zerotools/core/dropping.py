@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from zerotools.core.checkpoint import Checkpoint, Dropped
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training import TrainingState
 
 WEIGHTS = ("param", "buffer")
 LOOSE = "state"
 """The role of tensors that are neither weights nor an optimizer's: the client's own."""
-
-ATTRIBUTES = "attributes"
-"""In `Origin.details`: attributes of `.metadata` that torch's own does not have, by name."""
-
-
-def lost_attributes(source: Checkpoint) -> tuple[Dropped, ...]:
-    """What other programs put into `.metadata`: no format has a place for it."""
-    names: tuple[str, ...] = source.origin.details.get(ATTRIBUTES, ())
-    return tuple(Dropped(name, "an attribute of .metadata that is not torch's") for name in names)
 
 
 def extra_roles(source: Checkpoint, training: TrainingState) -> list[str]:

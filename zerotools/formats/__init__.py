@@ -1,47 +1,70 @@
 """Floor 2: one reader and, where it is written, one writer per format; `detect` finds which.
 
-A format is imported only when a file of it is there. Formats do not import each other, but
-for megatron, whose torch_dist is a DCP.
+`FORMATS` is the table of all formats. Whoever takes one has it as an argument. Formats do not
+import each other, and the readers and writers of one are imported when they are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training import TrainingState
-from zerotools.formats.detect import Detected, detect
+from zerotools.formats.dcp.format import DcpFormat
+from zerotools.formats.deepspeed.format import DeepSpeedFormat
+from zerotools.formats.deepspeed.universal.format import UniversalFormat
+from zerotools.formats.detect import Detected, detect_in
+from zerotools.formats.format import (
+    Format,
+    FormatTable,
+    ReadOptions,
+    UnfinishedCheckpoint,
+    flag,
+)
+from zerotools.formats.megatron.format import MegatronFormat
+from zerotools.formats.safetensors.format import SafetensorsFormat
+from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.sources import recording
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A format by its module, which has `read(path) -> Checkpoint`, with the keywords `options`,
-    and `training_of(checkpoint)`."""
-
-    name: str
-    title: str
-    module: str
-    options: tuple[str, ...] = ()
+def table_of(*formats: Format) -> FormatTable:
+    """The formats by name, the one to take first where a directory holds several."""
+    return {form.name: form for form in formats}
 
 
-FORMATS: Mapping[str, Format] = {
-    "dcp": Format("dcp", "torch DCP", "zerotools.formats.dcp", ("section",)),
-    "deepspeed": Format(
-        "deepspeed", "DeepSpeed ZeRO", "zerotools.formats.deepspeed", ("tag", "layout")
-    ),
-    "megatron": Format("megatron", "Megatron", "zerotools.formats.megatron"),
-    "safetensors": Format("safetensors", "safetensors", "zerotools.formats.safetensors"),
-    "torchfile": Format("torchfile", "a torch file", "zerotools.formats.torchfile"),
-}
+# Shards with optimizer state come before weights that were exported from them.
+FORMATS = table_of(
+    MegatronFormat(),
+    DcpFormat(),
+    DeepSpeedFormat(),
+    UniversalFormat(),
+    SafetensorsFormat(),
+    TorchFileFormat(),
+)
+
+
+def detect(path: Path, *, tag: str | None = None, table: FormatTable = FORMATS) -> Detected:
+    """The format of `path`: a checkpoint, or a run's directory, of whose numbered checkpoints the
+    newest finished one is taken.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or several checkpoints to choose from.
+        UnfinishedCheckpoint: it is a checkpoint whose save was not finished.
+        BadFile: it is not a checkpoint.
+    """
+    return detect_in(path, table, ReadOptions(tag=tag))
 
 
 def read(
-    path: Path, *, tag: str | None = None, layout: Path | None = None, section: str | None = None
+    path: Path,
+    *,
+    tag: str | None = None,
+    layout: Path | None = None,
+    section: str | None = None,
+    table: FormatTable = FORMATS,
 ) -> Checkpoint:
     """The checkpoint at `path`, in whichever format it is, of which there is one model to export.
 
@@ -56,13 +79,18 @@ def read(
         BadFile: it is not a checkpoint, or a damaged or unfinished one.
         Unsupported: it is in a format that is not read.
     """
-    checkpoint = read_any(path, tag=tag, layout=layout, section=section)
+    checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
     require_model(checkpoint)
     return checkpoint
 
 
 def read_any(
-    path: Path, *, tag: str | None = None, layout: Path | None = None, section: str | None = None
+    path: Path,
+    *,
+    tag: str | None = None,
+    layout: Path | None = None,
+    section: str | None = None,
+    table: FormatTable = FORMATS,
 ) -> Checkpoint:
     """As `read`, also of what can be shown and not be exported: several models of which none is
     meant, formats that are only recognised. `Origin.question` and `Origin.refusal` say so."""
@@ -70,18 +98,17 @@ def read_any(
         path = path.resolve()
     if path.name in ("best", "latest") and path.is_file():  # hints beside a job's checkpoints
         path = import_module("zerotools.runs.checkpoint_dirs").resolve_hint(path)
-    found = detect(path)
-    form = FORMATS[found.format]
-    given = {"tag": tag, "layout": layout, "section": section}
-    options = {name: value for name, value in given.items() if value is not None}
-    useless = [f"--{name}" for name in options if name not in form.options]
+    options = ReadOptions(tag, layout, section)
+    found = detect_in(path, table, options)
+    form = table[found.format]
+    useless = [flag(name) for name in options.given() if name not in form.read_options]
     if useless:
         raise BadRequest(
-            f"{found.path} is {form.title}, which does not take {' and '.join(useless)}; leave it "
-            "out"
+            f"{found.path} holds {form.title}, which does not take {' and '.join(useless)}; "
+            "leave it out"
         )
     with recording() as sources:
-        checkpoint: Checkpoint = import_module(form.module).read(found.path, **options)
+        checkpoint = form.read(found.path, options)
     origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes))
     return replace(checkpoint, origin=origin, stamps=sources.stamps)
 
@@ -108,32 +135,33 @@ def require_readable(checkpoint: Checkpoint) -> None:
         raise Unsupported(checkpoint.origin.refusal)
 
 
-def training_of(checkpoint: Checkpoint) -> TrainingState:
+def format_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Format:
+    """The format whose reader gave `checkpoint`, or reads it once it is written."""
+    return table[checkpoint.origin.format]
+
+
+def training_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> TrainingState:
     """What `checkpoint`, as `read` gave it, says of the run beside its tensors. Reads numbers such
     as `step` where they are tensors.
 
     Raises:
         BadFile: the files contradict themselves.
     """
-    state: TrainingState = import_module(format_of(checkpoint).module).training_of(checkpoint)
-    return state
-
-
-def format_of(checkpoint: Checkpoint) -> Format:
-    """The format whose reader gave `checkpoint`, or reads it once it is written."""
-    name = checkpoint.origin.format
-    return FORMATS["deepspeed" if name == "universal" else name]
+    return format_of(checkpoint, table).training_of(checkpoint)
 
 
 __all__ = [
     "FORMATS",
     "Detected",
     "Format",
+    "FormatTable",
+    "UnfinishedCheckpoint",
     "detect",
     "format_of",
     "read",
     "read_any",
     "require_model",
     "require_readable",
+    "table_of",
     "training_of",
 ]

@@ -11,34 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.signatures import (
-    DCP,
-    DCP_METADATA,
-    MANIFEST,
-    MEGATRON_FILES,
-    MEGATRON_ITERATION,
-    MEGATRON_RANK,
-    MEGATRON_TRACKER,
-    RECORD,
-    TORCH_FILE,
-    UNFINISHED,
-    WEIGHTS,
-    formats_in,
-    fsdp_models,
-    is_deepspeed_file,
-    names_in,
-)
-from zerotools.io.files.regular import check_regular, read_regular
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
+from zerotools.io.files.listing import names_in
+from zerotools.io.files.regular import check_regular
+from zerotools.runs.file_names import MANIFEST, RECORD
 
+UNFINISHED = re.compile(r"\.tmp-.*|.*\.partial")
+_DCP_METADATA = ".metadata"
 # A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
 # Where tools keep a run's checkpoints, or the one model of several that users mean.
 _FURTHER_IN = ("checkpoint", "checkpoints", "actor", "model", "sharded")
-
-
-class UnfinishedCheckpoint(BadFile):
-    """A checkpoint whose save was not finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,164 +35,162 @@ class Detected:
     notes: tuple[str, ...] = ()
 
 
-def detect(path: Path) -> Detected:
-    """The format of `path`: a checkpoint, or a run's directory, of whose numbered checkpoints the
-    newest finished one is taken.
+def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
+    """The format of `path`, of those in `table`: a checkpoint, or a run's directory, of whose
+    numbered checkpoints the newest finished one is taken.
 
     Raises:
         BadRequest: there is nothing at `path`, or several checkpoints to choose from.
-        Unfinished: it is a checkpoint whose save was not finished.
+        UnfinishedCheckpoint: it is a checkpoint whose save was not finished.
         BadFile: it is not a checkpoint.
     """
-    if not path.exists():
-        raise BadRequest(f"{path} does not exist")
-    if not path.is_dir():
-        return _detect_file(path)
-    names = names_in(path)
-    found = _detect_here(path, names) or _megatron_run(path, names)
-    if found is not None:
-        return replace(found, notes=(*found.notes, *_also_below(found, names)))
-    _refuse_unfinished(path, names)
-    return _detect_below(path, names)
+    return _Detection(table, options).at(path)
 
 
-def _detect_file(path: Path) -> Detected:
-    check_regular(path)
-    if path.name.endswith(WEIGHTS):
-        return Detected("safetensors", path)
-    if path.name.endswith(f"{WEIGHTS}.index.json"):
-        return Detected("safetensors", path.parent)
-    if path.name.endswith(".bin.index.json"):
-        return Detected("torchfile", path.parent)
-    if path.name in MEGATRON_FILES:
-        return _megatron_rank(path.parent)
-    if path.name == DCP_METADATA or path.suffix == ".distcp":
-        raise BadRequest(f"{path} is one file of a torch DCP checkpoint; name its directory")
-    if is_deepspeed_file(path.name):
-        raise BadRequest(f"{path} is one file of a DeepSpeed checkpoint; name its directory")
-    if path.suffix in TORCH_FILE:
-        return Detected("torchfile", path)
-    raise BadFile(
-        f"{path} is not a checkpoint: it is not a directory, and not a "
-        f"{', '.join((WEIGHTS, *TORCH_FILE))} file"
-    )
+def formats_in(path: Path, names: set[str], table: FormatTable) -> list[str]:
+    """The names of the formats that lie in the directory `path`, the one to take first."""
+    return [name for name, _ in _Detection(table, ReadOptions()).every(path, names)]
 
 
-def _detect_here(path: Path, names: set[str]) -> Detected | None:
-    """The checkpoint that `path` itself is, if it is one."""
-    if UNFINISHED.fullmatch(path.name) and names:
-        raise UnfinishedCheckpoint(
-            f"{path} is a checkpoint whose save was not finished; take an older one"
+@dataclass(frozen=True, slots=True)
+class _Detection:
+    table: FormatTable
+    options: ReadOptions
+
+    def at(self, path: Path) -> Detected:
+        if not path.exists():
+            raise BadRequest(f"{path} does not exist")
+        if not path.is_dir():
+            return self._file(path)
+        names = names_in(path)
+        found = self._here(path, names) or self._of_run(path, names)
+        if found is not None:
+            return replace(found, notes=(*found.notes, *self._also_below(found, names)))
+        for form in self.table.values():
+            form.refuse_unfinished(path, names)
+        return self._below(path, names)
+
+    def every(self, path: Path, names: set[str]) -> list[tuple[str, Found]]:
+        """What each format finds in a directory, the one to take first."""
+        asked = ((name, form.find(path, names, self.options)) for name, form in self.table.items())
+        found = [(name, there) for name, there in asked if there is not None]
+        return [each for each in found if each[1].is_sole] or found
+
+    def _file(self, path: Path) -> Detected:
+        check_regular(path)
+        for name, form in self.table.items():
+            if (found := form.find_file(path)) is not None:
+                return Detected(name, found.path, found.notes)
+        suffixes = ", ".join(self._suffixes())
+        raise BadFile(
+            f"{path} is not a checkpoint: it is not a directory, and not a {suffixes} file"
         )
-    if RECORD in names and MANIFEST not in names and DCP_METADATA not in names:
-        raise UnfinishedCheckpoint(
-            f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
-            "finished; take an older checkpoint"
-        )
-    found = list(formats_in(path, names))
-    if not found:
-        return None
-    taken, *others = found
-    if taken.format == "megatron":
-        return _megatron_rank(path)
-    beside = [f"took the {taken.title} in {path}, not the {o.title} next to it" for o in others]
-    return Detected(taken.format, path, (*beside, *_other_models(path, names)))
 
+    def _suffixes(self) -> list[str]:
+        return [suffix for form in self.table.values() for suffix in form.suffixes]
 
-def _megatron_rank(path: Path) -> Detected:
-    """One iteration; of one rank's directory the iteration that it is a part of."""
-    if not MEGATRON_RANK.fullmatch(path.resolve().name):
-        return Detected("megatron", path)
-    above = path.resolve().parent
-    return Detected(
-        "megatron", above, ((f"{path} is one rank's; {above} has the files of all ranks"),)
-    )
-
-
-def _megatron_run(path: Path, names: set[str]) -> Detected | None:
-    """The iteration that the tracker of Megatron's run names, else its newest."""
-    iterations = sorted(
-        (name for name in names if MEGATRON_ITERATION.fullmatch(name) and (path / name).is_dir()),
-        key=lambda name: (name != "release", len(name), name),
-    )
-    found = [name for name in iterations if holds_megatron(path / name)]
-    if not found:
-        return None
-    word = ""
-    if MEGATRON_TRACKER in names:
-        tracked = read_regular(path / MEGATRON_TRACKER, 4096).decode("utf-8", "replace").strip()
-        word = f"iter_{int(tracked):07d}" if re.fullmatch(r"\d{1,12}", tracked) else tracked[:40]
-        if word not in found:
-            raise BadFile(
-                f"{path / MEGATRON_TRACKER} names {word!r}, which {path} does not hold: take "
-                f"{' or '.join(found[-3:])}"
+    def _here(self, path: Path, names: set[str]) -> Detected | None:
+        """The checkpoint that `path` itself is, if it is one."""
+        if UNFINISHED.fullmatch(path.name) and names:
+            raise UnfinishedCheckpoint(
+                f"{path} is a checkpoint whose save was not finished; take an older one"
             )
-    taken = word or found[-1]
-    why = f"which {MEGATRON_TRACKER} names" if word else "the newest"
-    note = (f"took {taken}, {why}, of {len(found)}",) if len(found) > 1 or not word else ()
-    return Detected("megatron", path / taken, note)
+        if _is_unfinished_job(names):
+            raise UnfinishedCheckpoint(
+                f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
+                "finished; take an older checkpoint"
+            )
+        every = self.every(path, names)
+        if not every:
+            return None
+        (taken, found), *others = every
+        title = self.table[taken].title
+        beside = [
+            f"took the {title} in {path}, not the {self.table[other].title} next to it"
+            for other, _ in others
+        ]
+        return Detected(taken, found.path, (*beside, *found.notes))
 
+    def _of_run(self, path: Path, names: set[str]) -> Detected | None:
+        """The checkpoint that a run's directory names in the way of a format."""
+        for name, form in self.table.items():
+            if (found := form.find_in_run(path, names)) is not None:
+                return Detected(name, found.path, found.notes)
+        return None
 
-def holds_megatron(path: Path) -> bool:
-    """Whether the iteration at `path` holds anything of Megatron's."""
-    return any(held.format == "megatron" for held in formats_in(path, names_in(path)))
+    def _also_below(self, found: Detected, names: set[str]) -> Iterator[str]:
+        """A run's final weights lie beside its checkpoints."""
+        if not self.table[found.format].lies_beside_checkpoints:
+            return
+        finished = sorted(
+            name for name in names if _NUMBERED.fullmatch(name) and (found.path / name).is_dir()
+        )
+        if finished and any(self._finished(found.path / name) for name in finished):
+            yield f"took the weights in {found.path} itself; name {finished[0]} for what it holds"
 
+    def _below(self, path: Path, names: set[str]) -> Detected:
+        """One of the checkpoints in a run's or job's output directory."""
+        numbered = _numbered(path, names)
+        if numbered:
+            return self._newest(path, numbered)
+        inside = [name for name in sorted(names) if self._finished(path / name) is not None]
+        known = [name for name in _FURTHER_IN if name in inside or _has_numbered(path / name)]
+        if known:
+            found = self.at(path / known[0])
+            others = [name for name in inside if name != known[0]]
+            note = (f"took {known[0]}; {path} holds {', '.join(others)} too",) if others else ()
+            return replace(found, notes=(*note, *found.notes))
+        if inside:
+            raise BadRequest(
+                f"{path} is not a checkpoint itself, but holds some: name {' or '.join(inside)} "
+                "in it"
+            )
+        if any(map(UNFINISHED.fullmatch, names)):
+            raise UnfinishedCheckpoint(
+                f"{path} holds only a checkpoint whose save was not finished"
+            )
+        raise self._refusal(path, names)
 
-def _other_models(path: Path, names: set[str]) -> Iterator[str]:
-    first, *others = fsdp_models(names) or [""]
-    if others:
-        yield f"took {first}; {path} also holds {', '.join(others)}: name it to read it"
+    def _refusal(self, path: Path, names: set[str]) -> ZerotoolsError:
+        for form in self.table.values():
+            files = sorted(name for name in names if name.endswith(form.suffixes))
+            if files and form.suffixes:
+                return BadRequest(
+                    f"{path} is not a known layout of {form.title}: name {' or '.join(files[:9])}"
+                )
+        *signs, last = (sign for form in self.table.values() for sign in form.signs)
+        return BadFile(
+            f"{path} is not a checkpoint: it has no {', '.join(signs)} or {last}, and no step-* or "
+            "checkpoint-* directories that have them"
+        )
 
-
-def _also_below(found: Detected, names: set[str]) -> Iterator[str]:
-    """A run's final weights lie beside its checkpoints."""
-    below = [name for name in names if _NUMBERED.fullmatch(name) and (found.path / name).is_dir()]
-    finished = sorted(name for name in below if found.format in ("safetensors", "torchfile"))
-    if finished and any(_finished(found.path / name) for name in finished):
-        yield f"took the weights in {found.path} itself; name {finished[0]} for what it holds"
-
-
-def _refuse_unfinished(path: Path, names: set[str]) -> None:
-    inside = {name for model in (DCP, *fsdp_models(names)) for name in _names_of(path / model)}
-    if any(name.endswith(".distcp") for name in names | inside):
+    def _newest(self, path: Path, steps: list[tuple[int, str]]) -> Detected:
+        unfinished: list[str] = []
+        for _, name in reversed(steps):
+            found = self._finished(path / name)
+            if found is not None:
+                notes = (*_say(name, len(steps), unfinished), *found.notes)
+                return Detected(found.format, found.path, notes)
+            unfinished.append(name)
         raise UnfinishedCheckpoint(
-            f"{path} has .distcp files and no {DCP_METADATA}, which torch writes last: the save "
-            "was not finished; take an older checkpoint"
+            f"{path / unfinished[0]} was not finished, and {path} has no other checkpoint"
         )
 
+    def _finished(self, path: Path) -> Detected | None:
+        """The checkpoint at `path`, if it is a finished one; a job's is when it has its
+        manifest."""
+        if not path.is_dir() or UNFINISHED.fullmatch(path.name):
+            return None
+        names = names_in(path)
+        if RECORD in names and MANIFEST not in names:
+            return None
+        below = path / "actor"
+        return self._here(path, names) or (self._finished(below) if "actor" in names else None)
 
-def _names_of(path: Path) -> set[str]:
-    return names_in(path) if path.is_dir() else set()
 
-
-def _detect_below(path: Path, names: set[str]) -> Detected:
-    """One of the checkpoints in a run's or job's output directory."""
-    numbered = _numbered(path, names)
-    if numbered:
-        return _newest(path, numbered)
-    inside = [name for name in sorted(names) if _is_checkpoint(path / name)]
-    known = [name for name in _FURTHER_IN if name in inside or _has_numbered(path / name)]
-    if known:
-        found = detect(path / known[0])
-        others = [name for name in inside if name != known[0]]
-        note = (f"took {known[0]}; {path} holds {', '.join(others)} too",) if others else ()
-        return replace(found, notes=(*note, *found.notes))
-    if inside:
-        raise BadRequest(
-            f"{path} is not a checkpoint itself, but holds some: name {' or '.join(inside)} in it"
-        )
-    if any(map(UNFINISHED.fullmatch, names)):
-        raise UnfinishedCheckpoint(f"{path} holds only a checkpoint whose save was not finished")
-    files = sorted(name for name in names if name.endswith(TORCH_FILE))
-    if files:
-        raise BadRequest(
-            f"{path} is not a known layout of torch files: name {' or '.join(files[:9])}"
-        )
-    raise BadFile(
-        f"{path} is not a checkpoint: it has no {DCP_METADATA} (torch DCP), *_model_states.pt "
-        f"(DeepSpeed), *{WEIGHTS}, pytorch_model.bin or one .pt per rank, and no step-* or "
-        "checkpoint-* directories that have them"
-    )
+def _is_unfinished_job(names: set[str]) -> bool:
+    """A directory with `.metadata` of its own is not a job's, whose DCP lies in `dcp`."""
+    return RECORD in names and MANIFEST not in names and _DCP_METADATA not in names
 
 
 def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
@@ -227,35 +209,8 @@ def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
     return sorted(next(iter(kinds.values()), []))
 
 
-def _newest(path: Path, steps: list[tuple[int, str]]) -> Detected:
-    unfinished: list[str] = []
-    for _, name in reversed(steps):
-        found = _finished(path / name)
-        if found is not None:
-            notes = (*_say(name, len(steps), unfinished), *found.notes)
-            return Detected(found.format, found.path, notes)
-        unfinished.append(name)
-    raise UnfinishedCheckpoint(
-        f"{path / unfinished[0]} was not finished, and {path} has no other checkpoint"
-    )
-
-
-def _finished(path: Path) -> Detected | None:
-    """The checkpoint at `path`, if it is a finished one; a job's is when it has its manifest."""
-    if not path.is_dir() or UNFINISHED.fullmatch(path.name):
-        return None
-    names = names_in(path)
-    if RECORD in names and MANIFEST not in names:
-        return None
-    return _detect_here(path, names) or (_finished(path / "actor") if "actor" in names else None)
-
-
-def _is_checkpoint(path: Path) -> bool:
-    return _finished(path) is not None
-
-
 def _has_numbered(path: Path) -> bool:
-    return any(map(_NUMBERED.fullmatch, _names_of(path)))
+    return path.is_dir() and any(map(_NUMBERED.fullmatch, names_in(path)))
 
 
 def _say(taken: str, count: int, unfinished: list[str]) -> tuple[str, ...]:

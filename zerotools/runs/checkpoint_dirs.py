@@ -22,10 +22,10 @@ from pathlib import Path
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.regular import read_regular
+from zerotools.runs.file_names import DCP
 from zerotools.runs.manifest import verify_manifest
 from zerotools.runs.record import RECORD, RNG_PER_RANK, JobRecord, read_record, write_record
 
-DCP = "dcp"
 LATEST = "latest"
 BEST = "best"
 STAGING_PREFIX = ".tmp-"

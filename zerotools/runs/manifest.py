@@ -23,8 +23,8 @@ from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.regular import open_regular, read_regular
+from zerotools.runs.file_names import MANIFEST as MANIFEST
 
-MANIFEST = "MANIFEST.json"
 VERSION = 1
 # The journal and the marker of whoever wrote the directory, which come and go without its contents.
 _ABOUT_WRITING = ".zerotools-"

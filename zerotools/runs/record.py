@@ -18,8 +18,8 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.files.regular import read_regular
+from zerotools.runs.file_names import RECORD as RECORD
 
-RECORD = "job.json"
 FORMAT = "zerotools-job-checkpoint"
 VERSION = 1
 RNG_PER_RANK = "per-rank"

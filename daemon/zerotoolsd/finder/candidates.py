@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.formats.signatures import TORCH_FILE, UNFINISHED, WEIGHTS, formats_in, names_in
+from zerotools.formats import FORMATS
+from zerotools.formats.detect import UNFINISHED, formats_in
+from zerotools.io.files.listing import names_in
 
 MAX_FILES = 100_000
 _TEMPORARY = re.compile(r"\..*|tmp[-_.].*|.*[-_.](tmp|temp|incomplete|partial)")
+_SUFFIXES = tuple(suffix for form in FORMATS.values() for suffix in form.suffixes)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -43,10 +46,12 @@ def candidates_in(directory: Path) -> list[Candidate]:
     names = sorted(n for n in every if not _is_temporary(n) and not _is_alias(directory, n))
     inside = [directory / name for name in names if (directory / name).is_dir()]
     found = [path for path in inside if _may_be_checkpoint(path)]
-    if not found and any(h.format != "deepspeed" for h in formats_in(directory, every)):
+    if not found and any(
+        not FORMATS[held].is_nested for held in formats_in(directory, every, FORMATS)
+    ):
         found = [directory]
     if not found:
-        found = [directory / name for name in names if name.endswith((*TORCH_FILE, WEIGHTS))]
+        found = [directory / name for name in names if name.endswith(_SUFFIXES)]
     return [candidate for path in found if (candidate := candidate_of(path)) is not None]
 
 
@@ -74,9 +79,9 @@ def _names(path: Path) -> set[str]:
 
 
 def _holds(path: Path, names: set[str]) -> bool:
-    if any(name.endswith((*TORCH_FILE, WEIGHTS)) for name in names):
+    if any(name.endswith(_SUFFIXES) for name in names):
         return True
-    return any(True for _ in formats_in(path, names)) if names else False
+    return bool(names and formats_in(path, names, FORMATS))
 
 
 def candidate_of(path: Path) -> Candidate | None:

@@ -63,7 +63,11 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
         (2, "--stage asks for 3", (FLAT, out, *three, "--stage", 3, "--ds-config", config)),
         (2, "is not JSON", (FLAT, out, *three, "--ds-config", broken)),
         (2, "cannot be read", (FLAT, out, *three, "--ds-config", tmp_path / "none.json")),
-        (2, "are for DeepSpeed checkpoints only", (JOB, out, *three, "--stage", 2)),
+        (
+            2,
+            "dcp, which does not take --stage",
+            (JOB, out, *three, "--stage", 2),
+        ),
         (2, "--round-robin is for stages 1 and 2", (SLICED, out, *three, "--round-robin", "on")),
         (2, "2 model-parallel ranks", (parallel, out, *three)),
         (4, "does not change to stage 3", (parallel, out, "--world-size", 4, "--stage", 3)),

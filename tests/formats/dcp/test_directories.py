@@ -13,7 +13,8 @@ from tests.golden_files import TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
+from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
 from zerotools.io.output.marker import MARKER
 from zerotools.ops.inspection.inspect import inspect
 
@@ -31,7 +32,7 @@ def test_goldens(name: str) -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_reshard_makes_the_same_directories(tmp_path: Path, name: str, ranks: int) -> None:
     source = formats.read(TORCH / name / "checkpoint")
-    out = write(source, dcp.lay_out(source, tmp_path / "out", world_size=ranks))
+    out = write(source, lay_out_dcp(source, tmp_path / "out", world_size=ranks))
     again = formats.read(out)
     assert_true(again, TORCH / name / "truth.safetensors")
     assert (again.origin.world_size, set(again.tensors)) == (ranks, set(source.tensors))
@@ -39,8 +40,8 @@ def test_a_reshard_makes_the_same_directories(tmp_path: Path, name: str, ranks: 
         key: source.state[key] for key in source.state
     }
     for part in ("pytorch_model_fsdp_0", "optimizer_0"):
-        ours = dcp.read(out / part)
-        theirs = dcp.read(source.root / part)
+        ours = read_dcp(out / part)
+        theirs = read_dcp(source.root / part)
         assert ours.origin.details["planner_data"] == theirs.origin.details["planner_data"]
         assert set(ours.origin.details["order"]) == set(theirs.origin.details["order"])
 
@@ -67,7 +68,7 @@ def test_files_around_come_along_but_for_random_numbers(tmp_path: Path, pair: Pa
         (pair / name).write_text(text)
     (pair / "runs").mkdir()
     source = formats.read(pair)
-    target = dcp.lay_out(source, tmp_path / "out", world_size=2)
+    target = lay_out_dcp(source, tmp_path / "out", world_size=2)
     write(source, target)
     found = {path.name: path for path in (tmp_path / "out").iterdir()}
     assert {name: found[name].read_text() for name in around} == around
@@ -75,7 +76,7 @@ def test_files_around_come_along_but_for_random_numbers(tmp_path: Path, pair: Pa
     random, left = target.notes
     assert random.startswith("random_states_2.pkl, rng_state_0.pth hold the random number state")
     assert left == "directories next to the shards are not copied: runs"
-    same = dcp.lay_out(source, tmp_path / "same", world_size=3)
+    same = lay_out_dcp(source, tmp_path / "same", world_size=3)
     assert {"rng_state_0.pth", "random_states_2.pkl"} <= same.files.keys()
 
 
@@ -84,7 +85,7 @@ def test_what_an_older_save_left_is_not_carried_along(tmp_path: Path) -> None:
     path = Path(shutil.copytree(old, tmp_path / "old"))
     for name in ("__9_0.distcp", "__9.metadata", ".metadata.tmp"):
         (path / name).write_text("left over")
-    target = dcp.lay_out(formats.read(path), tmp_path / "out", world_size=1)
+    target = lay_out_dcp(formats.read(path), tmp_path / "out", world_size=1)
     assert target.files.keys() == {"__0_0.distcp", ".metadata"}
 
 

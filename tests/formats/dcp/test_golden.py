@@ -11,7 +11,8 @@ import pytest
 
 from tests.formats.copying import tensor_bytes, write
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
+from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
 from zerotools.io.distcp.metadata import read_metadata
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -40,7 +41,7 @@ def _check(checkpoint: Checkpoint, expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("path", [*RANKS.values(), ACCELERATE], ids=lambda path: path.name)
 def test_every_byte_is_what_torch_loads(path: Path) -> None:
-    checkpoint = dcp.read(path)
+    checkpoint = read_dcp(path)
     assert checkpoint.problems == []
     _check(checkpoint, _expected(path))
 
@@ -48,8 +49,8 @@ def test_every_byte_is_what_torch_loads(path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 @pytest.mark.parametrize("path", [*RANKS.values(), ACCELERATE], ids=lambda path: path.name)
 def test_what_is_laid_out_holds_the_same_bytes(tmp_path: Path, path: Path, ranks: int) -> None:
-    source = dcp.read(path)
-    written = dcp.read(write(source, dcp.lay_out(source, tmp_path / "out", world_size=ranks)))
+    source = read_dcp(path)
+    written = read_dcp(write(source, lay_out_dcp(source, tmp_path / "out", world_size=ranks)))
     assert written.origin.world_size == ranks
     assert written.tensors.keys() == source.tensors.keys()
     _check(written, _expected(path))
@@ -64,8 +65,8 @@ def test_the_metadata_is_that_of_a_save_at_that_many_ranks(
 
     From two ranks on a checkpoint shows which tensors are sharded; at one they look alike.
     """
-    source = dcp.read(RANKS[before])
-    out = write(source, dcp.lay_out(source, tmp_path / "out", world_size=ranks))
+    source = read_dcp(RANKS[before])
+    out = write(source, lay_out_dcp(source, tmp_path / "out", world_size=ranks))
     ours, torchs = read_metadata(out / ".metadata"), read_metadata(RANKS[ranks] / ".metadata")
     assert ours.order == torchs.order
     assert ours.paths == torchs.paths
@@ -82,14 +83,14 @@ def test_the_metadata_is_that_of_a_save_at_that_many_ranks(
 
 
 def test_no_path_of_this_machine_is_written(tmp_path: Path) -> None:
-    source = dcp.read(RANKS[2])
-    out = write(source, dcp.lay_out(source, tmp_path / "out", world_size=2))
+    source = read_dcp(RANKS[2])
+    out = write(source, lay_out_dcp(source, tmp_path / "out", world_size=2))
     assert str(tmp_path).encode() not in (out / ".metadata").read_bytes()
     assert b"Path" not in (out / ".metadata").read_bytes()
 
 
 def test_names_and_roles() -> None:
-    job_like, model_only = dcp.read(RANKS[2]), dcp.read(ACCELERATE)
+    job_like, model_only = read_dcp(RANKS[2]), read_dcp(ACCELERATE)
     assert {key.role for key in job_like.tensors} == {"param", "step", "exp_avg", "exp_avg_sq"}
     assert {key.role for key in model_only.tensors} == {"param"}
     assert "model.layers.0.self_attn.q_proj.weight" in {key.name for key in model_only.tensors}

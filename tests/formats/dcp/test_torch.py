@@ -15,7 +15,8 @@ from harness import forked
 from tests.formats.copying import write
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
+from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.numeric.numpy_dtypes import numpy_dtype
 
@@ -77,8 +78,8 @@ def _load_everything(path: Path) -> dict[str, Any]:
 def test_what_is_laid_out_is_what_torch_would_have_saved_and_loads(
     tmp_path: Path, saved: Callable[[int], Path], before: int, after: int
 ) -> None:
-    source = dcp.read(saved(before))
-    out = write(source, dcp.lay_out(source, tmp_path / "out", world_size=after))
+    source = read_dcp(saved(before))
+    out = write(source, lay_out_dcp(source, tmp_path / "out", world_size=after))
     _run("load", out, after)
     ours = pickle.loads((out / ".metadata").read_bytes())
     torchs = pickle.loads((saved(after) / ".metadata").read_bytes())
@@ -93,8 +94,8 @@ def test_what_is_laid_out_is_what_torch_would_have_saved_and_loads(
 def test_torch_loads_it_at_another_world_size_too(
     tmp_path: Path, saved: Callable[[int], Path]
 ) -> None:
-    source = dcp.read(saved(2))
-    out = write(source, dcp.lay_out(source, tmp_path / "out", world_size=5))
+    source = read_dcp(saved(2))
+    out = write(source, lay_out_dcp(source, tmp_path / "out", world_size=5))
     _run("load", out, 2)
 
 
@@ -130,7 +131,7 @@ def test_every_element_type_and_memory_order(tmp_path: Path, odd: Path) -> None:
     import numpy as np
     import torch
 
-    checkpoint = dcp.read(odd)
+    checkpoint = read_dcp(odd)
     wanted = _odd_tensors()
     for name, tensor in wanted.items():
         found = checkpoint.tensors[Key(name, "param")]
@@ -142,7 +143,7 @@ def test_every_element_type_and_memory_order(tmp_path: Path, odd: Path) -> None:
             array: Any = np.ndarray(chunk.box.shape, kind, data, chunk.offset, strides)
             raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
             assert np.ascontiguousarray(array).tobytes() == raw.tobytes(), name
-    out = write(checkpoint, dcp.lay_out(checkpoint, tmp_path / "out", world_size=2))
+    out = write(checkpoint, lay_out_dcp(checkpoint, tmp_path / "out", world_size=2))
     loaded = _load_everything(out)
     assert loaded["plain"] == {"n": 1}
     for name, tensor in wanted.items():
@@ -155,8 +156,8 @@ def test_every_record_has_its_crc(tmp_path: Path, odd: Path) -> None:
     import io
     import zipfile
 
-    source = dcp.read(odd)
-    out = write(source, dcp.lay_out(source, tmp_path / "out", world_size=3))
+    source = read_dcp(odd)
+    out = write(source, lay_out_dcp(source, tmp_path / "out", world_size=3))
     metadata = read_metadata(out / ".metadata")
     for key, item in metadata.items:
         data = (out / item.file).read_bytes()[item.offset : item.offset + item.length]
@@ -176,4 +177,4 @@ def test_saved_through_safetensors_is_refused(tmp_path: Path) -> None:
     )
     torch_dcp.save({"w": torch.ones(4000)}, storage_writer=writer, no_dist=True)
     with pytest.raises(Unsupported, match=r"SerializationFormat\.SAFETENSORS"):
-        dcp.read(tmp_path)
+        read_dcp(tmp_path)

@@ -17,7 +17,8 @@ from tests.formats.safetensors.files import write_file
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats import safetensors
+from zerotools.formats.safetensors.lay_out import lay_out as lay_out_safetensors
+from zerotools.formats.safetensors.read import read as read_safetensors
 
 GB = 10**9
 KINDS = ("bool", "uint8", "int8", "int16", "uint16", "float16", "int32", "uint32", "float32",
@@ -38,11 +39,11 @@ def source(tmp_path: Path) -> Checkpoint:
     tensors |= {"empty": np.zeros((0, 3), "float32"), "nombre é": np.array(3.5)}
     save_file(tensors, root / "model.safetensors", {"format": "pt"})
     (root / "tokenizer.json").write_text("[]")
-    return safetensors.read(root)
+    return read_safetensors(root)
 
 
 def test_the_file_is_the_librarys_own_byte_for_byte(tmp_path: Path, source: Checkpoint) -> None:
-    out = write(source, safetensors.lay_out(source, tmp_path / "out", max_shard_bytes=GB))
+    out = write(source, lay_out_safetensors(source, tmp_path / "out", max_shard_bytes=GB))
     assert {path.name for path in out.glob("[!.]*")} == {"model.safetensors", "tokenizer.json"}
     wanted = (source.root / "model.safetensors").read_bytes()
     assert (out / "model.safetensors").read_bytes() == wanted
@@ -50,7 +51,7 @@ def test_the_file_is_the_librarys_own_byte_for_byte(tmp_path: Path, source: Chec
 
 @pytest.mark.parametrize("most", [1, 24, 60, 200])
 def test_shards_and_index(tmp_path: Path, source: Checkpoint, most: int) -> None:
-    out = write(source, safetensors.lay_out(source, tmp_path / "out", max_shard_bytes=most))
+    out = write(source, lay_out_safetensors(source, tmp_path / "out", max_shard_bytes=most))
     index = json.loads((out / "model.safetensors.index.json").read_text())
     files = sorted(out.glob("*.safetensors"))
     loaded: dict[str, Any] = {}
@@ -64,14 +65,14 @@ def test_shards_and_index(tmp_path: Path, source: Checkpoint, most: int) -> None
     assert all(loaded[name].tobytes() == data.tobytes() for name, data in wanted.items())
     assert index["metadata"]["total_size"] == sum(data.nbytes for data in wanted.values())
     assert files[0].name == f"model-00001-of-{len(files):05d}.safetensors"
-    assert safetensors.read(out).tensors.keys() == source.tensors.keys()
+    assert read_safetensors(out).tensors.keys() == source.tensors.keys()
 
 
 def test_the_header_is_padded_so_that_data_is_aligned(tmp_path: Path) -> None:
     path = write_file(tmp_path / "x.safetensors", {"abc": b"12"})
     out = write(
-        checkpoint := safetensors.read(path),
-        safetensors.lay_out(checkpoint, tmp_path / "out", max_shard_bytes=GB),
+        checkpoint := read_safetensors(path),
+        lay_out_safetensors(checkpoint, tmp_path / "out", max_shard_bytes=GB),
     )
     length = int.from_bytes((out / "model.safetensors").read_bytes()[:8], "little")
     assert length % 8 == 0
@@ -86,7 +87,7 @@ def _with_config(source: Checkpoint, tmp_path: Path, config: object, dtype: str)
         Key("scale", "buffer"): Tensor(dtypes.FLOAT32, (1,), ()),
     }
     changed = replace(source, tensors=tensors, companions={"config.json": path})
-    target = safetensors.lay_out(changed, tmp_path / "out", max_shard_bytes=GB)
+    target = lay_out_safetensors(changed, tmp_path / "out", max_shard_bytes=GB)
     plan = target.files["config.json"]
     return json.loads(plan.literals[0].data) if plan.literals else plan.carried[0].source
 
@@ -145,4 +146,4 @@ def test_what_cannot_be_written(
     said: str,
 ) -> None:
     with pytest.raises(error, match=said):
-        safetensors.lay_out(change(source), tmp_path / "out", max_shard_bytes=most)
+        lay_out_safetensors(change(source), tmp_path / "out", max_shard_bytes=most)

@@ -8,7 +8,7 @@ import pytest
 from tests.formats.safetensors.files import write_file
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats import safetensors
+from zerotools.formats.safetensors.read import read as read_safetensors
 
 
 def _index(root: Path, weight_map: object) -> None:
@@ -17,12 +17,12 @@ def _index(root: Path, weight_map: object) -> None:
 
 
 def _names(path: Path) -> list[str]:
-    return [key.name for key in safetensors.read(path).tensors]
+    return [key.name for key in read_safetensors(path).tensors]
 
 
 def test_one_file(tmp_path: Path) -> None:
     path = write_file(tmp_path / "x.safetensors", {"a": b"12", "b": b"345"})
-    checkpoint = safetensors.read(path)
+    checkpoint = read_safetensors(path)
     (chunk,) = checkpoint.tensors[Key("b", "param")].chunks
     data = checkpoint.path_of(chunk).read_bytes()
     assert data[chunk.offset :] == b"345"
@@ -54,7 +54,7 @@ def test_config_and_tokenizer_are_companions(tmp_path: Path) -> None:
     write_file(tmp_path / "model.safetensors", {"a": b"1"})
     for name in ("config.json", "tokenizer.json", "README.md", "optimizer.pt"):
         (tmp_path / name).touch()
-    assert set(safetensors.read(tmp_path).companions) == {"config.json", "tokenizer.json"}
+    assert set(read_safetensors(tmp_path).companions) == {"config.json", "tokenizer.json"}
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_an_index_that_disagrees(tmp_path: Path, weight_map: object, said: str) 
     write_file(tmp_path / "1.safetensors", {"a": b"1"})
     _index(tmp_path, weight_map)
     with pytest.raises(BadFile, match=said):
-        safetensors.read(tmp_path)
+        read_safetensors(tmp_path)
 
 
 def test_an_index_that_is_no_json(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text("{")
     with pytest.raises(BadFile, match="not JSON"):
-        safetensors.read(tmp_path)
+        read_safetensors(tmp_path)
 
 
 def _numbered(root: Path, count: int) -> list[str]:
@@ -96,7 +96,7 @@ def test_a_numbered_file_that_is_lost(tmp_path: Path, lost: int) -> None:
     assert len(_names(tmp_path)) == 9
     (tmp_path / names[lost]).unlink()
     with pytest.raises(BadFile, match=f"{names[lost]} is missing: the other names say .* 9"):
-        safetensors.read(tmp_path)
+        read_safetensors(tmp_path)
 
 
 def test_files_that_are_numbered_from_0(tmp_path: Path) -> None:
@@ -105,31 +105,31 @@ def test_files_that_are_numbered_from_0(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["0", "1"]
     (tmp_path / "m-1-of-2.safetensors").unlink()
     with pytest.raises(BadFile, match=r"m-1-of-2\.safetensors is missing"):
-        safetensors.read(tmp_path)
+        read_safetensors(tmp_path)
 
 
 def test_an_index_that_lacks_a_numbered_file(tmp_path: Path) -> None:
     names = _numbered(tmp_path, 3)
     _index(tmp_path, {"00001": names[0], "00003": names[2]})
     with pytest.raises(BadFile, match=f"{names[1]} is missing: the other names say"):
-        safetensors.read(tmp_path)
+        read_safetensors(tmp_path)
     more = "model-00004-of-00003.safetensors"
     write_file(tmp_path / more, {"x": b"1"})
     _index(tmp_path, {f"0000{n}": name for n, name in enumerate(names, 1)})
     with pytest.raises(BadFile, match=f"does not list {more}, which by its number belongs"):
-        safetensors.read(tmp_path)
+        read_safetensors(tmp_path)
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     _numbered(tmp_path, 2)
     write_file(tmp_path / "model.safetensors", {"a": b"1"})
-    (note,) = safetensors.read(tmp_path).origin.notes
+    (note,) = read_safetensors(tmp_path).origin.notes
     assert "model-00001-of-00002.safetensors, model-00002-of-00002.safetensors" in note
 
 
 def test_one_file_of_several_is_not_a_model(tmp_path: Path) -> None:
     name = _numbered(tmp_path, 2)[0]
-    (problem,) = safetensors.read(tmp_path / name).problems
+    (problem,) = read_safetensors(tmp_path / name).problems
     assert "is one of the 2 files of a model; name its directory" in problem.message
     assert problem.file == name
 
@@ -138,11 +138,11 @@ def test_a_tensor_in_two_files(tmp_path: Path) -> None:
     write_file(tmp_path / "1.safetensors", {"a": b"1"})
     write_file(tmp_path / "2.safetensors", {"a": b"2"})
     with pytest.raises(BadFile, match="which another file also holds"):
-        safetensors.read(tmp_path)
+        read_safetensors(tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="has no"):
-        safetensors.read(tmp_path)
+        read_safetensors(tmp_path)
     with pytest.raises(BadRequest, match="does not exist"):
-        safetensors.read(tmp_path / "gone")
+        read_safetensors(tmp_path / "gone")

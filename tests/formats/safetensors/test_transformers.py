@@ -10,7 +10,7 @@ import pytest
 from tests.formats.copying import write
 from zerotools import formats
 from zerotools.core.dtypes import BFLOAT16
-from zerotools.formats import safetensors
+from zerotools.formats.safetensors.lay_out import lay_out as lay_out_safetensors
 
 pytestmark = pytest.mark.torch
 
@@ -28,7 +28,7 @@ def test_from_pretrained_loads_the_same_weights(tmp_path: Path, most: int) -> No
     model.save_pretrained(tmp_path / "saved", max_shard_size="6KB")
     source = formats.read(tmp_path / "saved")
     assert {tensor.dtype for tensor in source.tensors.values()} == {BFLOAT16}
-    target = safetensors.lay_out(source, tmp_path / "out", max_shard_bytes=most)
+    target = lay_out_safetensors(source, tmp_path / "out", max_shard_bytes=most)
     out = write(source, target)
     assert (len(list(out.glob("*.safetensors"))) == 1) == (most > 8_000)
     assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"

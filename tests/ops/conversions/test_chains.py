@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops.chains import Held, Hop, compare, convert, dropped_by, expected, is_float
-from zerotools.ops.conversions.targets import STYLES, TARGETS
+from zerotools.formats.dcp.writing.naming_styles import STYLES
+from zerotools.ops.conversions.convert import written_formats
 
 CASES = (
     "z2-bf16-w2",
@@ -46,9 +47,9 @@ ADAM = {"lr": 0.5, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.0}
 @st.composite
 def hops(draw: st.DrawFn) -> Hop:
     ranks = {"world_size": draw(st.integers(1, 4))}
-    to = draw(st.sampled_from([*TARGETS, "deepspeed", "dcp"]))
+    to = draw(st.sampled_from([*written_formats(), "deepspeed", "dcp"]))
     if to == "dcp":
-        return Hop(to, {**ranks, "style": draw(st.sampled_from(STYLES))})
+        return Hop(to, {**ranks, "style": draw(st.sampled_from([*STYLES]))})
     if to == "universal":
         return Hop(to, draw(st.sampled_from([{}, {"stage": 3}, {"stage": 2}])))
     if to == "deepspeed":

@@ -11,7 +11,7 @@ from tests.golden_files import DEEPSPEED, GOLDEN, JOB
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import Unsupported
-from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.sidecars.left_behind import undeclared_losses
@@ -24,8 +24,8 @@ CASES = [(JOB, None), *((case, stage) for case in ZERO for stage in (None, 1, 3)
 def test_a_reshard_holds_or_names_every_tensor(
     tmp_path: Path, case: Path, stage: int | None
 ) -> None:
-    settings = ZeroSettings() if stage is None else ZeroSettings(stage=stage)
-    done = reshard.prepare(case, tmp_path / "out", world_size=3, settings=settings, force=True)
+    options = WriteOptions(stage=stage)
+    done = reshard.prepare(case, tmp_path / "out", world_size=3, options=options, force=True)
     assert isinstance(done, Conversion)
     target = done.target
     there = {*target.checkpoint.tensors, *target.carried}

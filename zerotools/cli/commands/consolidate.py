@@ -16,9 +16,8 @@ from zerotools.cli.options.shared import (
 from zerotools.cli.options.sizes import ByteSize
 from zerotools.ops.conversions.consolidate import (
     DTYPES,
-    SAFETENSORS,
-    TORCH,
     Options,
+    exported_formats,
     prepare,
     refuse_overflow,
 )
@@ -76,8 +75,8 @@ from zerotools.ops.weights.selection import MASTERS, WEIGHTS
 )
 @click.option(
     "--format",
-    type=click.Choice([SAFETENSORS, TORCH]),
-    default=SAFETENSORS,
+    type=click.Choice(list(exported_formats())),
+    default=Options.format,
     show_default=True,
     help="Files to write; torch is pytorch_model.bin.",
 )

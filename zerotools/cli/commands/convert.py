@@ -21,11 +21,12 @@ from zerotools.cli.options.shared import (
     tag_option,
 )
 from zerotools.cli.options.sizes import ByteSize
-from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.dcp.writing.naming_styles import STYLES
+from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.consolidate import DTYPES, refuse_overflow
 from zerotools.ops.conversions.conversion import Unchanged
-from zerotools.ops.conversions.convert import prepare
-from zerotools.ops.conversions.targets import KEEP, STYLES, TARGETS, ZERO
+from zerotools.ops.conversions.convert import prepare, written_formats
+from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
 
 _PATH = click.Path(path_type=Path)
@@ -34,7 +35,9 @@ _PATH = click.Path(path_type=Path)
 @click.command("convert")
 @click.argument("path", type=_PATH)
 @click.argument("out", type=_PATH)
-@click.option("--to", type=click.Choice(list(TARGETS)), required=True, help="Format to write.")
+@click.option(
+    "--to", type=click.Choice(list(written_formats())), required=True, help="Format to write."
+)
 @tag_option
 @layout_option
 @section_option
@@ -87,7 +90,7 @@ def command(
     layout: Path | None,
     section: str | None,
     config_dir: Path | None,
-    settings: ZeroSettings,
+    settings: WriteOptions,
     force: bool,
     how: Writing,
     **given: Any,
@@ -97,7 +100,7 @@ def command(
     PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken. What the
     format cannot hold is listed.
     """
-    given |= {name: getattr(settings, name) for name in ZERO}
+    given |= {name: getattr(settings, name) for name in settings.given()}
     options = {name: value for name, value in given.items() if value is not None}
     prepared = prepare(
         path,

@@ -14,7 +14,7 @@ from zerotools.cli.options.conversion_options import (
 )
 from zerotools.cli.options.deepspeed_options import zero_options
 from zerotools.cli.options.shared import tag_option
-from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.conversion import Unchanged
 from zerotools.ops.conversions.reshard import prepare
 
@@ -32,7 +32,7 @@ def command(
     out: Path,
     tag: str | None,
     world_size: int,
-    settings: ZeroSettings,
+    settings: WriteOptions,
     force: bool,
     how: Writing,
 ) -> None:
@@ -40,7 +40,7 @@ def command(
 
     PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
     """
-    prepared = prepare(path, out, world_size=world_size, settings=settings, force=force, tag=tag)
+    prepared = prepare(path, out, world_size=world_size, options=settings, force=force, tag=tag)
     if isinstance(prepared, Unchanged):
         say_unchanged(prepared, as_json=how.as_json)
         return

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, read_config
+from zerotools.formats.deepspeed.schema.ds_config import read_config
+from zerotools.formats.format import WriteOptions
 
 
 def zero_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -24,7 +25,7 @@ def zero_options(command: Callable[..., None]) -> Callable[..., None]:
         ds_config: Path | None,
         **given: Any,
     ) -> None:
-        settings = ZeroSettings(
+        settings = WriteOptions(
             stage=None if stage is None else int(stage),
             sub_group_size=sub_group_size,
             round_robin=None if round_robin is None else round_robin == "on",

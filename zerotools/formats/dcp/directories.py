@@ -1,9 +1,6 @@
 """Where the DCP directories of one checkpoint are.
 
-<path>/.metadata                                  DCP itself: FSDP, torchtitan's step-N
-<path>/dcp/.metadata                              a zerotools job
-<path>/pytorch_model_fsdp_0/.metadata             accelerate's save_state, the HF Trainer:
-       optimizer_0/.metadata                      a model and its optimizer, one checkpoint
+`directory_names` has the names of each kind.
 """
 
 from __future__ import annotations
@@ -14,17 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, FilePlan, Problem, Target, Tensor
-from zerotools.formats.signatures import fsdp_models, names_in
-from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord
+from zerotools.core.checkpoint import Checkpoint, Dropped, FilePlan, Problem, Target, Tensor
+from zerotools.formats.dcp.directory_names import METADATA, fsdp_models
+from zerotools.io.files.listing import names_in
+from zerotools.runs.file_names import DCP, RECORD
+from zerotools.runs.record import JobRecord
 
-METADATA = ".metadata"
 # In `Origin.details`: the flat keys of each directory, and those that name another's bytes; what
 # the flat keys of the model's optimizers begin with, and the names of numbered parameters.
 DIRECTORIES = "directories"
 TIED = "tied"
 OPTIMIZERS = "optimizers"
 NUMBERED = "numbered"
+# The attributes of `.metadata` that torch's own does not have, by name.
+ATTRIBUTES = "attributes"
 _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 
@@ -50,6 +50,18 @@ def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
 
 def _is_wrapped(path: Path) -> bool:
     return not (path / METADATA).exists() and (path / DCP / METADATA).exists()
+
+
+def record_of(source: Checkpoint) -> JobRecord | None:
+    """The record of the zerotools job that saved `source`; None: no job did."""
+    record = source.origin.details.get("job")
+    return record if isinstance(record, JobRecord) else None
+
+
+def lost_attributes(source: Checkpoint) -> tuple[Dropped, ...]:
+    """What other programs put into `.metadata`: no format has a place for it."""
+    names: tuple[str, ...] = source.origin.details.get(ATTRIBUTES, ())
+    return tuple(Dropped(name, "an attribute of .metadata that is not torch's") for name in names)
 
 
 def is_shard(source: Checkpoint, path: Path) -> bool:

@@ -30,25 +30,3 @@ universal_trees     what its files hold
 universal_notes     what its loaders do not do
 lay_out_universal   any checkpoint as a universal one
 """
-
-from __future__ import annotations
-
-from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.reading.read import read
-from zerotools.formats.deepspeed.reading.training_state import training_of as training_of_native
-from zerotools.formats.deepspeed.universal.training_state import universal_training
-
-
-def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """What the files say of the run beside the tensors.
-
-    Raises:
-        BadFile: a number of the optimizer's state is in no file.
-    """
-    if checkpoint.origin.format == "universal":
-        return universal_training(checkpoint)
-    return training_of_native(checkpoint)
-
-
-__all__ = ["read", "training_of"]

@@ -14,7 +14,3 @@ facts       iteration and parallel sizes, as common.pt and its like have them
 torch_dist  what is below one `.metadata`
 legacy      the files of ranks
 """
-
-from zerotools.formats.megatron.read import read, training_of
-
-__all__ = ["read", "training_of"]

@@ -12,8 +12,9 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.megatron.file_names import RANK, RANK_FILES
 from zerotools.formats.megatron.origin import MegatronFacts, disagreement, facts_of, origin_of
-from zerotools.formats.signatures import MEGATRON_FILES, MEGATRON_RANK, names_in
+from zerotools.io.files.listing import names_in
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -28,7 +29,7 @@ def read_ranks(path: Path) -> Checkpoint:
     Raises:
         BadFile: no file can be read.
     """
-    ranks = sorted(filter(MEGATRON_RANK.fullmatch, names_in(path)))
+    ranks = sorted(filter(RANK.fullmatch, names_in(path)))
     facts = facts_of({})
     tensors: dict[Key, Tensor] = {}
     files: dict[str, int] = {}
@@ -47,7 +48,7 @@ def read_ranks(path: Path) -> Checkpoint:
     for name, file in opened:
         files[name] = file.size
         tensors |= _tensors(name, file, leaves[name], has_masters=has_masters)
-        if name.endswith(MEGATRON_FILES[0]):
+        if name.endswith(RANK_FILES[0]):
             facts = facts_of(file.tree)
             problems += disagreement(path, facts, name)
     problems += _lost(path, ranks, facts)
@@ -57,7 +58,7 @@ def read_ranks(path: Path) -> Checkpoint:
 
 def _files(path: Path, ranks: list[str]) -> Iterator[str]:
     for rank in ("", *ranks):
-        for name in MEGATRON_FILES:
+        for name in RANK_FILES:
             if (path / rank / name).exists():
                 yield f"{rank}/{name}" if rank else name
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import TrainingState
+from zerotools.formats.megatron.file_names import RANK, RANK_FILES
 from zerotools.formats.megatron.rank_files import read_ranks
 from zerotools.formats.megatron.torch_dist import read_directory
-from zerotools.formats.signatures import MEGATRON_FILES, MEGATRON_RANK, names_in
+from zerotools.io.files.listing import names_in
 
 
 def read(path: Path) -> Checkpoint:
@@ -23,11 +23,6 @@ def read(path: Path) -> Checkpoint:
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")
     names = names_in(path)
-    if any(map(MEGATRON_RANK.fullmatch, names)) or names & {*MEGATRON_FILES}:
+    if any(map(RANK.fullmatch, names)) or names & {*RANK_FILES}:
         return read_ranks(path)
     return read_directory(path)
-
-
-def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Nothing: no format is made of what is only recognised."""
-    return TrainingState()

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
+from zerotools.formats.megatron.file_names import COMMON, CONFIG
 from zerotools.formats.megatron.origin import MegatronFacts, disagreement, facts_of, origin_of
 from zerotools.io.files.regular import read_regular
 from zerotools.io.torchzip.pt_file import TorchFile
 
-COMMON, METADATA, CONFIG = "common.pt", ".metadata", "metadata.json"
+METADATA = ".metadata"
 _LARGEST_CONFIG = 2**20
 _STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(?P<role>[^.]+)\.(?P<name>.+)", re.S)
 _OPTIMIZER = re.compile(r"(?:chained_\d+\.)?optimizer\.", re.S)
@@ -33,7 +34,7 @@ def read_directory(path: Path) -> Checkpoint:
     facts, problems = _common(path)
     has_metadata = (path / METADATA).exists()
     if has_metadata:
-        read = dcp.read(path)
+        read = read_dcp(path)
         tensors, ranks = _named(read), read.origin.world_size
         problems = [*read.problems, *problems]
         files = dict(read.files)

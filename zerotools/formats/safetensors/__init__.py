@@ -7,9 +7,3 @@ read      file or directory -> Checkpoint
 training  what the files say of the run: the type of the weights
 lay_out   Checkpoint -> Target, which `from_pretrained` loads
 """
-
-from zerotools.formats.safetensors.lay_out import lay_out
-from zerotools.formats.safetensors.read import read
-from zerotools.formats.safetensors.training_state import training_of
-
-__all__ = ["lay_out", "read", "training_of"]

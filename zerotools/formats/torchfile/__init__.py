@@ -17,9 +17,3 @@ onefile        the layout of one archive, tensors and known numbers
 lay_out        Checkpoint -> Target, which `torch.load` and `from_pretrained` read
 lay_out_training   one file with the optimizer's state, from which a plain torch run goes on
 """
-
-from zerotools.formats.torchfile.reading.read import read
-from zerotools.formats.torchfile.reading.training_state import training_of
-from zerotools.formats.torchfile.writing.lay_out import lay_out
-
-__all__ = ["lay_out", "read", "training_of"]

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from zerotools import formats
 from zerotools.core import dtypes
-from zerotools.core.checkpoint import Checkpoint, Key, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
+from zerotools.formats import FORMATS, FormatTable
+from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, Format, WriteOptions, spelling
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
-from zerotools.ops.weights.duplicates import check_masters
 from zerotools.ops.weights.lora_merge import merge_adapters
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
@@ -32,8 +33,6 @@ from zerotools.ops.weights.selection import (
 from zerotools.ops.weights.tied_weights import resolve_aliases
 
 DTYPES = {"fp16": dtypes.FLOAT16, "bf16": dtypes.BFLOAT16, "fp32": dtypes.FLOAT32}
-DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
-SAFETENSORS, TORCH = "safetensors", "torch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +40,9 @@ class Options:
     """What `zerotools consolidate` was asked for.
 
     `dtype` is a key of `DTYPES`, or "auto". `weights_from` is "masters" or "weights"; `format` is
-    "safetensors" or "torch". `include`, `exclude` and the names of the model at `like` are compared
-    with the names that `strip_prefix` and `rename` (`REGEX=REPL`) make.
+    what the command line calls a format that is exported. `include`, `exclude` and the names of the
+    model at `like` are compared with the names that `strip_prefix` and `rename` (`REGEX=REPL`)
+    make.
     """
 
     dtype: str = "auto"
@@ -54,7 +54,7 @@ class Options:
     exclude: Sequence[str] = ()
     like: Path | None = None
     keep_aliases: bool = False
-    format: str = SAFETENSORS
+    format: str = "safetensors"
 
 
 def prepare(
@@ -66,6 +66,7 @@ def prepare(
     layout: Path | None = None,
     config_dir: Path | None = None,
     section: str | None = None,
+    table: FormatTable = FORMATS,
 ) -> Conversion:
     """Lay out the export of the checkpoint at `path`; nothing is written. `config_dir` has
     config.json and the tokenizer, in place of those that are found around the checkpoint.
@@ -76,7 +77,7 @@ def prepare(
         BadFile: it is not a checkpoint, or its metadata is damaged.
     """
     with recording() as sources:
-        checkpoint = formats.read(path, tag=tag, layout=layout, section=section)
+        checkpoint = formats.read(path, tag=tag, layout=layout, section=section, table=table)
         asked = (
             options,
             tag,
@@ -84,7 +85,7 @@ def prepare(
             config_dir,
             read_user_file(layout) if layout is not None else None,
         )
-        conversion = _prepare(checkpoint, destination, options, config_dir, repr(asked))
+        conversion = _prepare(checkpoint, destination, options, config_dir, repr(asked), table)
     return replace(conversion, stamps=sources.stamps, command="consolidate")
 
 
@@ -94,13 +95,16 @@ def _prepare(
     options: Options,
     config_dir: Path | None,
     request: str,
+    table: FormatTable,
 ) -> Conversion:
+    form = exported_formats(table)[options.format]
+    source = formats.format_of(checkpoint, table)
     wanted = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(wanted) if options.like is not None else None
     if options.weights_from == MASTERS:
-        check_masters(checkpoint)
+        source.check_weights(checkpoint)
     scratch = destination.with_name(f".{destination.name}.sums")
-    merged = merge_adapters(checkpoint, scratch)
+    merged = merge_adapters(checkpoint, scratch, table)
     checkpoint = checkpoint if merged is None else merged.checkpoint
     beside = like.companions if like is not None else {}
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
@@ -112,10 +116,11 @@ def _prepare(
         check_against(described, like)
     elif why:
         notes.append(why)
-    target = _lay_out(described, destination, options)
+    write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
+    target = form.export(described, destination, write)
     notes = [*notes, *found, *target.notes]
     lacking = lacking_config(weights, target)
-    conversion = Conversion(weights, target, tuple(notes), request, lacking=lacking)
+    conversion = Conversion(weights, target, tuple(notes), request, lacking=lacking, table=table)
     if merged is None:
         return conversion
     return replace(
@@ -125,6 +130,11 @@ def _prepare(
         sums_bytes=merged.bytes,
         sums_directory=merged.scratch,
     )
+
+
+def exported_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
+    """The formats of `consolidate`, by what the command line calls them."""
+    return {spelling(form): form for form in table.values() if form.is_exported}
 
 
 def _choose_weights(
@@ -146,16 +156,6 @@ def _choose_weights(
     weights, said = resolve_aliases(weights, keep=options.keep_aliases, like=like)
     useless = _useless_prefixes(checkpoint, options.strip_prefix)
     return weights, [*checkpoint.origin.notes, *useless, *said]
-
-
-def _lay_out(wanted: Checkpoint, destination: Path, options: Options) -> Target:
-    if options.format == TORCH:
-        from zerotools.formats import torchfile
-
-        return torchfile.lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
-    from zerotools.formats import safetensors
-
-    return safetensors.lay_out(wanted, destination, max_shard_bytes=options.max_shard_bytes)
 
 
 def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[str]:

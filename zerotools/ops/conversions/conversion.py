@@ -16,6 +16,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Stamp, Target
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.output.marker import check_replaceable, is_empty
@@ -25,7 +26,6 @@ from zerotools.ops.execution.identity import identity_of
 from zerotools.ops.execution.plan import plan, prove_plan
 from zerotools.ops.execution.verify_source import verify_source
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.weights.duplicates import check_copies
 
 _FROM_IT = "the output would be made from it: take another checkpoint"
 
@@ -37,7 +37,7 @@ class Conversion:
     are computed first, `sums_bytes` in `sums_directory`, for as long as it is open. `stamps` has
     every file that was read to make this value: none may change until the output is there.
     `command` is that of zerotools that writes it, and alone replaces it later. `lacking` says what
-    keeps others from loading the output."""
+    keeps others from loading the output. `table` has the formats of both."""
 
     source: Checkpoint
     target: Target
@@ -49,6 +49,7 @@ class Conversion:
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     command: str = "convert"
     lacking: str | None = None
+    table: FormatTable = field(default_factory=lambda: FORMATS)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -144,7 +145,7 @@ def perform(
     sources.check()
     prove(conversion)
     if verify:
-        check_copies(source)
+        format_of(source, conversion.table).compare_copies(source)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
     with conversion.sums():
@@ -164,6 +165,7 @@ def perform(
             resume=resume,
             cast=cast_for(_cast_to_fp16(conversion), budget.workers),
             sources=sources,
+            table=conversion.table,
         )
 
 

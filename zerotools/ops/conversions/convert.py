@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Target
-from zerotools.core.dropping import LOOSE, WEIGHTS, lost_attributes
+from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
+from zerotools.formats import FORMATS, FormatTable
+from zerotools.formats.format import Format, WriteOptions, flag, spelling
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
 from zerotools.io.output.plain_files import carried_file
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
-from zerotools.ops.conversions.optimizer_options import (
-    NAMES,
-    RequestedHyperparameters,
-    completed,
-    flag,
-)
+from zerotools.ops.conversions.optimizer_options import NAMES, RequestedHyperparameters, completed
 from zerotools.ops.conversions.reshard import resharded
-from zerotools.ops.conversions.targets import TARGETS, ConversionRequest, OutputFormat, settings_of
+from zerotools.ops.conversions.weights_alone import KEEP, weights_alone
 from zerotools.ops.conversions.world_size import check_world_size
 from zerotools.ops.sidecars.left_behind import left_behind, undeclared_losses
 from zerotools.ops.sidecars.model_sidecar_choice import (
@@ -31,9 +28,30 @@ from zerotools.ops.sidecars.model_sidecar_choice import (
     requested_sidecars,
     with_sidecars,
 )
-from zerotools.ops.weights.duplicates import check_masters
 
-_FLAGS = {"max_shard_bytes": "--max-shard-size"}
+DTYPE, ORDER = "dtype", "order"
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One conversion: where to, in which format of the table, with the options by name."""
+
+    table: FormatTable
+    form: Format
+    destination: Path
+    options: Mapping[str, Any]
+    text: str
+
+    @property
+    def writing(self) -> WriteOptions:
+        """The options that are the format's."""
+        names = {name for name in self.options if name not in (*NAMES, ORDER, DTYPE)}
+        return WriteOptions(**{name: self.options[name] for name in names})
+
+
+def written_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
+    """The formats of `convert`, by what the command line calls them."""
+    return {spelling(form): form for form in table.values() if form.is_written}
 
 
 def prepare(
@@ -47,6 +65,7 @@ def prepare(
     section: str | None = None,
     config_dir: Path | None = None,
     force: bool = False,
+    table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
     """Lay the checkpoint at `path` out in the format `to`; nothing is written.
 
@@ -61,73 +80,78 @@ def prepare(
         BadFile: it is not a checkpoint, or its metadata is damaged.
         Unsupported: the target cannot hold its weights.
     """
-    form = TARGETS[to]
+    form = written_formats(table)[to]
     _check_options(form, options)
     with recording() as sources:
-        source = formats.read_any(path, tag=tag, layout=layout, section=section)
+        source = formats.read_any(path, tag=tag, layout=layout, section=section, table=table)
         formats.require_readable(source)
-        request = repr(
-            (
-                to,
-                sorted(options.items()),
-                tag,
-                layout and read_user_file(layout),
-                section,
-                config_dir,
-            )
-        )
+        rules = layout and read_user_file(layout)
+        text = repr((to, sorted(options.items()), tag, rules, section, config_dir))
+        request = _Request(table, form, destination, options, text)
         whole = section is None and "style" not in options
-        done = _prepare(
-            source, destination, form, options, config_dir, request, force=force, keeps_all=whole
-        )
+        done = _prepare(source, request, config_dir, force=force, keeps_all=whole)
     return done if isinstance(done, Unchanged) else replace(done, stamps=sources.stamps)
 
 
 def _prepare(
-    source: Checkpoint,
-    destination: Path,
-    form: OutputFormat,
-    options: Mapping[str, Any],
-    config_dir: Path | None,
-    request: str,
-    *,
-    force: bool,
-    keeps_all: bool,
+    source: Checkpoint, request: _Request, config_dir: Path | None, *, force: bool, keeps_all: bool
 ) -> Conversion | Unchanged:
+    form, table = request.form, request.table
     given = {} if config_dir is None else requested_sidecars(config_dir)
     source = replace(source, companions={**source.companions, **given})
     found: list[str] = []
     if not form.holds_state:
         source, found = with_sidecars(source, config_dir, {})
-    wanted = ConversionRequest(source, TrainingState(), destination, options)
-    if form.reshards and source.origin.format == form.origin and keeps_all:
-        done = _resharded(form, wanted, request, force=force)
+    read_by = formats.format_of(source, table)
+    if form.reshards and read_by is form and keeps_all:
+        done = _resharded(source, request, force=force)
         if isinstance(done, Unchanged):
             return done
         return replace(done, target=_with_companions(done.target, given))
     formats.require_model(source)
-    check_masters(source)
-    training, notes = _training(source, options)
-    target = _with_companions(form.lay_out(replace(wanted, training=training)), given)
-    beside, left = left_behind(source, target)
+    read_by.check_weights(source)
+    training, notes = _training(source, request)
+    target = _with_companions(_lay_out(source, training, request), given)
+    beside, left = left_behind(source, target, table)
     known = {dropped.what for dropped in target.dropped}
     more = [
         *undeclared_losses(source, training.scalars, target),
         *(d for d in beside if d.what not in known),
     ]
-    target = replace(target, dropped=(*target.dropped, *more, *lost_attributes(source)))
+    target = replace(target, dropped=(*target.dropped, *more, *read_by.never_written(source)))
     notes = [*source.origin.notes, *notes, *target.notes, *_weights_only(form, source), *left]
     lacking = None if form.holds_state else lacking_config(source, target)
     return Conversion(
-        with_target_sources(source, target), target, (*notes, *found), request, lacking=lacking
+        with_target_sources(source, target),
+        target,
+        (*notes, *found),
+        request.text,
+        lacking=lacking,
+        table=table,
     )
 
 
-def _check_options(form: OutputFormat, options: Mapping[str, Any]) -> None:
-    useless = [_FLAGS.get(name, flag(name)) for name in options if name not in form.options]
+def _lay_out(source: Checkpoint, training: TrainingState, request: _Request) -> Target:
+    form, options = request.form, request.writing
+    if form.holds_state:
+        return form.lay_out(source, training, request.destination, options)
+    chosen = weights_alone(source, training, form, request.options.get(DTYPE, KEEP))
+    target = form.lay_out(chosen.described, training, request.destination, options)
+    return replace(
+        target,
+        notes=(*target.notes, *chosen.notes),
+        sources=chosen.new_sources(source),
+        dropped=(*target.dropped, *chosen.dropped),
+    )
+
+
+def _check_options(form: Format, options: Mapping[str, Any]) -> None:
+    taken = {*form.write_options, *(NAMES if form.holds_state else (DTYPE,))}
+    taken |= {ORDER} if form.takes_order else set()
+    useless = [flag(name) for name in options if name not in taken]
     if useless:
         raise BadRequest(
-            f"--to {form.word} does not take {' and '.join(sorted(useless))}; leave it out"
+            f"--to {spelling(form)} does not take {' and '.join(sorted(useless))}; leave it out"
         )
     if "world_size" in options:
         check_world_size(options["world_size"])
@@ -144,38 +168,36 @@ def _with_companions(target: Target, given: Mapping[str, Path]) -> Target:
     return replace(target, files=files, checkpoint=replace(target.checkpoint, files=sizes))
 
 
-def _resharded(
-    form: OutputFormat, wanted: ConversionRequest, request: str, *, force: bool
-) -> Conversion | Unchanged:
+def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Conversion | Unchanged:
     """The same format: everything of the checkpoint is kept."""
-    given = [flag(name) for name in (*NAMES, "order") if name in wanted.options]
-    path = wanted.source.origin.path
+    given = [flag(name) for name in (*NAMES, ORDER) if name in request.options]
+    path, word = source.origin.path, spelling(request.form)
     if given:
         raise BadRequest(
-            f"{path} is {form.word} already and keeps its param groups: leave "
-            f"{' and '.join(given)} out"
+            f"{path} is {word} already and keeps its param groups: leave {' and '.join(given)} out"
         )
+    options = request.writing
     done = resharded(
-        wanted.source,
-        wanted.destination,
-        world_size=wanted.world_size(),
-        settings=settings_of(wanted.options),
+        source,
+        request.destination,
+        replace(options, world_size=options.ranks(source), style=None),
         force=force,
+        table=request.table,
     )
     if isinstance(done, Unchanged):
         return done
-    said = f"{path} is {form.word} already; use zerotools reshard"
-    return replace(done, notes=(said, *done.notes), request=request)
+    said = f"{path} is {word} already; use zerotools reshard"
+    return replace(done, notes=(said, *done.notes), request=request.text)
 
 
-def _training(source: Checkpoint, options: Mapping[str, Any]) -> tuple[TrainingState, list[str]]:
+def _training(source: Checkpoint, request: _Request) -> tuple[TrainingState, list[str]]:
     """What is known of the run, completed with the user's hyperparameters."""
-    training = formats.training_of(source)
+    training, options = formats.training_of(source, request.table), request.options
     given = RequestedHyperparameters.of(options, options.get("ds_config", training.ds_config))
-    return completed(source, training, given)
+    return completed(source, training, given, request.table)
 
 
-def _weights_only(form: OutputFormat, source: Checkpoint) -> list[str]:
+def _weights_only(form: Format, source: Checkpoint) -> list[str]:
     weights = (*WEIGHTS, "param16", LOOSE)
     said = form.says_weights or not form.holds_state
     if said or any(key.role not in weights for key in source.tensors):

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.formats.format import flag
 from zerotools.io.files.regular import read_user_file
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")
@@ -64,11 +66,6 @@ def _check(name: str, value: Any) -> None:
         raise BadRequest(f"{flag(name)} is {said} and must be {upto}")
 
 
-def flag(name: str) -> str:
-    """The option of the command line for a hyperparameter."""
-    return f"--{name.replace('_', '-')}"
-
-
 def read_order(path: Path) -> list[str]:
     """Names of parameters, one to a line.
 
@@ -90,7 +87,10 @@ def read_order(path: Path) -> list[str]:
 
 
 def completed(
-    source: Checkpoint, training: TrainingState, given: RequestedHyperparameters
+    source: Checkpoint,
+    training: TrainingState,
+    given: RequestedHyperparameters,
+    table: FormatTable = FORMATS,
 ) -> tuple[TrainingState, list[str]]:
     """`training` with every group's lacking options, and what to say about it.
 
@@ -98,7 +98,7 @@ def completed(
         BadRequest: a given option that every group has, or a name that is not a parameter.
     """
     if not training.groups:
-        return _one_group(source, training, given)
+        return _one_group(source, training, given, table)
     path = source.origin.path
     if given.order is not None:
         training = _ordered(source, training, given.order)
@@ -144,31 +144,23 @@ def _configured(config: Any) -> dict[str, Any]:
 
 
 def _one_group(
-    source: Checkpoint, training: TrainingState, given: RequestedHyperparameters
+    source: Checkpoint,
+    training: TrainingState,
+    given: RequestedHyperparameters,
+    table: FormatTable,
 ) -> tuple[TrainingState, list[str]]:
     """All trained parameters, where their learning rate is known."""
     if "lr" not in given.options:
         return training, []
-    names, is_ordered = _in_model_order(source, trained(source, training))
-    if given.order is not None:
-        names, is_ordered = _checked(source, given.order), True
-    group = ParamGroup(tuple(names), dict(given.options))
+    names = trained(source, training)
+    known = format_of(source, table).parameter_order(source, names)
+    ordered = known if given.order is None else _checked(source, given.order)
+    group = ParamGroup(tuple(names if ordered is None else ordered), dict(given.options))
     said = (
-        f"all {len(names)} trained parameters are one param group, because no file says how they "
-        "were grouped"
+        f"all {len(group.params)} trained parameters are one param group, because no file says how "
+        "they were grouped"
     )
-    return replace(training, groups=(group,), is_ordered=is_ordered), [said]
-
-
-def _in_model_order(source: Checkpoint, names: list[str]) -> tuple[list[str], bool]:
-    """The names as the model lists its parameters, and whether the format keeps that order:
-    state dicts do, of which DCP records the keys, and safetensors sort them."""
-    details = source.origin.details
-    if source.origin.format == "dcp" and details.get("planner_data"):
-        places = {flat: place for place, flat in enumerate(details["planner_data"])}
-        flats = {name: details["dcp_keys"].get(Key(name, "param")) for name in names}
-        return sorted(names, key=lambda name: places.get(flats[name], len(places))), True
-    return names, source.origin.format == "torchfile"
+    return replace(training, groups=(group,), is_ordered=ordered is not None), [said]
 
 
 def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from zerotools.core.checkpoint import CarriedBytes, FilePlan, Key, Target
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import chunk_locations
+from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.files.regular import regular_file
@@ -62,6 +63,7 @@ def execute(
     resume: bool = False,
     cast: Cast = numpy_cast,
     sources: Sources | None = None,
+    table: FormatTable = FORMATS,
 ) -> WriteReport:
     """Write `target` from `copies`, whose source files lie below `source_root`.
 
@@ -70,6 +72,7 @@ def execute(
     output is read back and compared with the source. `identity` is what the output is made of: with
     `resume`, files that an interrupted run of the same identity completed are kept as they are.
     `sources` are the files that were read so far: they stay the same until the output has its name.
+    `table` has the format that reads the output back.
 
     The destination is there whole when this returns, and untouched when it raises.
 
@@ -104,7 +107,7 @@ def execute(
         write_marker(directory, command)
         journal.remove()
         if again is not None:
-            compare_layout(target, directory)
+            compare_layout(target, directory, table)
         sources.check()
         staging.commit()
     return report

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
 from zerotools import formats
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Target, Tensor
+from zerotools.core.checkpoint import Target, Tensor
 from zerotools.core.errors import BadFile
+from zerotools.formats.format import ReadOptions
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular import open_regular
 from zerotools.io.files.sources import Sources
@@ -91,14 +91,15 @@ def _compare_carried(target: Target, directory: Path) -> None:
                         )
 
 
-def compare_layout(target: Target, directory: Path) -> None:
+def compare_layout(
+    target: Target, directory: Path, table: formats.FormatTable = formats.FORMATS
+) -> None:
     """Read the output's own metadata, and compare it with the plan: names, types, shapes, places.
 
     Raises:
         BadFile: the format's reader finds something else than was laid out.
     """
-    form = formats.format_of(target.checkpoint)
-    found: Checkpoint = import_module(form.module).read(directory)
+    found = formats.format_of(target.checkpoint, table).read(directory, ReadOptions())
     tensors = found.tensors if target.compared is None else target.compared(found)
     wanted = {**target.checkpoint.tensors, **target.carried}
     wanted = {key: tensor for key, tensor in wanted.items() if key not in target.unlisted}

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import ZerotoolsError
-from zerotools.formats import detect, read
-from zerotools.formats.detect import UnfinishedCheckpoint
-from zerotools.formats.signatures import TORCH_FILE
+from zerotools.formats import FORMATS, FormatTable, UnfinishedCheckpoint, detect, format_of, read
+from zerotools.io.torchzip.file_names import SUFFIXES
 from zerotools.ops.inspection.inspect import inspect
 
 _ZIP = b"PK\x03\x04"
@@ -28,30 +27,32 @@ class Completeness:
     problem: str | None = None
 
 
-def check_completeness(path: Path) -> Completeness:
+def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness:
     """Read the metadata of the checkpoint at `path`, and prove that it covers every tensor."""
     try:
-        detect(path)
+        detect(path, table=table)
     except ZerotoolsError as error:
         return Completeness(isinstance(error, UnfinishedCheckpoint), problem=str(error))
     try:
         problem = next(_torn(path), None)
-        checkpoint = read(path)
+        checkpoint = read(path, table=table)
     except (ZerotoolsError, OSError) as error:
         return Completeness(True, problem=str(error))
     found = next(
-        (p for p in inspect(checkpoint).problems if not _is_left_over(p, checkpoint)), None
+        (p for p in inspect(checkpoint).problems if not _is_left_over(p, checkpoint, table)), None
     )
     if problem is None and found is not None:
         problem = found.message
     return Completeness(True, checkpoint.origin.step, problem)
 
 
-def _is_left_over(problem: Problem, checkpoint: Checkpoint) -> bool:
-    """Whether a problem is a file of another save under DeepSpeed's tag, which takes nothing away
+def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) -> bool:
+    """Whether a problem is a file of another save under the same name, which takes nothing away
     from this one."""
     file, root = problem.file, checkpoint.root
-    if checkpoint.origin.format != "deepspeed" or file is None or problem.blocks or problem.tensor:
+    if not format_of(checkpoint, table).may_hold_leftovers or file is None:
+        return False
+    if problem.blocks or problem.tensor:
         return False
     used = (chunk.file for tensor in checkpoint.tensors.values() for chunk in tensor.chunks)
     return (root / file).exists() and file not in used
@@ -64,7 +65,7 @@ def _torn(path: Path) -> Iterator[str]:
     if _TRAINER in names and _TRAINER_LAST not in names:
         yield f"{path} has {_TRAINER} but no {_TRAINER_LAST}, which the Trainer writes last"
     for file in files:
-        if file.name.endswith(TORCH_FILE) and _is_cut_off(file):
+        if file.name.endswith(SUFFIXES) and _is_cut_off(file):
             yield f"{file} is truncated: the end of the zip archive is missing"
 
 

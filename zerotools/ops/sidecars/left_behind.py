@@ -4,18 +4,16 @@ checkpoint's own, such as the Trainer's state, a schedule, the random number sta
 from __future__ import annotations
 
 from collections.abc import Container
-from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target
 from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import Unsupported
+from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
 from zerotools.io.output.marker import MARKER
+from zerotools.runs.record import RNG_PER_RANK
 
 RANDOM = "random state"
-_DEEPSPEED = ("deepspeed", "universal")
-# What goes with the shards themselves, and what DeepSpeed copies beside them.
-_OWN = ("latest", "latest_universal", "zero_to_fp32.py", "zero_to_torch.py", ".metadata", MARKER)
 _MAX_NAMED = 5
 
 
@@ -50,12 +48,15 @@ def _as_weight(key: Key) -> Key:
     return Key(key.name, "param") if key.role == "buffer" else key
 
 
-def left_behind(source: Checkpoint, target: Target) -> tuple[list[Dropped], list[str]]:
+def left_behind(
+    source: Checkpoint, target: Target, table: FormatTable = FORMATS
+) -> tuple[list[Dropped], list[str]]:
     """The random number state that the target does not take, and a sentence on other files."""
-    names = [name for name in _names(source) if name not in target.files]
+    names = [name for name in _names(source, table) if name not in target.files]
     random = [name for name in names if RANDOM_STATE.fullmatch(name)]
     rest = [name for name in names if name not in random]
-    per_rank = getattr(source.origin.details.get("job"), "rng", None) == "per-rank"
+    job = format_of(source, table).job_record(source)
+    per_rank = job is not None and job.rng == RNG_PER_RANK
     why = "it belongs to the ranks that saved it"
     dropped = [Dropped(RANDOM, why)] if random or per_rank else []
     if not rest:
@@ -65,12 +66,12 @@ def left_behind(source: Checkpoint, target: Target) -> tuple[list[Dropped], list
     return dropped, [f"files next to the checkpoint are not copied: {some}{more}"]
 
 
-def _names(source: Checkpoint) -> list[str]:
+def _names(source: Checkpoint, table: FormatTable) -> list[str]:
     """Files that are neither the checkpoint's nor companions of the model."""
-    directory = source.root.parent if source.origin.format in _DEEPSPEED else source.root
-    if not _is_the_runs(source, directory) or "job" in source.origin.details:
+    directory = format_of(source, table).run_directory(source)
+    if directory is None:
         return []
-    own = {*_OWN, *source.companions}
+    own = {MARKER, *source.companions}.union(*(form.sidecar_names for form in table.values()))
     if directory == source.root:
         own |= source.files.keys()
     return sorted(
@@ -78,10 +79,3 @@ def _names(source: Checkpoint) -> list[str]:
         for path in directory.iterdir()
         if path.is_file() and path.name not in own and not path.name.endswith(".index.json")
     )
-
-
-def _is_the_runs(source: Checkpoint, directory: Path) -> bool:
-    """Whether the directory is the checkpoint's: it was given, or has DeepSpeed's `latest`."""
-    if source.origin.format in _DEEPSPEED:
-        return source.origin.path != source.root or (directory / "latest").is_file()
-    return source.origin.path.is_dir()

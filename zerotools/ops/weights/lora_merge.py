@@ -21,10 +21,10 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile
 from zerotools.core.layout import PlacedBlock, place_chunk
+from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.ops.execution.load_arrays import load
-from zerotools.runs.checkpoint_dirs import RECORD, read_record
-from zerotools.runs.record import JobRecord, LoraRecord
+from zerotools.runs.record import LoraRecord
 
 BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 ROW_BYTES = 16 * 1024 * 1024
@@ -55,15 +55,18 @@ class MergedAdapters:
     note: str
 
 
-def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> MergedAdapters | None:
-    """What is exported of a run that trained adapters; None of any other.
+def merge_adapters(
+    checkpoint: Checkpoint, scratch: Path, table: FormatTable = FORMATS
+) -> MergedAdapters | None:
+    """What is exported of a run that trained adapters, as the record of its job says; None of any
+    other.
 
     The sums go to a directory beside `scratch`; what a killed run left there goes first.
 
     Raises:
         BadFile: a weight has half an adapter, or one of other shapes; or an adapter has no weight.
     """
-    record = _record_of(checkpoint)
+    record = format_of(checkpoint, table).job_record(checkpoint)
     if record is None or record.lora is None:
         return None
     scale, folder = record.lora.scale, partial_of(scratch)
@@ -89,15 +92,6 @@ def merge_adapters(checkpoint: Checkpoint, scratch: Path) -> MergedAdapters | No
         f"{counted(len(merges), 'weight')} get their adapters added, scaled by {scale:g}; the sums "
         f"take {size} bytes next to the output while it is written",
     )
-
-
-def _record_of(checkpoint: Checkpoint) -> JobRecord | None:
-    """That of the job; DeepSpeed's own files lie in a directory below it."""
-    record = checkpoint.origin.details.get("job")
-    if record is None and checkpoint.origin.format == "deepspeed":
-        directory = checkpoint.root.parent
-        return read_record(directory) if (directory / RECORD).is_file() else None
-    return record if isinstance(record, JobRecord) else None
 
 
 def _plain(key: Key) -> Key:

@@ -9,7 +9,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.formats.safetensors import read
+from zerotools.formats.safetensors.read import read
 
 
 @dataclass(frozen=True)

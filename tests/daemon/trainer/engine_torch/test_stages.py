@@ -14,7 +14,9 @@ import pytest
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.formats import dcp
+from zerotools.formats.dcp.writing.lay_out_other_format import (
+    lay_out_training as lay_out_training_dcp,
+)
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
@@ -147,6 +149,6 @@ def test_reshard_writes_what_the_trainer_would_have(
 def test_conversion_shards_what_stage_1_did_not(by_ranks: dict[int, Runs], tmp_path: Path) -> None:
     source = formats.read(by_ranks[2].checkpoint("stage-1", 2))
     training = formats.training_of(source)
-    target = dcp.lay_out_training(source, training, tmp_path, world_size=2, style="torch")
+    target = lay_out_training_dcp(source, training, tmp_path, world_size=2, style="torch")
     wanted = cut(by_ranks[2].checkpoint("stage-3", 2), "param")
     assert boxes(target.checkpoint, "param") == wanted

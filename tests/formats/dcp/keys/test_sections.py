@@ -15,7 +15,8 @@ from tests.golden_files import JOB
 from zerotools.cli.main import build
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
+from zerotools.formats.dcp.reading.training_state import training_of as training_of_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
@@ -46,14 +47,14 @@ def roles(checkpoint: Checkpoint) -> set[str]:
 
 @pytest.mark.parametrize("name", ["app", "numbered"])
 def test_every_weight_of_the_model_and_nothing_else_is_a_weight(name: str) -> None:
-    checkpoint = dcp.read(GOLDEN / name)
+    checkpoint = read_dcp(GOLDEN / name)
     assert weights(checkpoint) == expected(GOLDEN)
     assert any("took the section" in note for note in checkpoint.origin.notes)
     assert roles(checkpoint) - {"state"} == {"param", *ROLES}
 
 
 def test_the_groups_of_an_optimizer_below_a_section() -> None:
-    (group,) = dcp.training_of(dcp.read(GOLDEN / "app")).groups
+    (group,) = training_of_dcp(read_dcp(GOLDEN / "app")).groups
     assert group.options["lr"] == 0.125
     assert len(group.params) == 7
 
@@ -85,7 +86,7 @@ SEVERAL = {
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ONE)
 def test_the_one_model_is_found_whole_and_no_state_is_a_weight(saved: Path, name: str) -> None:
-    checkpoint = dcp.read(saved / name)
+    checkpoint = read_dcp(saved / name)
     assert weights(checkpoint) == expected(saved)
     assert checkpoint.origin.question is None
 
@@ -102,29 +103,29 @@ def test_of_several_models_none_is_guessed(saved: Path, tmp_path: Path, name: st
         zerotools.load_state_dict(saved / name, framework="numpy")
     assert f"{other}.net.0.weight" in zerotools.open(saved / name)
     for section in (wanted, other):
-        checkpoint = dcp.read(saved / name, section=section)
+        checkpoint = read_dcp(saved / name, section=section)
         assert (weights(checkpoint) == expected(saved)) is (section == wanted)
         assert len(weights(checkpoint)) == len(expected(saved))
 
 
 @pytest.mark.torch
 def test_what_is_not_taken_is_said_and_can_be_taken(saved: Path) -> None:
-    (note, *_) = dcp.read(saved / "ema").origin.notes
+    (note, *_) = read_dcp(saved / "ema").origin.notes
     assert "took the section model (10 tensors, 26 elements" in note
     assert "not taken: ema (10 tensors" in note
     assert "--section ema takes it instead" in note
-    ema = dcp.read(saved / "ema", section="ema")
+    ema = read_dcp(saved / "ema", section="ema")
     assert weights(ema).keys() == expected(saved).keys()
     assert weights(ema) != expected(saved)
     assert roles(ema) == {"param", "state"}, "the moments are those of the model"
-    (note, *_) = dcp.read(saved / "beside state").origin.notes
+    (note, *_) = read_dcp(saved / "beside state").origin.notes
     assert note == "next to the weights there is state of the run: step, loss, rng"
 
 
 @pytest.mark.torch
 def test_each_of_two_models_has_the_state_of_its_own_optimizer(saved: Path) -> None:
     for name, count in (("generator", 3), ("discriminator", 4)):
-        checkpoint = dcp.read(saved / "gan", section=name)
+        checkpoint = read_dcp(saved / "gan", section=name)
         shapes = {k.role: t.shape for k, t in checkpoint.tensors.items() if k.name == "net.0.bias"}
         assert shapes == {
             "param": (count,),
@@ -132,29 +133,29 @@ def test_each_of_two_models_has_the_state_of_its_own_optimizer(saved: Path) -> N
             "exp_avg": (count,),
             "exp_avg_sq": (count,),
         }
-        assert len(dcp.training_of(checkpoint).groups) == 1
+        assert len(training_of_dcp(checkpoint).groups) == 1
 
 
 @pytest.mark.torch
 def test_numbers_become_names_where_shapes_prove_it(saved: Path) -> None:
-    checkpoint = dcp.read(saved / "no buffers, numbered")
+    checkpoint = read_dcp(saved / "no buffers, numbered")
     assert {key.name for key in checkpoint.tensors if key.role == "exp_avg"} == {"weight", "bias"}
-    (group,) = dcp.training_of(checkpoint).groups
+    (group,) = training_of_dcp(checkpoint).groups
     assert group.params == ("weight", "bias")
-    assert "exp_avg" in roles(dcp.read(saved / "numbered"))
+    assert "exp_avg" in roles(read_dcp(saved / "numbered"))
 
 
 @pytest.mark.torch
 def test_parts_that_one_optimizer_trains_are_one_model(saved: Path) -> None:
     names = ["encoder.weight", "encoder.bias", "decoder.weight", "decoder.bias"]
-    assert list(weights(dcp.read(saved / "parts"))) == names
+    assert list(weights(read_dcp(saved / "parts"))) == names
 
 
 @pytest.mark.torch
 def test_odd_keys_and_runs_without_a_model(saved: Path, tmp_path: Path) -> None:
-    assert list(weights(dcp.read(saved / "odd keys"))) == ["a/b.c d", "", "é.😀"]
-    assert set(weights(dcp.read(saved / "keys that are not text"))) == {"2", "(3, 4)"}
-    assert roles(dcp.read(saved / "run alone")) == {"state"}
+    assert list(weights(read_dcp(saved / "odd keys"))) == ["a/b.c d", "", "é.😀"]
+    assert set(weights(read_dcp(saved / "keys that are not text"))) == {"2", "(3, 4)"}
+    assert roles(read_dcp(saved / "run alone")) == {"state"}
     with pytest.raises(BadRequest, match="nothing to export"):
         consolidate.prepare(saved / "run alone", tmp_path / "out", consolidate.Options())
 
@@ -165,7 +166,7 @@ def test_resharding_keeps_every_section(saved: Path, tmp_path: Path, name: str) 
     prepared = reshard.prepare(saved / name, tmp_path / "out", world_size=2)
     assert isinstance(prepared, Conversion)
     perform(prepared, budget=MemoryBudget(2**20, 1), overwrite=False, verify=True)
-    old, new = dcp.read(saved / name), dcp.read(tmp_path / "out")
+    old, new = read_dcp(saved / name), read_dcp(tmp_path / "out")
     assert new.tensors.keys() == old.tensors.keys()
     assert all(tensor_bytes(new, key) == tensor_bytes(old, key) for key in old.tensors)
     assert dict(new.state) == dict(old.state)
@@ -192,7 +193,7 @@ def test_a_section_is_chosen_on_the_command_line(saved: Path, tmp_path: Path) ->
     code, said = run("convert", gan, f"{out}-2", "--to", "dcp", "--section", "discriminator")
     assert code == 0, said
     assert "client" in said
-    taken = dcp.read(Path(f"{out}-2"))
+    taken = read_dcp(Path(f"{out}-2"))
     assert roles(taken) == {"param", *ROLES}
     with pytest.raises(BadRequest, match="leave --section out"):
-        dcp.read(JOB, section="model")
+        read_dcp(JOB, section="model")

@@ -13,7 +13,8 @@ from tests.formats.dcp.test_golden import RANKS
 from tests.golden_files import TORCH
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
+from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import prove
@@ -28,7 +29,7 @@ def copied(tmp_path: Path) -> Path:
 
 def _steps(path: Path) -> dict[str, list[tuple[Key, Tensor]]]:
     found: dict[str, list[tuple[Key, Tensor]]] = {}
-    for key, tensor in dcp.read(path).tensors.items():
+    for key, tensor in read_dcp(path).tensors.items():
         if key.role == "step":
             found.setdefault(tensor.chunks[0].file, []).append((key, tensor))
     return found
@@ -44,7 +45,7 @@ def _overwrite(path: Path, tensor: Tensor, data: bytes) -> None:
 def test_a_file_that_is_longer_than_the_metadata_says(copied: Path) -> None:
     with (copied / "__1_0.distcp").open("ab") as file:
         file.write(bytes(64))
-    (problem,) = dcp.read(copied).problems
+    (problem,) = read_dcp(copied).problems
     assert problem.file == "__1_0.distcp"
     assert "41774 bytes" in problem.message
     assert "ends at 41710: it is from another save" in problem.message
@@ -59,11 +60,11 @@ def spread(tmp_path: Path) -> Path:
 def test_one_ranks_file_of_another_step_is_named_and_nothing_is_made_of_it(
     spread: Path, tmp_path: Path
 ) -> None:
-    assert not dcp.read(spread).problems
+    assert not read_dcp(spread).problems
     by_file = _steps(spread)
     for _, tensor in by_file["optimizer_0/__2_0.distcp"]:
         _overwrite(spread, tensor, SEVEN)
-    (problem,) = dcp.read(spread).problems
+    (problem,) = read_dcp(spread).problems
     assert problem.file == "optimizer_0/__2_0.distcp"
     assert "from step 7 and other files are from step" in problem.message
     conversion = consolidate.prepare(spread, tmp_path / "out", consolidate.Options())
@@ -74,11 +75,11 @@ def test_one_ranks_file_of_another_step_is_named_and_nothing_is_made_of_it(
 def test_parameters_that_were_trained_later_are_no_mixture(spread: Path) -> None:
     for steps in _steps(spread).values():
         _overwrite(spread, steps[0][1], SEVEN)
-    assert not dcp.read(spread).problems
+    assert not read_dcp(spread).problems
 
 
 def test_what_is_resharded_is_as_long_as_its_metadata_says(tmp_path: Path) -> None:
-    source = dcp.read(RANKS[3])
-    written = write(source, dcp.lay_out(source, tmp_path / "out", world_size=2))
-    assert not dcp.read(written).problems
+    source = read_dcp(RANKS[3])
+    written = write(source, lay_out_dcp(source, tmp_path / "out", world_size=2))
+    assert not read_dcp(written).problems
     assert read_metadata(written / ".metadata").items

@@ -17,7 +17,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
 from zerotools.io.distcp.metadata import Item, read_metadata
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
@@ -40,7 +40,7 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def test_a_missing_data_file_is_a_problem_and_its_chunks_a_hole(copied: Path) -> None:
     (copied / "__1_0.distcp").unlink()
-    checkpoint = dcp.read(copied)
+    checkpoint = read_dcp(copied)
     (problem,) = checkpoint.problems
     assert problem.file == "__1_0.distcp"
     assert [chunk.file for chunk in checkpoint.tensors[Key("scale", "param")].chunks] == [
@@ -51,7 +51,7 @@ def test_a_missing_data_file_is_a_problem_and_its_chunks_a_hole(copied: Path) ->
 
 def test_a_short_data_file_is_a_problem_with_both_sizes(copied: Path) -> None:
     os.truncate(copied / "__1_0.distcp", 5000)
-    checkpoint = dcp.read(copied)
+    checkpoint = read_dcp(copied)
     (problem,) = checkpoint.problems
     assert "has 5000 bytes" in problem.message
     assert "ends at 41710" in problem.message
@@ -61,7 +61,7 @@ def test_a_short_data_file_is_a_problem_with_both_sizes(copied: Path) -> None:
 
 
 def test_rank_metadata_is_united_where_there_is_no_global_one(copied: Path) -> None:
-    whole = dcp.read(copied)
+    whole = read_dcp(copied)
     tree = (copied / ".metadata").read_bytes()
     for rank in range(3):
 
@@ -86,7 +86,7 @@ def test_rank_metadata_is_united_where_there_is_no_global_one(copied: Path) -> N
         path.write_bytes(tree)
         _edit(path, only)
     (copied / ".metadata").unlink()
-    united = dcp.read(copied)
+    united = read_dcp(copied)
     assert united.tensors.keys() == whole.tensors.keys()
     for key in whole.tensors:
         assert tensor_bytes(united, key) == tensor_bytes(whole, key)
@@ -97,15 +97,15 @@ def test_rank_metadata_is_united_where_there_is_no_global_one(copied: Path) -> N
 def test_a_truncated_metadata(copied: Path, size: int) -> None:
     os.truncate(copied / ".metadata", size)
     with pytest.raises(BadFile, match=r"\.metadata: its pickle"):
-        dcp.read(copied)
+        read_dcp(copied)
 
 
 def test_no_metadata_and_no_directory(copied: Path) -> None:
     (copied / ".metadata").unlink()
     with pytest.raises(BadFile, match="not finished"):
-        dcp.read(copied)
+        read_dcp(copied)
     with pytest.raises(BadRequest, match="not a directory"):
-        dcp.read(copied / "nothing")
+        read_dcp(copied / "nothing")
 
 
 def _info(state: dict[str, Any], **values: Any) -> None:
@@ -152,7 +152,7 @@ def test_metadata_that_says_what_cannot_be(
 ) -> None:
     _edit(copied / ".metadata", change)
     with pytest.raises(error, match=said) as caught:
-        dcp.read(copied)
+        read_dcp(copied)
     assert str(copied) in str(caught.value)
 
 
@@ -183,20 +183,20 @@ def _stored(shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -
 def test_an_item_that_disagrees_with_the_metadata(
     tmp_path: Path, tensor: Any, dtype: str, shape: tuple[int, ...], said: str
 ) -> None:
-    checkpoint = dcp.read(_one_item(tmp_path, tensor, bytes(32), dtype, shape))
+    checkpoint = read_dcp(_one_item(tmp_path, tensor, bytes(32), dtype, shape))
     with pytest.raises(BadFile, match=said):
         list(checkpoint.tensors[Key("w", "param")].chunks)
 
 
 def test_a_tensor_larger_than_its_storage(tmp_path: Path) -> None:
     tensor = _stored((2, 4), (4, 1), offset=1)
-    checkpoint = dcp.read(_one_item(tmp_path, tensor, bytes(32), "int32", (2, 4)))
+    checkpoint = read_dcp(_one_item(tmp_path, tensor, bytes(32), "int32", (2, 4)))
     with pytest.raises(BadFile, match="needs 36 bytes and its storage '0' has 32"):
         list(checkpoint.tensors[Key("w", "param")].chunks)
 
 
 def test_a_transposed_tensor_has_strides(tmp_path: Path) -> None:
-    checkpoint = dcp.read(_one_item(tmp_path, _stored((2, 4), (1, 2)), bytes(32), "int32", (2, 4)))
+    checkpoint = read_dcp(_one_item(tmp_path, _stored((2, 4), (1, 2)), bytes(32), "int32", (2, 4)))
     (chunk,) = checkpoint.tensors[Key("w", "param")].chunks
     assert chunk.strides == (1, 2)
 

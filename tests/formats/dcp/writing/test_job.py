@@ -14,7 +14,8 @@ from tests.runs.records import a_record
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.formats import dcp
+from zerotools.formats.dcp.reading.read import read as read_dcp
+from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.output.marker import MARKER
 from zerotools.runs.checkpoint_dirs import check, rng_name
@@ -66,8 +67,8 @@ def test_what_its_record_says(job: Path) -> None:
 def test_a_reshard_is_one_that_the_trainer_would_have_committed(
     tmp_path: Path, job: Path, ranks: int
 ) -> None:
-    source = dcp.read(job)
-    target = dcp.lay_out(source, tmp_path / "out" / "step-00000040", world_size=ranks)
+    source = read_dcp(job)
+    target = lay_out_dcp(source, tmp_path / "out" / "step-00000040", world_size=ranks)
     out = write(source, target)
     assert check(out) == replace(RECORD, world_size=ranks, rng=RNG_RESEED)
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
@@ -75,7 +76,7 @@ def test_a_reshard_is_one_that_the_trainer_would_have_committed(
     assert not [name for name in names if name.startswith("rank_")]
     assert (out / "tokenizer.model").read_bytes() == b"\0\1"
     assert "2 ranks" in target.notes[0]
-    written = dcp.read(out)
+    written = read_dcp(out)
     for key in source.tensors:
         assert tensor_bytes(written, key) == tensor_bytes(source, key)
     if ranks in RANKS:
@@ -87,25 +88,25 @@ def test_a_reshard_is_one_that_the_trainer_would_have_committed(
 
 
 def test_what_is_replicated_stays_whole_also_from_one_rank(tmp_path: Path) -> None:
-    source = dcp.read(_job(tmp_path, replace(RECORD, world_size=1)))
-    target = dcp.lay_out(source, tmp_path / "out", world_size=3)
+    source = read_dcp(_job(tmp_path, replace(RECORD, world_size=1)))
+    target = lay_out_dcp(source, tmp_path / "out", world_size=3)
     assert len(target.checkpoint.tensors[Key("big", "param")].chunks) == 1
     assert len(target.checkpoint.tensors[Key("scale", "param")].chunks) == 3
 
 
 def test_at_stage_0_every_tensor_stays_whole_and_the_files_are_balanced(tmp_path: Path) -> None:
-    source = dcp.read(_job(tmp_path, replace(RECORD, stage=0)))
-    target = dcp.lay_out(source, tmp_path / "out", world_size=3)
+    source = read_dcp(_job(tmp_path, replace(RECORD, stage=0)))
+    target = lay_out_dcp(source, tmp_path / "out", world_size=3)
     assert all(len(tensor.chunks) == 1 for tensor in target.checkpoint.tensors.values())
     assert all(target.files[f"dcp/__{rank}_0.distcp"].size > 3000 for rank in range(3))
 
 
 def test_a_missing_rank_state_is_a_problem(job: Path) -> None:
     (job / rng_name(1)).unlink()
-    (problem,) = dcp.read(job).problems
+    (problem,) = read_dcp(job).problems
     assert problem.file == rng_name(1)
 
 
 def test_a_world_size_of_0(tmp_path: Path, job: Path) -> None:
     with pytest.raises(BadRequest, match=r"--world-size is 0; .* at least 1 rank"):
-        dcp.lay_out(dcp.read(job), tmp_path / "out", world_size=0)
+        lay_out_dcp(read_dcp(job), tmp_path / "out", world_size=0)

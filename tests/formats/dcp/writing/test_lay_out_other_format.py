@@ -17,7 +17,10 @@ from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Opaque, Target
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
-from zerotools.formats import dcp
+from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.writing.lay_out_other_format import (
+    lay_out_training as lay_out_training_dcp,
+)
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.ops.execution.verify_output import compare_layout
@@ -37,7 +40,7 @@ def _deepspeed(case: str) -> tuple[Checkpoint, TrainingState]:
 def _written(
     source: Checkpoint, training: TrainingState, out: Path, style: str, world_size: int = 2
 ) -> tuple[Checkpoint, Target]:
-    target = dcp.lay_out_training(source, training, out, world_size=world_size, style=style)
+    target = lay_out_training_dcp(source, training, out, world_size=world_size, style=style)
     write(source, target)
     compare_layout(target, out)
     return formats.read(out), target
@@ -91,7 +94,7 @@ def test_what_a_dcp_cannot_hold_is_listed_once(
     tmp_path: Path, case: str, dropped: list[str]
 ) -> None:
     source, training = _deepspeed(case)
-    target = dcp.lay_out_training(source, training, tmp_path / "o", world_size=2, style="torch")
+    target = lay_out_training_dcp(source, training, tmp_path / "o", world_size=2, style="torch")
     assert _drops(target) == dropped
 
 
@@ -149,7 +152,7 @@ def test_tied_names_share_bytes_and_survive_a_reshard(tmp_path: Path, style: str
     prefix = "" if style == "torchtitan" else "model."
     tensors = read_metadata(model / ".metadata").tensors
     assert tensors[f"{prefix}head.weight"] == tensors[f"{prefix}embed.weight"]
-    target = dcp.lay_out(between, tmp_path / "b", world_size=5)
+    target = lay_out_dcp(between, tmp_path / "b", world_size=5)
     write(between, target)
     compare_layout(target, tmp_path / "b")
     after = formats.read(tmp_path / "b")
@@ -203,7 +206,7 @@ def test_16_bit_weights_without_a_master_are_the_weights(tmp_path: Path) -> None
 def test_what_an_optimizer_needs_and_nothing_says_is_asked_for(tmp_path: Path) -> None:
     source, training = _deepspeed("z2-fp32-w2-elastic")
     with pytest.raises(BadRequest, match=r"give lr, betas, eps, weight_decay$"):
-        dcp.lay_out_training(source, training, tmp_path / "o", world_size=1, style="torch")
+        lay_out_training_dcp(source, training, tmp_path / "o", world_size=1, style="torch")
     given_groups = tuple(
         ParamGroup(g.params, {"lr": 0.1, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0})
         for g in training.groups
@@ -221,7 +224,7 @@ def test_an_option_that_is_no_plain_value_is_not_taken_for_said(tmp_path: Path) 
         group, options={**group.options, "lr": Opaque("torch", "Tensor"), "x": Opaque("a", "b")}
     )
     with pytest.raises(BadRequest, match=r"give lr$"):
-        dcp.lay_out_training(
+        lay_out_training_dcp(
             source,
             replace(training, groups=(strange,)),
             tmp_path / "o",
@@ -241,20 +244,20 @@ def test_state_of_a_parameter_in_no_group_is_refused(tmp_path: Path) -> None:
     (group,) = training.groups
     short = replace(training, groups=(replace(group, params=group.params[1:]),))
     with pytest.raises(BadRequest, match=f"the param group of {group.params[0]}$"):
-        dcp.lay_out_training(source, short, tmp_path / "o", world_size=1, style="torch")
+        lay_out_training_dcp(source, short, tmp_path / "o", world_size=1, style="torch")
 
 
 def test_state_by_number_is_refused(tmp_path: Path) -> None:
     source, training = _source(TORCH / "training-file" / "checkpoint" / "checkpoint.pt")
     with pytest.raises(BadRequest, match=r"optimizer state of optimizer\.state\.0 and 5 others"):
-        dcp.lay_out_training(source, training, tmp_path / "o", world_size=1, style="torch")
+        lay_out_training_dcp(source, training, tmp_path / "o", world_size=1, style="torch")
 
 
 @pytest.mark.parametrize(("style", "ranks"), [("fsdp", 2), ("torch", 0)])
 def test_bad_requests(tmp_path: Path, style: str, ranks: int) -> None:
     source, training = _deepspeed("z2-fp32-w2")
     with pytest.raises(BadRequest):
-        dcp.lay_out_training(source, training, tmp_path / "o", world_size=ranks, style=style)
+        lay_out_training_dcp(source, training, tmp_path / "o", world_size=ranks, style=style)
 
 
 def test_deepspeeds_adam_decays_as_adamw_does_unless_told_otherwise(tmp_path: Path) -> None:
@@ -277,7 +280,7 @@ def test_any_number_of_ranks_covers_every_tensor_once(ranks: int, style: str) ->
     from zerotools.ops.execution.plan import prove_plan
 
     source, training = _deepspeed("z3-fp32-w2-sub-groups")
-    target = dcp.lay_out_training(source, training, Path("o"), world_size=ranks, style=style)
+    target = lay_out_training_dcp(source, training, Path("o"), world_size=ranks, style=style)
     assert prove_plan(with_target_sources(source, target), target.checkpoint) > 0
     folders = 2 if style == "accelerate" else 1
     assert len(target.files) == folders * (ranks + 1)

@@ -13,7 +13,9 @@ import pytest
 from tests.formats.copying import write
 from tests.golden_files import DEEPSPEED, TORCH
 from zerotools import formats
-from zerotools.formats import dcp
+from zerotools.formats.dcp.writing.lay_out_other_format import (
+    lay_out_training as lay_out_training_dcp,
+)
 from zerotools.formats.torch_optimizers import CLASSES
 
 pytestmark = pytest.mark.torch
@@ -95,7 +97,7 @@ def _case(run: Run, out: Path, ranks: int) -> dict[str, Any]:
 
     source = formats.read(run.root / run.case / "checkpoint")
     training = formats.training_of(source)
-    write(source, dcp.lay_out_training(source, training, out, world_size=ranks, style=run.style))
+    write(source, lay_out_training_dcp(source, training, out, world_size=ranks, style=run.style))
     return {
         "checkpoint": str(out),
         "truth": str(run.root / run.case / "truth.safetensors"),

@@ -15,7 +15,7 @@ from tests.formats.deepspeed.reading.test_golden import ROOT, truth
 from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.deepspeed import read
+from zerotools.formats import read
 from zerotools.io.torchzip.pickles import dumps
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor

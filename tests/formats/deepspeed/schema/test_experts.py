@@ -21,6 +21,7 @@ from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, ExpertNaming, ExpertPlacement
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
+from zerotools.formats.format import WriteOptions
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.reshard import Unchanged, prepare
@@ -145,7 +146,13 @@ def test_the_placement_is_kept_or_taken_from_the_configuration(tmp_path: Path) -
     )
     assert isinstance(prepare(source.root, tmp_path / "o", world_size=4), Unchanged)
     assert isinstance(
-        prepare(source.root, tmp_path / "o", world_size=4, settings=settings), Conversion
+        prepare(
+            source.root,
+            tmp_path / "o",
+            world_size=4,
+            options=WriteOptions(ds_config=settings.ds_config),
+        ),
+        Conversion,
     )
     target = lay_out(source, tmp_path / "neighbours", world_size=4, settings=settings)
     found = read(write(source, target))

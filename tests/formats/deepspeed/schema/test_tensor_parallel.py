@@ -15,7 +15,7 @@ from tests.formats.deepspeed.reading.test_versions import rewrite
 from tests.layouts import load
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats.deepspeed import read
+from zerotools.formats import read
 
 CASE = ROOT / "tensor-parallel-z2-fp32-w2"
 LAYOUT = r"""

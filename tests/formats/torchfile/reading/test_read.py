@@ -15,7 +15,7 @@ from tests.golden_files import TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, TensorRef
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-from zerotools.formats import torchfile
+from zerotools.formats.torchfile.reading.read import read as read_torchfile
 
 W = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -31,7 +31,7 @@ def save(path: Path, tree: Any = None) -> Checkpoint:
             return {key: stored(part) for key, part in value.items()}
         return [stored(part) for part in value] if isinstance(value, list) else value
 
-    return torchfile.read(made.write(path, stored(tree)))
+    return read_torchfile(made.write(path, stored(tree)))
 
 
 def names(checkpoint: Checkpoint) -> list[str]:
@@ -191,7 +191,7 @@ def test_an_index_that_disagrees(tmp_path: Path, weight_map: Any, said: str) -> 
     index = tmp_path / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(BadFile, match=said):
-        torchfile.read(tmp_path)
+        read_torchfile(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +227,10 @@ def test_a_tree_that_is_nested_without_end(tmp_path: Path, depth: int) -> None:
         tree = {"a": tree}
     path = made.write(tmp_path / "deep.pt", tree)
     if depth < 32:
-        assert len(torchfile.read(path).tensors) == 1
+        assert len(read_torchfile(path).tensors) == 1
         return
     with pytest.raises(BadFile, match="more than 32 levels deep"):
-        torchfile.read(path)
+        read_torchfile(path)
 
 
 def test_a_tree_that_shares_its_parts(tmp_path: Path) -> None:
@@ -241,4 +241,4 @@ def test_a_tree_that_shares_its_parts(tmp_path: Path) -> None:
         tree = {"a": tree, "b": tree}
     path = made.write(tmp_path / "bomb.pt", {"x": tree})
     with pytest.raises(BadFile, match="contain one another without end"):
-        torchfile.read(path)
+        read_torchfile(path)

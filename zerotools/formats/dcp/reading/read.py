@@ -10,16 +10,16 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.counts import counted
-from zerotools.core.dropping import ATTRIBUTES
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.directories import (
+    ATTRIBUTES,
     DIRECTORIES,
-    METADATA,
     NUMBERED,
     OPTIMIZERS,
     TIED,
     prefixes,
 )
+from zerotools.formats.dcp.directory_names import METADATA, RANK_METADATA
 from zerotools.formats.dcp.keys.flat_keys import NamedKeys, job_keys, name_tensors
 from zerotools.formats.dcp.reading.data_files import (
     data_files,
@@ -32,7 +32,6 @@ from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metad
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record
 
-_RANK_METADATA = re.compile(r"__\d+\.metadata")
 _DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
 _MEGATRON = (
     "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which "
@@ -106,7 +105,7 @@ def _metadata_names(directory: Path) -> list[str]:
     """The global `.metadata`, else those of each rank (`use_collectives=False`)."""
     if (directory / METADATA).exists():
         return [METADATA]
-    return sorted(path.name for path in directory.iterdir() if _RANK_METADATA.fullmatch(path.name))
+    return sorted(path.name for path in directory.iterdir() if RANK_METADATA.fullmatch(path.name))
 
 
 def _union(parts: list[Metadata], directory: Path) -> Metadata:

@@ -18,7 +18,6 @@ from zerotools.core.checkpoint import (
     Target,
 )
 from zerotools.core.counts import counted
-from zerotools.core.dropping import lost_attributes
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.directories import (
     DIRECTORIES,
@@ -26,6 +25,7 @@ from zerotools.formats.dcp.directories import (
     is_replicated,
     is_shard,
     lay_out_each,
+    lost_attributes,
 )
 from zerotools.formats.dcp.writing.rank_files import (
     CarriedValue,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
-from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
 from zerotools.formats.deepspeed.reading.merge import merge_mp_ranks
@@ -19,15 +19,14 @@ from zerotools.formats.deepspeed.reading.mp_rank_files import (
 )
 from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states, state_of
 from zerotools.formats.deepspeed.reading.saves import SaveFiles, save_of
-from zerotools.formats.deepspeed.schema.file_names import TagListing, list_files
+from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.tag import find_tag
+from zerotools.formats.deepspeed.schema.tag import open_tag
 from zerotools.formats.deepspeed.schema.tensor_parallel import (
     ShardingRules,
     parse_rules,
     read_layout,
 )
-from zerotools.formats.deepspeed.universal.read import is_universal, read_universal
 from zerotools.io.files.sources import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
@@ -46,19 +45,8 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
         BadFile: it is not a DeepSpeed checkpoint, or a damaged one.
         Unsupported: a layout that the files do not explain.
     """
-    if not path.exists():
-        raise BadRequest(f"{path} does not exist")
-    found = find_tag(path, tag)
-    if found is None:
-        raise BadFile(f"{path} holds no *_model_states.pt of DeepSpeed")
+    found, listing = open_tag(path, tag)
     directory = found.directory
-    listing = list_files(directory)
-    if not listing.models:
-        raise BadFile(
-            f"{directory} has optimizer files of DeepSpeed, and its *_model_states.pt are missing"
-        )
-    if is_universal(directory):
-        return read_universal(path, found, listing)
     problems: list[Problem] = []
     mp_shards, tensor_ranks, holes = _mp_shards(directory, listing, problems)
     merged = merge_mp_ranks(mp_shards, tensor_ranks, _rules(mp_shards, layout))

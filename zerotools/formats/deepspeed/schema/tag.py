@@ -6,11 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.deepspeed.schema.file_names import is_tag_directory
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.formats.deepspeed.schema.file_names import TagListing, is_tag_directory, list_files
+from zerotools.formats.deepspeed.schema.signs import LATEST, has_parameter_directories
 from zerotools.io.files.regular import open_regular
 
-LATEST = ("latest", "latest_universal")
 _LARGEST_LATEST = 4096
 
 
@@ -45,6 +46,44 @@ def find_tag(path: Path, tag: str | None = None) -> TagDirectory | None:
     if tags:
         return _choose(path, tags)
     return None
+
+
+def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
+    """The tag directory that `path` means, and its files, of which one has the model.
+
+    Raises:
+        BadRequest: there is no such path or tag.
+        BadFile: nothing of DeepSpeed lies there, or its model files are lost.
+    """
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist")
+    found = find_tag(path, tag)
+    if found is None:
+        raise BadFile(f"{path} holds no *_model_states.pt of DeepSpeed")
+    listing = list_files(found.directory)
+    if not listing.models:
+        raise BadFile(
+            f"{found.directory} has optimizer files of DeepSpeed, and its *_model_states.pt are "
+            "missing"
+        )
+    return found, listing
+
+
+def is_universal(path: Path, tag: str | None) -> bool:
+    """Whether the tag that `path` means is a universal checkpoint. Of a path whose tag is not clear
+    this is False: the native reader says what is wrong."""
+    try:
+        found = find_tag(path, tag)
+    except ZerotoolsError:
+        return False
+    return found is not None and has_parameter_directories(found.directory)
+
+
+def run_directory(source: Checkpoint) -> Path | None:
+    """The directory around a tag, if it is of the tag's run: it was given, or has a `latest`."""
+    directory, asked = source.root.parent, source.origin.path
+    is_own = asked != source.root or any((directory / name).is_file() for name in LATEST)
+    return directory if is_own else None
 
 
 def _tags(path: Path) -> list[str]:

@@ -34,10 +34,10 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import new_stored_tensor as new_tensor
 from zerotools.formats.deepspeed.logical.from_other_format import schedule_of
-from zerotools.formats.deepspeed.schema.tag import LATEST
+from zerotools.formats.deepspeed.schema.signs import LATEST, ZERO
 from zerotools.formats.deepspeed.universal.contents import STEP, UniversalContents, contents_of
 from zerotools.formats.deepspeed.universal.notes import notes_of
-from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE, ZERO
+from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.universal.trees import (
     is_writable,
     model_tree,

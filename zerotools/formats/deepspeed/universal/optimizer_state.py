@@ -20,10 +20,10 @@ from zerotools.formats.deepspeed.partitioning.parameter_order import slots
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.fields import integer_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 
-ZERO = "zero"
 OPTIMIZER_STATE = f"{ZERO}/optimizer_state.pt"
 ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
 _NOT_OPTIONS = ("params", "param_names", "state")

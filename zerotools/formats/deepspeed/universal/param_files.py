@@ -16,12 +16,11 @@ from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.reading.consistency import saved_as
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes
-from zerotools.formats.deepspeed.universal.optimizer_state import ZERO
+from zerotools.formats.deepspeed.schema.signs import MASTER, ZERO
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 
-MASTER = "fp32.pt"
 _KINDS = ("fp32", "exp_avg", "exp_avg_sq", "step")
 
 

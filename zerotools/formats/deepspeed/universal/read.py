@@ -23,18 +23,16 @@ from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard, read_mp_rank, whole_tensors
 from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
-from zerotools.formats.deepspeed.schema.file_names import TagListing
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
-from zerotools.formats.deepspeed.schema.tag import TagDirectory
+from zerotools.formats.deepspeed.schema.signs import ZERO
+from zerotools.formats.deepspeed.schema.tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
-    ZERO,
     UniversalState,
     misplaced,
     parse_state,
 )
 from zerotools.formats.deepspeed.universal.param_files import (
-    MASTER,
     lost_state,
     states_of,
     unlisted,
@@ -46,19 +44,15 @@ from zerotools.io.torchzip.pt_file import TorchFile
 STATE = "universal_state"
 
 
-def is_universal(directory: Path) -> bool:
-    """Whether a tag directory is a universal checkpoint."""
-    zero = directory / ZERO
-    return zero.is_dir() and any((entry / MASTER).is_file() for entry in zero.iterdir())
-
-
-def read_universal(path: Path, tag: TagDirectory, listing: TagListing) -> Checkpoint:
-    """The checkpoint in `tag`, whose model files are listed.
+def read(path: Path, *, tag: str | None = None) -> Checkpoint:
+    """The universal checkpoint that `path` means: a tag directory, or a save directory.
 
     Raises:
+        BadRequest: there is no such path or tag.
         BadFile: a file is damaged, or disagrees with the model file.
     """
-    directory = tag.directory
+    found_tag, listing = open_tag(path, tag)
+    directory = found_tag.directory
     problems: list[Problem] = []
     first = min(listing.models, key=lambda ranks: (ranks[0], -1 if ranks[1] is None else ranks[1]))
     model = parse_model(TorchFile.open(directory, listing.models[first]))
@@ -83,7 +77,7 @@ def read_universal(path: Path, tag: TagDirectory, listing: TagListing) -> Checkp
     return Checkpoint(
         root=directory,
         tensors=tensors | rest,
-        origin=_origin(path, tag, model, saved, numbers, is_stage_3=is_stage_3),
+        origin=_origin(path, found_tag, model, saved, numbers, is_stage_3=is_stage_3),
         aliases=model.shared,
         state=_state(model, saved),
         files={name: note_source(directory / name) for name in names},

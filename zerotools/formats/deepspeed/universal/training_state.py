@@ -15,11 +15,11 @@ from zerotools.formats.deepspeed.reading.training_state import (
     optimizer_name,
 )
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
     ORDER,
     UNKNOWN,
-    ZERO,
     UniversalState,
 )
 from zerotools.formats.deepspeed.universal.read import STATE

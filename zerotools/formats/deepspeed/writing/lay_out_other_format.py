@@ -33,7 +33,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
 )
 from zerotools.formats.deepspeed.schema.experts import is_expert
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
-from zerotools.formats.deepspeed.schema.tag import LATEST
+from zerotools.formats.deepspeed.schema.signs import LATEST
 from zerotools.formats.deepspeed.writing.lay_out import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes import needed_settings
 from zerotools.formats.deepspeed.writing.pt_files import OutputFiles

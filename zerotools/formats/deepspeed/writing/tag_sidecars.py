@@ -6,7 +6,8 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, FilePlan
 from zerotools.formats.deepspeed.schema.file_names import is_tag_directory
-from zerotools.formats.deepspeed.schema.tag import LATEST
+from zerotools.formats.deepspeed.schema.signs import LATEST
+from zerotools.formats.deepspeed.schema.tag import run_directory
 from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
 from zerotools.io.output.plain_files import literal
 
@@ -20,17 +21,10 @@ def run_sidecars(
         tags = path == source.root or (path.is_dir() and is_tag_directory(path))
         return tags or path.name in LATEST
 
-    directory, tag = source.root.parent, source.root.name
+    directory, tag = run_directory(source), source.root.name
     plans: dict[str, FilePlan] = {}
     notes: tuple[str, ...] = ()
-    if _is_save_directory(source):
+    if directory is not None:
         plans, notes = run_sidecars_in(directory, is_own, same_ranks=same_ranks)
     plans[LATEST[0]] = literal(tag.encode())
     return plans, notes
-
-
-def _is_save_directory(source: Checkpoint) -> bool:
-    """Whether the tag lies in a directory of its own run: it was given, or has a `latest`."""
-    directory = source.root.parent
-    given: Path = source.origin.path
-    return given != source.root or any((directory / name).is_file() for name in LATEST)

@@ -1,0 +1,85 @@
+"""Outside its own folder a format is asked by the members of `Format`, and never by its name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zerotools.formats import FORMATS
+from zerotools.formats.format import spelling
+
+ROOT = Path(__file__).parents[2]
+FORMATS_ROOT = ROOT / "zerotools" / "formats"
+NAMES = {*FORMATS} | {spelling(form) for form in FORMATS.values()}
+MODULES = [
+    path
+    for root in (ROOT / "zerotools", ROOT / "daemon" / "zerotoolsd")
+    for path in sorted(root.rglob("*.py"))
+]
+
+
+def _folder(path: Path) -> Path | None:
+    """The folder of a format that a module lies in."""
+    inside = path.is_relative_to(FORMATS_ROOT) and path.parent != FORMATS_ROOT
+    return FORMATS_ROOT / path.relative_to(FORMATS_ROOT).parts[0] if inside else None
+
+
+def _own_names(path: Path) -> set[str]:
+    folder = _folder(path)
+    modules = {name: type(form).__module__.split(".") for name, form in FORMATS.items()}
+    return {name for name, parts in modules.items() if folder and parts[2] == folder.name}
+
+
+def _is_format(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "format"
+
+
+def compared_names(tree: ast.AST) -> Iterator[str]:
+    """Names that an attribute `format` is compared with, or that a table is asked for by."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and any(map(_is_format, (node.left, *node.comparators))):
+            every = (part for side in (node.left, *node.comparators) for part in ast.walk(side))
+        elif isinstance(node, ast.Match) and _is_format(node.subject):
+            every = ast.walk(node)
+        elif isinstance(node, ast.Subscript) and "FORMATS" in ast.unparse(node.value):
+            every = ast.walk(node.slice)
+        else:
+            continue
+        for part in every:
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield part.value
+
+
+def test_no_format_is_known_by_its_name_elsewhere() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in MODULES
+        for name in compared_names(ast.parse(path.read_text()))
+        if name in NAMES and name not in _own_names(path)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'if c.origin.format == "dcp": pass',
+        'if c.origin.format in ("deepspeed", "universal"): pass',
+        'x = FORMATS["dcp"]',
+        'match c.format:\n    case "dcp": pass',
+    ],
+)
+def test_the_check_finds_each_way_to_ask_by_name(text: str) -> None:
+    assert {*compared_names(ast.parse(text))} & NAMES
+
+
+def test_every_folder_of_formats_is_in_the_contract_and_in_the_table() -> None:
+    folders = {path.name for path in FORMATS_ROOT.iterdir() if (path / "__init__.py").exists()}
+    assert {type(form).__module__.split(".")[2] for form in FORMATS.values()} == folders
+    contracts = (ROOT / "pyproject.toml").read_text()
+    _, _, contract = contracts.partition('"formats do not import each other"')
+    listed = contract.partition("]")[0]
+    assert {name for name in folders if f'"zerotools.formats.{name}"' in listed} == folders

@@ -1,0 +1,22 @@
+"""The names by which a DCP directory is known.
+
+<path>/.metadata                                  DCP itself: FSDP, torchtitan's step-N
+<path>/dcp/.metadata                              a zerotools job
+<path>/pytorch_model_fsdp_0/.metadata             accelerate's save_state, the HF Trainer:
+       optimizer_0/.metadata                      a model and its optimizer, one checkpoint
+"""
+
+from __future__ import annotations
+
+import re
+
+METADATA = ".metadata"
+DATA_SUFFIX = ".distcp"
+RANK_METADATA = re.compile(r"__\d+\.metadata")
+_FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
+
+
+def fsdp_models(names: set[str]) -> list[str]:
+    """accelerate's directories of one model each, by number."""
+    found = filter(_FSDP_MODEL.fullmatch, names)
+    return sorted(found, key=lambda name: int(name.rpartition("_")[2]))

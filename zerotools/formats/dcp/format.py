@@ -1,0 +1,125 @@
+"""torch DCP as a `Format`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerotools.core.checkpoint import Checkpoint, Dropped, Target
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats.dcp.directory_names import (
+    DATA_SUFFIX,
+    METADATA,
+    RANK_METADATA,
+    fsdp_models,
+)
+from zerotools.formats.format import (
+    Format,
+    Found,
+    ReadOptions,
+    UnfinishedCheckpoint,
+    WriteOptions,
+)
+from zerotools.io.files.listing import names_in
+from zerotools.runs.file_names import DCP, RECORD
+
+if TYPE_CHECKING:
+    from zerotools.runs.record import JobRecord
+
+
+class DcpFormat(Format):
+    """torch.distributed.checkpoint: what FSDP and a zerotools job save."""
+
+    name = "dcp"
+    title = "torch DCP"
+    signs = (f"{METADATA} (torch DCP)",)
+    read_options = frozenset({"section"})
+    is_written = True
+    write_options = frozenset({"world_size", "style"})
+    says_weights = True
+    reshards = True
+    sidecar_names = frozenset({METADATA})
+
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        if not _is_dcp(path, names):
+            return None
+        first, *others = fsdp_models(names) or [""]
+        if not others:
+            return Found(path)
+        said = f"took {first}; {path} also holds {', '.join(others)}: name it to read it"
+        return Found(path, (said,))
+
+    def find_file(self, path: Path) -> Found | None:
+        if path.name == METADATA or path.suffix == DATA_SUFFIX:
+            raise BadRequest(f"{path} is one file of a torch DCP checkpoint; name its directory")
+        return None
+
+    def refuse_unfinished(self, path: Path, names: set[str]) -> None:
+        below = (path / name for name in (DCP, *fsdp_models(names)))
+        inside = {name for each in below if each.is_dir() for name in names_in(each)}
+        if any(name.endswith(DATA_SUFFIX) for name in names | inside):
+            raise UnfinishedCheckpoint(
+                f"{path} has {DATA_SUFFIX} files and no {METADATA}, which torch writes last: the "
+                "save was not finished; take an older checkpoint"
+            )
+
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        from zerotools.formats.dcp.reading.read import read
+
+        return read(path, section=options.section)
+
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        from zerotools.formats.dcp.reading.training_state import training_of
+
+        return training_of(checkpoint)
+
+    def lay_out(
+        self,
+        source: Checkpoint,
+        training: TrainingState,
+        destination: Path,
+        options: WriteOptions,
+    ) -> Target:
+        from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
+
+        return lay_out_training(
+            source,
+            training,
+            destination,
+            world_size=options.ranks(source),
+            style=options.style or "torch",
+        )
+
+    def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
+        from zerotools.formats.dcp.writing.lay_out import lay_out
+
+        return lay_out(source, destination, world_size=options.ranks(source))
+
+    def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
+        from zerotools.formats.dcp.reading.saved_key_order import in_saved_order
+
+        return in_saved_order(source, names)
+
+    def job_record(self, source: Checkpoint) -> JobRecord | None:
+        from zerotools.formats.dcp.directories import record_of
+
+        return record_of(source)
+
+    def run_directory(self, source: Checkpoint) -> Path | None:
+        """A job's checkpoint has a directory of its own, whose files are all the checkpoint's."""
+        return None if self.job_record(source) is not None else super().run_directory(source)
+
+    def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:
+        from zerotools.formats.dcp.directories import lost_attributes
+
+        return lost_attributes(source)
+
+
+def _is_dcp(path: Path, names: set[str]) -> bool:
+    if METADATA in names or any(map(RANK_METADATA.fullmatch, names)):
+        return True
+    if DCP in names and (RECORD in names or (path / DCP / METADATA).exists()):
+        return True
+    return any((path / name / METADATA).exists() for name in fsdp_models(names)[:1])

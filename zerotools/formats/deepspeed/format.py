@@ -1,0 +1,120 @@
+"""DeepSpeed's own checkpoints as a `Format`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.schema.signs import (
+    SIDECAR_NAMES,
+    is_deepspeed,
+    is_one_file,
+)
+from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+    from zerotools.runs.record import JobRecord
+
+_ZERO_OPTIONS = frozenset({"stage", "sub_group_size", "round_robin", "ds_config"})
+
+
+class DeepSpeedFormat(Format):
+    """ZeRO stages 0 to 3 and BF16_Optimizer: a tag directory, or a save directory of several."""
+
+    name = "deepspeed"
+    title = "DeepSpeed ZeRO"
+    signs = ("*_model_states.pt (DeepSpeed)",)
+    is_nested = True
+    read_options = frozenset({"tag", "layout"})
+    is_written = True
+    write_options = frozenset({"world_size", *_ZERO_OPTIONS})
+    takes_order = True
+    reshards = True
+    reshard_options = _ZERO_OPTIONS
+    sidecar_names = SIDECAR_NAMES
+    may_hold_leftovers = True
+
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        if not is_deepspeed(path, names):
+            return None
+        from zerotools.formats.deepspeed.schema.tag import is_universal
+
+        return None if is_universal(path, options.tag) else Found(path)
+
+    def find_file(self, path: Path) -> Found | None:
+        if is_one_file(path.name):
+            raise BadRequest(f"{path} is one file of a DeepSpeed checkpoint; name its directory")
+        return None
+
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        from zerotools.formats.deepspeed.reading.read import read
+
+        return read(path, tag=options.tag, layout=options.layout)
+
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        from zerotools.formats.deepspeed.reading.training_state import training_of
+
+        return training_of(checkpoint)
+
+    def lay_out(
+        self,
+        source: Checkpoint,
+        training: TrainingState,
+        destination: Path,
+        options: WriteOptions,
+    ) -> Target:
+        from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
+
+        return lay_out_foreign(
+            source,
+            training,
+            destination,
+            world_size=options.ranks(source),
+            settings=_settings(options),
+        )
+
+    def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
+        from zerotools.formats.deepspeed.writing.job_files import as_job
+        from zerotools.formats.deepspeed.writing.lay_out import lay_out
+
+        ranks = options.ranks(source)
+        target = lay_out(source, destination, world_size=ranks, settings=_settings(options))
+        return as_job(source, target, ranks)
+
+    def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:
+        from zerotools.formats.deepspeed.writing.lay_out import is_already_laid_out
+
+        return is_already_laid_out(source, options.ranks(source), _settings(options))
+
+    def check_weights(self, source: Checkpoint) -> None:
+        from zerotools.formats.deepspeed.writing.checks import check_weights
+
+        check_weights(source)
+
+    def compare_copies(self, source: Checkpoint) -> None:
+        from zerotools.formats.deepspeed.reading.repeated_tensors import compare_copies
+
+        compare_copies(source)
+
+    def job_record(self, source: Checkpoint) -> JobRecord | None:
+        from zerotools.runs.checkpoint_dirs import RECORD, read_record
+
+        directory = source.root.parent
+        return read_record(directory) if (directory / RECORD).is_file() else None
+
+    def run_directory(self, source: Checkpoint) -> Path | None:
+        from zerotools.formats.deepspeed.schema.tag import run_directory
+
+        return run_directory(source)
+
+
+def _settings(options: WriteOptions) -> ZeroSettings:
+    from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+
+    return ZeroSettings(
+        options.stage, options.sub_group_size, options.round_robin, options.ds_config
+    )

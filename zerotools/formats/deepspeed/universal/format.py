@@ -1,0 +1,68 @@
+"""DeepSpeed's universal checkpoints as a `Format`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.training import TrainingState
+from zerotools.formats.deepspeed.schema.signs import SIDECAR_NAMES, is_deepspeed
+from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+
+
+class UniversalFormat(Format):
+    """A directory per parameter, made by `ds_to_universal` for any number of ranks."""
+
+    name = "universal"
+    title = "a DeepSpeed universal checkpoint"
+    is_nested = True
+    # `layout` is of tensor-parallel shards, which it has none of: it is taken, and changes nothing.
+    read_options = frozenset({"tag", "layout"})
+    is_written = True
+    write_options = frozenset({"stage"})
+    sidecar_names = SIDECAR_NAMES
+
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        if not is_deepspeed(path, names):
+            return None
+        from zerotools.formats.deepspeed.schema.tag import is_universal
+
+        return Found(path) if is_universal(path, options.tag) else None
+
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        from zerotools.formats.deepspeed.universal.read import read
+
+        return read(path, tag=options.tag)
+
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        from zerotools.formats.deepspeed.universal.training_state import universal_training
+
+        return universal_training(checkpoint)
+
+    def lay_out(
+        self,
+        source: Checkpoint,
+        training: TrainingState,
+        destination: Path,
+        options: WriteOptions,
+    ) -> Target:
+        from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
+
+        return lay_out_universal(source, training, destination, stage=options.stage)
+
+    def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
+        return (
+            f"{source.origin.path} is a universal checkpoint, which was not saved for a "
+            f"particular world size; zerotools convert --to deepspeed --world-size {world_size} "
+            "makes a native checkpoint from it"
+        )
+
+    def check_weights(self, source: Checkpoint) -> None:
+        from zerotools.formats.deepspeed.writing.checks import check_weights
+
+        check_weights(source)
+
+    def run_directory(self, source: Checkpoint) -> Path | None:
+        from zerotools.formats.deepspeed.schema.tag import run_directory
+
+        return run_directory(source)

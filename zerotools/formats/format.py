@@ -1,0 +1,303 @@
+"""What the rest of zerotools knows of a format: the members of `Format`.
+
+Each format implements it once, in `format.py` of its own folder, and is a line of the table in
+`zerotools.formats`. These modules are imported at every start: they hold names and signs alone, and
+import their readers and writers inside the methods that need them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from zerotools.core.checkpoint import Checkpoint, Dropped, Target
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.training import TrainingState
+
+if TYPE_CHECKING:
+    from zerotools.runs.record import JobRecord
+
+
+DEFAULT_MAX_SHARD_BYTES = 5 * 10**9
+
+
+class UnfinishedCheckpoint(BadFile):
+    """A checkpoint whose save was not finished."""
+
+
+class _Options:
+    """Options of which each is None where the user did not give it."""
+
+    def given(self) -> tuple[str, ...]:
+        """The names of those that were given."""
+        every = fields(self)  # type: ignore[arg-type]
+        return tuple(each.name for each in every if getattr(self, each.name) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions(_Options):
+    """What `read` is told beside the path, by the names of the command line.
+
+    `tag` chooses one of a DeepSpeed save directory; `layout` is a file of rules on how its
+    tensor-parallel ranks share the weights; `section` chooses one of several models in a DCP.
+    """
+
+    tag: str | None = None
+    layout: Path | None = None
+    section: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions(_Options):
+    """What a writer is told, by the names of the command line.
+
+    `stage`, `sub_group_size`, `round_robin` and `ds_config` (its parsed tree) are what a resuming
+    run of DeepSpeed should have; `style` is whose names a DCP has; `max_shard_bytes` is the size of
+    the largest file of weights.
+    """
+
+    world_size: int | None = None
+    stage: int | None = None
+    sub_group_size: int | None = None
+    round_robin: bool | None = None
+    ds_config: Mapping[str, Any] | None = None
+    style: str | None = None
+    max_shard_bytes: int | None = None
+
+    def ranks(self, source: Checkpoint) -> int:
+        """The ranks to write for: as asked, else as many as `source` has.
+
+        Raises:
+            BadRequest: neither says a number.
+        """
+        asked = self.world_size if self.world_size is not None else source.origin.world_size
+        if asked is None:
+            raise BadRequest(
+                f"{source.origin.path} does not say for how many ranks it was saved: pass "
+                "--world-size"
+            )
+        return asked
+
+    def shard_bytes(self) -> int:
+        """The size of the largest file of weights, in bytes."""
+        return DEFAULT_MAX_SHARD_BYTES if self.max_shard_bytes is None else self.max_shard_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint of a format: the path to read, and what to tell the user of the choice.
+    `is_sole` says that nothing else in the directory is a checkpoint of its own."""
+
+    path: Path
+    notes: tuple[str, ...] = ()
+    is_sole: bool = False
+
+
+class Format(Protocol):
+    """A format of checkpoints, as all of zerotools uses it.
+
+    A class that derives from it must have the members that are abstract, and `name` and `title`.
+    The others have a default, which is that of a format that is read and not written.
+    """
+
+    # What it is called.
+    name: ClassVar[str]
+    """The word in `Origin.format` and in JSON, and the key in the table."""
+    title: ClassVar[str]
+    """What messages call it: "torch DCP"."""
+    word: ClassVar[str] = ""
+    """What the command line calls it where it is written (`--to`, `--format`); empty: `name`."""
+
+    # How it is found.
+    signs: ClassVar[tuple[str, ...]] = ()
+    """Names of files by which a directory of it is known, for the message that nothing is there."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """What the names of its files end with, where a single file can be a checkpoint."""
+    lies_beside_checkpoints: ClassVar[bool] = False
+    """Whether programs leave it, as the final weights, beside the checkpoints of a run."""
+    is_nested: ClassVar[bool] = False
+    """Whether a directory holds several checkpoints of it, each in a directory of its own."""
+
+    # What it takes and holds.
+    read_options: ClassVar[frozenset[str]] = frozenset()
+    """The fields of `ReadOptions` that `read` uses."""
+    is_written: ClassVar[bool] = False
+    """Whether `lay_out` writes it, so that it is a choice of `convert --to`."""
+    write_options: ClassVar[frozenset[str]] = frozenset()
+    """The fields of `WriteOptions` that `lay_out` uses. Those of an optimizer (`lr`, ...) come
+    with `holds_state`."""
+    takes_order: ClassVar[bool] = False
+    """Whether the order of the parameters in a param group matters, so that `--order` is taken."""
+    holds_state: ClassVar[bool] = True
+    """Whether it has a place for an optimizer. If not, `lay_out` is given weights alone."""
+    says_weights: ClassVar[bool] = False
+    """Whether its writer says itself that the source has no optimizer state."""
+    is_exported: ClassVar[bool] = False
+    """Whether `export` writes it, so that it is a choice of `consolidate --format`."""
+    reshards: ClassVar[bool] = False
+    """Whether `reshard` writes it, and `convert` to it, of a source in this format, does so."""
+    reshard_options: ClassVar[frozenset[str]] = frozenset()
+    """The fields of `WriteOptions`, beside `world_size`, that `reshard` uses."""
+    sidecar_names: ClassVar[frozenset[str]] = frozenset()
+    """Files beside the tensors that belong to the format itself, and say nothing of the run."""
+    may_hold_leftovers: ClassVar[bool] = False
+    """Whether a save leaves files of an earlier save under the same name where they are."""
+
+    @abstractmethod
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        """The checkpoint that the directory `path` is, whose entries have `names`; None: it is not
+        one of this format. No file is read but such as name another.
+
+        Raises:
+            BadRequest: a directory in it cannot be listed.
+        """
+
+    @abstractmethod
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        """The checkpoint at `path`, as `find` or `find_file` gave it. Reads metadata alone.
+
+        Raises:
+            BadRequest: there is nothing at `path`, or not what `options` ask for.
+            BadFile: it is damaged or unfinished.
+            Unsupported: it is of a kind that is not read.
+        """
+
+    @abstractmethod
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        """What `checkpoint`, as `read` gave it, says of the run beside its tensors. Reads numbers
+        such as `step` where they are tensors.
+
+        Raises:
+            BadFile: the files contradict themselves.
+        """
+
+    def find_file(self, path: Path) -> Found | None:
+        """The checkpoint that the file `path` is, by its name; None: it is not of this format.
+
+        Raises:
+            BadRequest: it is a part of a checkpoint, whose directory must be named.
+        """
+        return None
+
+    def find_in_run(self, path: Path, names: set[str]) -> Found | None:
+        """The checkpoint that a run's directory `path` means by means of the format's own.
+
+        Raises:
+            BadFile: what names it names one that is not there.
+        """
+        return None
+
+    def refuse_unfinished(self, path: Path, names: set[str]) -> None:
+        """Refuse the directory `path` if the save of a checkpoint there was not finished.
+
+        Raises:
+            UnfinishedCheckpoint: says by what it is known, and what to do.
+        """
+        return
+
+    def lay_out(
+        self,
+        source: Checkpoint,
+        training: TrainingState,
+        destination: Path,
+        options: WriteOptions,
+    ) -> Target:
+        """Lay `source`, of any format, out in the directory `destination`, with what is known of
+        its run. What the format cannot hold is in `Target.dropped`. Where `holds_state` is False,
+        `source` has the roles `param` and `buffer` alone, in the types that are to be written.
+
+        Raises:
+            BadRequest: something that the format needs is known from nowhere.
+            Unsupported: tensors that the format cannot hold.
+        """
+        raise Unsupported(f"{self.name} is not written")
+
+    def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
+        """Lay `weights`, of the roles `param` and `buffer` alone, out as a model without a run.
+
+        Raises:
+            BadRequest: nothing to write, or two tensors of one name.
+            Unsupported: a type that the format lacks.
+        """
+        raise Unsupported(f"{self.name} is not exported")
+
+    def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
+        """Lay `source`, of this format, out for `options.world_size` ranks, with all that it holds.
+
+        Raises:
+            BadRequest: no run has so many ranks, or options that contradict each other.
+            Unsupported: a kind of this format that is not written.
+        """
+        raise Unsupported(f"{self.name} is not resharded")
+
+    def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:
+        """Whether `source`, of this format, is as `reshard` would write it.
+
+        Raises:
+            BadRequest: options that contradict each other.
+        """
+        same = source.origin.world_size == options.world_size
+        return same and not set(options.given()) - {"world_size"}
+
+    def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
+        """A sentence for a source that is not resharded: why, and what to do instead."""
+        return (
+            f"{source.origin.path} is {self.name}, which zerotools does not reshard; zerotools "
+            f"convert --to deepspeed or --to dcp, with --world-size {world_size}, makes a "
+            "checkpoint for that many ranks from it"
+        )
+
+    def check_weights(self, source: Checkpoint) -> None:
+        """Compare samples of masters with the 16-bit weights beside them, where there are both.
+
+        Raises:
+            Unsupported: they are of two saves, or do not lie as the files say.
+            BadFile: a file is truncated.
+        """
+        return
+
+    def compare_copies(self, source: Checkpoint) -> None:
+        """Compare what other files have of tensors that are read from one.
+
+        Raises:
+            BadFile: two differ, or a file is truncated.
+        """
+        return
+
+    def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
+        """The parameters `names` as the model lists them; None: the files do not keep that."""
+        return None
+
+    def job_record(self, source: Checkpoint) -> JobRecord | None:
+        """The record of the zerotools job that saved `source`; None: no job did.
+
+        Raises:
+            BadFile: the record is damaged.
+        """
+        return None
+
+    def run_directory(self, source: Checkpoint) -> Path | None:
+        """The directory whose other files belong to the run; None: there is none, or all of its
+        files are the checkpoint's."""
+        return source.root if source.origin.path.is_dir() else None
+
+    def never_written(self, source: Checkpoint) -> Collection[Dropped]:
+        """What of `source` no format has a place for, and no `lay_out` names."""
+        return ()
+
+
+FormatTable = Mapping[str, Format]
+"""Formats by name, the one to take first where a directory holds several."""
+
+
+def spelling(form: Format) -> str:
+    """What the command line calls a format."""
+    return form.word or form.name
+
+
+def flag(option: str) -> str:
+    """The option of the command line for a field of `ReadOptions` or `WriteOptions`."""
+    return "--max-shard-size" if option == "max_shard_bytes" else f"--{option.replace('_', '-')}"

@@ -1,0 +1,11 @@
+"""The names by which a directory of Megatron's is known."""
+
+from __future__ import annotations
+
+import re
+
+COMMON, CONFIG = "common.pt", "metadata.json"
+RANK_FILES = ("model_optim_rng.pt", "distrib_optim.pt")
+RANK = re.compile(r"mp_rank_\d{2,4}(_\d{3,5}){0,2}")
+TRACKER = "latest_checkpointed_iteration.txt"
+ITERATION = re.compile(r"iter_\d{7,}|release")

@@ -1,0 +1,98 @@
+"""Megatron's checkpoints as a `Format`, which is recognised and shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile
+from zerotools.core.training import TrainingState
+from zerotools.formats.format import Format, Found, ReadOptions
+from zerotools.formats.megatron.file_names import (
+    COMMON,
+    CONFIG,
+    ITERATION,
+    RANK,
+    RANK_FILES,
+    TRACKER,
+)
+from zerotools.io.files.listing import names_in
+from zerotools.io.files.regular import read_regular
+
+_METADATA = ".metadata"
+
+
+class MegatronFormat(Format):
+    """Megatron-LM and Megatron-Core: torch_dist, zarr and legacy rank files."""
+
+    name = "megatron"
+    title = "Megatron"
+
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        """Of one rank's directory, the iteration that it is a part of. Its own files may be a DCP
+        too, and are not one beside it."""
+        return _iteration(path) if _is_megatron(path, names) else None
+
+    def find_file(self, path: Path) -> Found | None:
+        return _iteration(path.parent) if path.name in RANK_FILES else None
+
+    def find_in_run(self, path: Path, names: set[str]) -> Found | None:
+        """The iteration that the tracker names, else the newest."""
+        iterations = sorted(
+            (name for name in names if ITERATION.fullmatch(name) and (path / name).is_dir()),
+            key=lambda name: (name != "release", len(name), name),
+        )
+        found = [name for name in iterations if _is_megatron(path / name, names_in(path / name))]
+        if not found:
+            return None
+        word = ""
+        if TRACKER in names:
+            tracked = read_regular(path / TRACKER, 4096).decode("utf-8", "replace").strip()
+            word = (
+                f"iter_{int(tracked):07d}" if re.fullmatch(r"\d{1,12}", tracked) else tracked[:40]
+            )
+            if word not in found:
+                raise BadFile(
+                    f"{path / TRACKER} names {word!r}, which {path} does not hold: take "
+                    f"{' or '.join(found[-3:])}"
+                )
+        taken = word or found[-1]
+        why = f"which {TRACKER} names" if word else "the newest"
+        note = (f"took {taken}, {why}, of {len(found)}",) if len(found) > 1 or not word else ()
+        return Found(path / taken, note)
+
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        from zerotools.formats.megatron.read import read
+
+        return read(path)
+
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        """Nothing: no format is made of what is only recognised."""
+        return TrainingState()
+
+
+def _iteration(path: Path) -> Found:
+    if not RANK.fullmatch(path.resolve().name):
+        return Found(path, is_sole=True)
+    above = path.resolve().parent
+    return Found(
+        above, (f"{path} is one rank's; {above} has the files of all ranks",), is_sole=True
+    )
+
+
+def _is_megatron(path: Path, names: set[str]) -> bool:
+    """Whether `path` is one iteration of Megatron's, or has one rank's files: torch_dist (a DCP
+    beside common.pt), other forms of it, or legacy rank files."""
+    if names >= {COMMON, CONFIG} or names >= {_METADATA, COMMON}:
+        return True
+    if names & {*RANK_FILES}:
+        return True
+    if any(_has_rank_files(path / name) for name in filter(RANK.fullmatch, names)):
+        return True
+    in_a_run = ITERATION.fullmatch(path.name) and (path.parent / TRACKER).exists()
+    return bool(in_a_run) and _METADATA in names
+
+
+def _has_rank_files(path: Path) -> bool:
+    return any((path / name).exists() for name in RANK_FILES)

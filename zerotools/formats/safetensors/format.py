@@ -1,0 +1,58 @@
+"""safetensors as a `Format`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.training import TrainingState
+from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+
+_SUFFIX = ".safetensors"
+_INDEX = f"{_SUFFIX}.index.json"
+
+
+class SafetensorsFormat(Format):
+    """safetensors: one file, a Hugging Face directory of several, or one file per rank."""
+
+    name = "safetensors"
+    title = "safetensors"
+    signs = (f"*{_SUFFIX}",)
+    suffixes = (_SUFFIX,)
+    lies_beside_checkpoints = True
+    is_written = True
+    write_options = frozenset({"max_shard_bytes"})
+    holds_state = False
+    is_exported = True
+
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        return Found(path) if any(name.endswith((_SUFFIX, _INDEX)) for name in names) else None
+
+    def find_file(self, path: Path) -> Found | None:
+        if path.name.endswith(_SUFFIX):
+            return Found(path)
+        return Found(path.parent) if path.name.endswith(_INDEX) else None
+
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        from zerotools.formats.safetensors.read import read
+
+        return read(path)
+
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        from zerotools.formats.safetensors.training_state import training_of
+
+        return training_of(checkpoint)
+
+    def lay_out(
+        self,
+        source: Checkpoint,
+        training: TrainingState,
+        destination: Path,
+        options: WriteOptions,
+    ) -> Target:
+        return self.export(source, destination, options)
+
+    def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
+        from zerotools.formats.safetensors.lay_out import lay_out
+
+        return lay_out(weights, destination, max_shard_bytes=options.shard_bytes())

@@ -1,0 +1,71 @@
+"""Files of `torch.save` as a `Format`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.training import TrainingState
+from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+from zerotools.io.torchzip.file_names import SUFFIXES
+
+_INDEX = ".bin.index.json"
+_MODEL = re.compile(
+    r"(pytorch_model|adapter_model|pytorch_model_fsdp(_\d+)?)\.bin"
+    r"|pytorch_model-\d+-of-\d+\.bin|pytorch_model.*\.bin\.index\.json"
+    r"|checkpoint\.pt"
+    r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
+)
+
+
+class TorchFileFormat(Format):
+    """A state dict in one file, in Hugging Face `.bin` shards, or one per rank."""
+
+    name = "torchfile"
+    title = "torch files"
+    word = "torch"
+    signs = ("pytorch_model.bin", "one .pt per rank")
+    suffixes = SUFFIXES
+    lies_beside_checkpoints = True
+    is_written = True
+    is_exported = True
+
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        return Found(path) if any(map(_MODEL.fullmatch, names)) else None
+
+    def find_file(self, path: Path) -> Found | None:
+        if path.name.endswith(_INDEX):
+            return Found(path.parent)
+        return Found(path) if path.suffix in SUFFIXES else None
+
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        from zerotools.formats.torchfile.reading.read import read
+
+        return read(path)
+
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        from zerotools.formats.torchfile.reading.training_state import training_of
+
+        return training_of(checkpoint)
+
+    def lay_out(
+        self,
+        source: Checkpoint,
+        training: TrainingState,
+        destination: Path,
+        options: WriteOptions,
+    ) -> Target:
+        from zerotools.formats.torchfile.writing.lay_out_other_format import lay_out_training
+
+        return lay_out_training(source, training, destination)
+
+    def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
+        from zerotools.formats.torchfile.writing.lay_out import lay_out
+
+        return lay_out(weights, destination, max_shard_bytes=options.shard_bytes())
+
+    def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
+        """A state dict lists parameters as the model does."""
+        return list(names)

@@ -1,0 +1,3 @@
+"""What the names of torch files end with."""
+
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")

@@ -1,0 +1,93 @@
+"""What `convert` gives a format that has no place for an optimizer: the weights, and what to say of
+the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Tensor
+from zerotools.core.dropping import extra_roles, state_words
+from zerotools.core.dtypes import FLOAT32
+from zerotools.core.training import TrainingState
+from zerotools.formats.format import Format
+from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype
+from zerotools.ops.weights.rewrite import describe
+from zerotools.ops.weights.selection import (
+    MASTERS,
+    SIXTEEN_BIT,
+    choose_names,
+    matcher,
+    weights_from,
+)
+from zerotools.ops.weights.tied_weights import resolve_aliases
+
+KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class WeightsAlone:
+    """`described` are the weights in the types that are written, `weights` the same as they lie in
+    the source."""
+
+    described: Checkpoint
+    weights: Checkpoint
+    notes: list[str]
+    dropped: list[Dropped]
+
+    def new_sources(self, source: Checkpoint) -> dict[Key, Tensor]:
+        """Those that the source has under another key."""
+        held = self.weights.tensors.items()
+        return {key: tensor for key, tensor in held if source.tensors.get(key) is not tensor}
+
+
+def weights_alone(
+    source: Checkpoint, training: TrainingState, form: Format, dtype: str
+) -> WeightsAlone:
+    """The masters of `source`, in the type `dtype` of `DTYPES`, or in their own where it is `KEEP`.
+
+    Raises:
+        BadRequest: it has no weights.
+    """
+    chosen = choose_names(weights_from(source, MASTERS), matcher((), ()))
+    weights, notes = resolve_aliases(chosen)
+    if dtype == KEEP:
+        described = describe(weights, lambda _, tensor: tensor.dtype)
+        notes += _masters_note(training, described)
+    else:
+        described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
+    dropped = [*_beside_weights(source, training, form), *_told_no_more(chosen, source, form)]
+    return WeightsAlone(described, weights, notes, dropped)
+
+
+def _masters_note(training: TrainingState, written: Checkpoint) -> list[str]:
+    precision = training.precision
+    wide = any(tensor.dtype == FLOAT32 for tensor in written.tensors.values())
+    word = next((word for word, dtype in DTYPES.items() if dtype == precision), None)
+    if word is None or precision not in SIXTEEN_BIT or not wide:
+        return []
+    return [
+        f"the weights are the fp32 masters, unchanged; --dtype {word} writes the type that the "
+        "run computes in"
+    ]
+
+
+def _beside_weights(source: Checkpoint, training: TrainingState, form: Format) -> list[Dropped]:
+    found = []
+    for what in (*extra_roles(source, training), *state_words(source, training)):
+        if what == "param16":
+            why = "the weights are written from the masters, of which these are casts"
+        elif what == "frozen":
+            why = f"{form.title} does not say which weights were frozen"
+        else:
+            why = f"{form.title} holds weights only"
+        found.append(Dropped(what, why))
+    return found
+
+
+def _told_no_more(weights: Checkpoint, source: Checkpoint, form: Format) -> list[Dropped]:
+    found = []
+    if any(key.role == "buffer" for key in source.tensors):
+        found.append(Dropped("buffer", "kept, but no longer marked as buffers"))
+    if weights.aliases:
+        found.append(Dropped("aliases", f"{form.title} does not say which names are tied"))
+    return found

@@ -1,0 +1,7 @@
+"""The names in a job's checkpoint directory, for those who only look for them."""
+
+DCP = "dcp"
+"""The directory with the tensors, a torch DCP."""
+RECORD = "job.json"
+MANIFEST = "MANIFEST.json"
+"""Written last: without it the save was not finished."""
