@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from zerotools.jobs.tables.fp16 import Fp16Spec
 from zerotools.runs.record import LossScaleRecord
-from zerotoolsd.trainer.rank.failures import Diverged
+from zerotoolsd.trainer.engine.divergence import overflow_at_smallest
 
 FACTOR = 2.0
 
@@ -63,10 +63,7 @@ def _lowered(scale: LossScaleRecord) -> LossScaleRecord:
     if scale.delayed_shift > 1 and scale.cur_hysteresis > 1:
         return replace(scale, cur_hysteresis=scale.cur_hysteresis - 1)
     if scale.cur_scale == scale.min_scale:
-        raise Diverged(
-            f"gradients overflow at the smallest loss scale, {scale.min_scale:g}: training has "
-            "diverged; lower train.learning_rate, or train in bf16, and resume from a checkpoint"
-        )
+        raise overflow_at_smallest(scale.min_scale)
     return replace(scale, cur_scale=max(scale.cur_scale / FACTOR, scale.min_scale))
 
 

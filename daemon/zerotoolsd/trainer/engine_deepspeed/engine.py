@@ -18,6 +18,7 @@ from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.engine.divergence import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.objective import summed_loss, token_loss
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
@@ -31,14 +32,9 @@ from zerotoolsd.trainer.engine_deepspeed.place import (
     refused_by_deepspeed,
 )
 from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
-from zerotoolsd.trainer.engine_torch.step import check_finite
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
-from zerotoolsd.trainer.rank.failures import Diverged
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
-
-MAX_IN_A_ROW = 20
-"""Skipped steps in a row that a fixed loss scale may cause."""
 
 
 class _Called:
@@ -65,7 +61,7 @@ class DeepSpeedEngine:
     engine: Any
     files: DeepSpeedCheckpoints
     groups: tuple[tuple[str, ...], ...]
-    _in_a_row: int = field(default=0, init=False)
+    _divergence: DivergencePolicy = field(default_factory=DivergencePolicy, init=False)
     _model: _Called = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,15 +88,15 @@ class DeepSpeedEngine:
         mean = total / group.rank.world_size
         norm = self._norm_of_whole_gradients()
         if not self._scales:
-            check_finite(step, mean, norm or 0.0)
+            self._divergence.check(step, mean, norm or 0.0)
         self._update()
         if norm is None:
             norm = float(engine.get_global_grad_norm() or 0.0)
             norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for what is not a number
         skip = engine.skipped_steps > before
         if not skip:
-            check_finite(step, mean, norm)
-        self._count(skip, scale)
+            self._divergence.check(step, mean, norm)
+        self._divergence.count(skip, fixed_scale=scale if self._scale_is_fixed else None)
         return StepResult(mean, norm, rate, stops > 0, scale, skip, engine.skipped_steps)
 
     @property
@@ -111,6 +107,10 @@ class DeepSpeedEngine:
     @property
     def _scales(self) -> bool:
         return bool(self.engine.fp16_enabled())
+
+    @property
+    def _scale_is_fixed(self) -> bool:
+        return bool(at(self.config, "fp16.loss_scale", 0))
 
     def _rate(self, step: int) -> float:
         """The learning rate of this step; by the job's schedule where DeepSpeed has none."""
@@ -134,19 +134,7 @@ class DeepSpeedEngine:
         except Exception as error:  # DeepSpeed raises a bare one
             if "loss scale already at minimum" not in str(error):
                 raise
-            smallest = self.engine.optimizer.cur_scale
-            raise Diverged(
-                f"gradients overflow at the smallest loss scale, {smallest:g}: training has "
-                "diverged; lower the learning rate, or train in bf16, and resume from a checkpoint"
-            ) from None
-
-    def _count(self, skip: bool, scale: float | None) -> None:
-        self._in_a_row = self._in_a_row + 1 if skip else 0
-        if self._in_a_row >= MAX_IN_A_ROW and at(self.config, "fp16.loss_scale", 0):
-            raise Diverged(
-                f"gradients overflowed in {MAX_IN_A_ROW} steps in a row at fp16.loss_scale = "
-                f"{scale:g}: lower it, or leave it out, and resume from a checkpoint"
-            )
+            raise overflow_at_smallest(self.engine.optimizer.cur_scale) from None
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
         """As `Engine.evaluate`."""

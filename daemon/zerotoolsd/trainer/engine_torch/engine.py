@@ -18,6 +18,7 @@ from zerotoolsd.trainer.checkpoints.hostcopy import HostCopy
 from zerotoolsd.trainer.checkpoints.replicas import own_part
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.engine.divergence import DivergencePolicy
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_scale import after, initial, resumed
 from zerotoolsd.trainer.engine.objective import summed_loss
@@ -26,12 +27,7 @@ from zerotoolsd.trainer.engine_torch.load_shards import load_shards
 from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.engine_torch.step import train_step
 from zerotoolsd.trainer.engine_torch.write_shards import write_tensors
-from zerotoolsd.trainer.rank.failures import Diverged
 from zerotoolsd.trainer.rank.group import WorldGroup
-
-MAX_IN_A_ROW = 20
-"""Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down
-from 2 to the power of 16 before."""
 
 
 @dataclass
@@ -44,44 +40,34 @@ class TorchEngine:
     group: WorldGroup
     skipped: int = 0
     loss_scale: LossScaleRecord | None = None
-    _in_a_row: int = 0
+    _divergence: DivergencePolicy = field(init=False)
     _host: HostCopy = field(default_factory=HostCopy)
 
     def __post_init__(self) -> None:
+        self._divergence = DivergencePolicy(self.spec.train.stop_after_nan)
         if self.spec.train.precision == "fp16":
             self.loss_scale = initial(self.spec.fp16)
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """As `Engine.step`; an overflow of fp16 gradients skips the step and lowers the scale."""
         scale = self.loss_scale
-        try:
-            outcome = train_step(
-                self.live,
-                share,
-                step,
-                self.spec.train,
-                self.group,
-                stop_asked=stop_asked,
-                skipped=self.skipped,
-                loss_scale=None if scale is None else scale.cur_scale,
-                may_skip=self._in_a_row + 1 < self.spec.train.stop_after_nan,
-            )
-        except Diverged as error:
-            before = f"{self._in_a_row} skipped in a row, and " if self._in_a_row else ""
-            raise Diverged(f"{before}{error}") from None
+        outcome = train_step(
+            self.live,
+            share,
+            step,
+            self.spec.train,
+            self.group,
+            stop_asked=stop_asked,
+            divergence=self._divergence,
+            skipped=self.skipped,
+            loss_scale=None if scale is None else scale.cur_scale,
+        )
         self.skipped = outcome.skipped
-        self._in_a_row = self._in_a_row + 1 if outcome.is_skipped else 0
+        fixed = scale.cur_scale if scale is not None and not scale.dynamic else None
+        self._divergence.count(outcome.is_skipped, fixed_scale=fixed)
         if scale is not None:
-            self._rescale(scale, overflow=outcome.is_skipped)
+            self.loss_scale = after(scale, overflow=outcome.is_skipped)
         return outcome
-
-    def _rescale(self, scale: LossScaleRecord, *, overflow: bool) -> None:
-        self.loss_scale = after(scale, overflow=overflow)
-        if not scale.dynamic and self._in_a_row >= MAX_IN_A_ROW:
-            raise Diverged(
-                f"gradients overflowed in {MAX_IN_A_ROW} steps in a row at fp16.loss_scale = "
-                f"{scale.cur_scale:g}: lower it, or leave it out, and resume from a checkpoint"
-            )
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
         """As `Engine.evaluate`."""

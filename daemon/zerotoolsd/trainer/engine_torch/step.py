@@ -9,11 +9,11 @@ import torch
 
 from zerotools.jobs.tables.train import TrainSpec
 from zerotoolsd.trainer.data.sequences import RankBatch
+from zerotoolsd.trainer.engine.divergence import DivergencePolicy
 from zerotoolsd.trainer.engine.objective import token_loss
 from zerotoolsd.trainer.engine.protocol import StepResult
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine_torch.state import LiveState
-from zerotoolsd.trainer.rank.failures import Diverged
 from zerotoolsd.trainer.rank.group import WorldGroup
 
 
@@ -25,20 +25,20 @@ def train_step(
     group: WorldGroup,
     *,
     stop_asked: Callable[[], bool],
+    divergence: DivergencePolicy,
     skipped: int = 0,
     loss_scale: float | None = None,
-    may_skip: bool = False,
 ) -> StepResult:
     """Optimizer step `step`, counted from 0, on this rank's `share`.
 
-    The schedule counts the steps that were not `skipped`. With a `loss_scale`, or where it
-    `may_skip`, a step whose loss or gradients are not finite on any rank is skipped on all.
+    The schedule counts the steps that were not `skipped`. What a loss or gradients that are not
+    finite on any rank mean, `divergence` says on all.
 
     The loss is the mean over the tokens of the global batch: each piece counts by its tokens, and
     by the number of ranks too, as the sharding averages gradients over these.
 
     Raises:
-        Diverged: loss or gradient is not finite; the weights are as they were.
+        Diverged: as `divergence` decides; the weights are as they were.
     """
     examples = share.examples
     micro = train.micro_batch_size or len(examples)
@@ -58,29 +58,13 @@ def train_step(
     overflow = not math.isfinite(grad_norm)
     total, stops, overflows = group.total([float(loss), float(asked), float(overflow)])
     mean = total / group.rank.world_size
-    is_finite = overflows == 0 and math.isfinite(mean)
-    skip = not is_finite and (may_skip or loss_scale is not None)
+    worst_norm = math.nan if overflows and not overflow else grad_norm
+    skip = divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)
     rate = learning_rate(train, step - skipped)
     if not skip:
-        check_finite(step, mean, grad_norm)
         live.optimizer.step(
             rate, norm=grad_norm, largest=train.max_grad_norm, loss_scale=loss_scale or 1.0
         )
     else:
         live.optimizer.discard()
     return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
-
-
-def check_finite(step: int, loss: float, grad_norm: float) -> None:
-    """Raise Diverged if step `step`, counted from 0, came to no number."""
-    if step == 0 and not math.isfinite(loss):
-        raise Diverged(
-            f"the loss of step 1 is {loss}, before any weight was changed: the weights of "
-            "model.path have values that are not numbers, or the model overflows in train.precision"
-        )
-    for name, value in (("loss", loss), ("gradient norm", grad_norm)):
-        if not math.isfinite(value):
-            raise Diverged(
-                f"the {name} of step {step + 1} is {value}: training has diverged; lower "
-                "train.learning_rate or lengthen train.warmup_steps, and resume from a checkpoint"
-            )

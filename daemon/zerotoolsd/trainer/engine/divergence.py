@@ -1,0 +1,90 @@
+"""When training has diverged: one policy for both engines.
+
+A step whose loss and gradient norm are finite updates the weights. Any other:
+
+    loss scale (fp16)            skipped, as gradients overflow at a scale that is too high; the
+                                 scale is lowered. Diverged at the smallest scale, and at a fixed
+                                 one after MAX_OVERFLOWS skipped steps in a row
+    no loss scale                skipped, up to `train.stop_after_nan` - 1 in a row; then diverged
+    the engine has updated       diverged: nothing can be skipped any more. Engine `torch` decides
+                                 before it updates; DeepSpeed skips by its gradients alone
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from zerotoolsd.trainer.rank.failures import Diverged
+
+MAX_OVERFLOWS = 20
+"""Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down
+from 2 to the power of 16 before."""
+
+
+@dataclass
+class DivergencePolicy:
+    """What a step's numbers mean for the run, all ranks alike. `skipped_in_a_row` counts the
+    skipped steps since the last update of this attempt."""
+
+    stop_after_nan: int = 1
+    skipped_in_a_row: int = 0
+
+    def skips(self, step: int, loss: float, grad_norm: float, *, scaled: bool) -> bool:
+        """Whether step `step`, counted from 0, is to be skipped, as its loss or gradient norm is
+        not finite; `scaled`: a loss scale is there to be lowered.
+
+        Raises:
+            Diverged: it is not finite, and may not be skipped.
+        """
+        may_skip = scaled or self.skipped_in_a_row + 1 < self.stop_after_nan
+        if may_skip:
+            return not (math.isfinite(loss) and math.isfinite(grad_norm))
+        self.check(step, loss, grad_norm)
+        return False
+
+    def check(self, step: int, loss: float, grad_norm: float) -> None:
+        """Step `step`, counted from 0, has updated the weights, or cannot be kept from it.
+
+        Raises:
+            Diverged: its loss or gradient norm is not finite.
+        """
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            return
+        count = self.skipped_in_a_row
+        before = f"{count} skipped in a row, and " if count else ""
+        raise Diverged(before + _why(step, loss, grad_norm))
+
+    def count(self, skipped: bool, *, fixed_scale: float | None = None) -> None:
+        """The step was `skipped`, or not; `fixed_scale` is a loss scale that never changes.
+
+        Raises:
+            Diverged: too many steps in a row overflowed at that scale.
+        """
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
+        if fixed_scale is not None and self.skipped_in_a_row >= MAX_OVERFLOWS:
+            raise Diverged(
+                f"gradients overflowed in {MAX_OVERFLOWS} steps in a row at fp16.loss_scale = "
+                f"{fixed_scale:g}: lower it, or leave it out, and resume from a checkpoint"
+            )
+
+
+def overflow_at_smallest(scale: float) -> Diverged:
+    """The error for gradients that overflow at the smallest loss scale."""
+    return Diverged(
+        f"gradients overflow at the smallest loss scale, {scale:g}: training has diverged; lower "
+        "the learning rate, or train in bf16, and resume from a checkpoint"
+    )
+
+
+def _why(step: int, loss: float, grad_norm: float) -> str:
+    if step == 0 and not math.isfinite(loss):
+        return (
+            f"the loss of step 1 is {loss}, before any weight was changed: the weights of "
+            "model.path have values that are not numbers, or the model overflows in train.precision"
+        )
+    name, value = ("gradient norm", grad_norm) if math.isfinite(loss) else ("loss", loss)
+    return (
+        f"the {name} of step {step + 1} is {value}: training has diverged; lower "
+        "train.learning_rate or lengthen train.warmup_steps, and resume from a checkpoint"
+    )

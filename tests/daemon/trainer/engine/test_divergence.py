@@ -1,0 +1,192 @@
+"""One divergence policy: what both engines make of the same numbers, step by step."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.launching import job
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotoolsd.trainer.data.sequences import Example, RankBatch
+
+pytestmark = pytest.mark.torch
+
+NAN, INF = math.nan, math.inf
+UPDATE, SKIP = "update", "skip"
+FINE = (1.0, 1.0)
+LOWER = "lower train.learning_rate or lengthen"
+Numbers = Sequence[tuple[float, float]]
+"""(loss, gradient norm) of each step."""
+
+BOTH: dict[str, tuple[str, float, Numbers, list[str]]] = {
+    "finite": ("fp32", 0, [FINE, FINE], [UPDATE, UPDATE]),
+    "loss of the first step": ("fp32", 0, [(NAN, NAN)], ["the loss of step 1 is nan, before any"]),
+    "loss": ("bf16", 0, [FINE, (NAN, NAN)], [UPDATE, f"the loss of step 2 is nan: .*{LOWER}"]),
+    "norm": ("bf16", 0, [(1.0, NAN)], [f"the gradient norm of step 1 is nan: .*{LOWER}"]),
+    "overflow": ("fp16", 0, [FINE, (1.0, NAN), FINE], [UPDATE, SKIP, UPDATE]),
+    "20 overflows at a fixed scale": (
+        "fp16",
+        64.0,
+        [(1.0, NAN)] * 20,
+        [*[SKIP] * 19, r"overflowed in 20 steps in a row at fp16\.loss_scale = 64: lower it"],
+    ),
+    "19 overflows and a step": (
+        "fp16",
+        64.0,
+        [*[(1.0, NAN)] * 19, FINE, (1.0, NAN)],
+        [*[SKIP] * 19, UPDATE, SKIP],
+    ),
+    "overflow at the smallest scale": (
+        "fp16",
+        0,
+        [(1.0, NAN)] * 3,
+        [SKIP, SKIP, "overflow at the smallest loss scale, 1: training has diverged"],
+    ),
+}
+BATCH = RankBatch([Example([1, 2], [2, 3])], predicted=2, tokens=2)
+
+
+class Model:
+    """Says what makes the loss that is wanted."""
+
+    config = SimpleNamespace(is_encoder_decoder=False)
+    loss = 1.0
+
+    def __call__(self, **_: Any) -> Any:
+        import torch
+
+        logits = torch.zeros((1, 2, 4), requires_grad=True)
+        return SimpleNamespace(logits=logits if math.isfinite(self.loss) else logits + self.loss)
+
+    def set_requires_gradient_sync(self, _: bool) -> None:
+        pass
+
+
+class Optimizer:
+    """Engine torch's, of given norms; `seen` is what it was told to do."""
+
+    def __init__(self) -> None:
+        self.grad_norm, self.seen = 1.0, ""
+
+    def norm(self) -> float:
+        return self.grad_norm
+
+    def step(self, rate: float, **_: float) -> None:
+        self.seen = UPDATE
+
+    def discard(self) -> None:
+        self.seen = SKIP
+
+
+class Scaler:
+    """DeepSpeed's engine, in so far as it decides: it skips where gradients overflow in fp16."""
+
+    lr_scheduler = None
+
+    def __init__(self, fp16: bool, scale: float, dynamic: bool) -> None:
+        self._fp16, self._dynamic = fp16, dynamic
+        self.optimizer = SimpleNamespace(cur_scale=scale, param_groups=[])
+        self.module = self._model = Model()
+        self.skipped_steps, self.grad_norm, self.seen = 0, 1.0, ""
+
+    def __call__(self, **arguments: Any) -> Any:
+        return self._model(**arguments)
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return 1
+
+    def backward(self, _: Any) -> None:
+        pass
+
+    def fp16_enabled(self) -> bool:
+        return self._fp16
+
+    def get_global_grad_norm(self) -> float:
+        return self.grad_norm if math.isfinite(self.grad_norm) else -1.0
+
+    def step(self) -> None:
+        self.seen = SKIP if self._fp16 and not math.isfinite(self.grad_norm) else UPDATE
+        if self.seen == SKIP:
+            self.skipped_steps += 1
+            if self._dynamic and self.optimizer.cur_scale == 1:
+                raise Exception("Current loss scale already at minimum - cannot decrease scale.")
+            self.optimizer.cur_scale /= 2 if self._dynamic else 1
+
+
+GROUP: Any = SimpleNamespace(
+    rank=SimpleNamespace(world_size=1), device="cpu", total=lambda values: values
+)
+
+
+def engine_torch(text: Path, precision: str, scale: float, stop_after_nan: int = 1) -> Any:
+    """(the engine, its model, what says the norm and sees whether the weights are updated)."""
+    from zerotoolsd.trainer.engine_torch.engine import TorchEngine
+
+    train = {"precision": precision, "stop_after_nan": stop_after_nan}
+    fp16 = {"fp16": {"loss_scale": scale} if scale else SMALL} if precision == "fp16" else {}
+    env = {"env": {"ZEROTOOLS_FP16_ON_CPU": "1"}} if fp16 else {}
+    spec = job_from_dict(job(text, train=train, **fp16, **env), source="job")
+    model, optimizer = Model(), Optimizer()
+    live: Any = SimpleNamespace(model=model, optimizer=optimizer)
+    return TorchEngine(spec, live, GROUP), model, optimizer
+
+
+SMALL = {"initial_scale_power": 2, "min_loss_scale": 1.0, "hysteresis": 1}
+"""A scale that two overflows bring down from 4 to the smallest."""
+
+
+def engine_deepspeed(text: Path, precision: str, scale: float) -> Any:
+    from zerotoolsd.trainer.engine_deepspeed.engine import DeepSpeedEngine
+
+    fake = Scaler(precision == "fp16", scale or 4.0, dynamic=not scale)
+    config = {"zero_optimization": {"stage": 1}, "fp16": {"loss_scale": scale}}
+    spec = job_from_dict(job(text), source="job")
+    files: Any = None
+    return DeepSpeedEngine(spec, config, GROUP, fake, files, ()), fake.module, fake
+
+
+def decisions(engine: Any, model: Model, weights: Any, numbers: Numbers) -> list[str]:
+    """What becomes of each step: UPDATE, SKIP, or the message that the run ends with."""
+    from zerotoolsd.trainer.rank.failures import Diverged
+
+    found: list[str] = []
+    for step, (loss, norm) in enumerate(numbers):
+        model.loss, weights.grad_norm, weights.seen = loss, norm, ""
+        try:
+            outcome = engine.step(BATCH, step, lambda: False)
+        except Diverged as error:
+            return [*found, str(error)]
+        assert weights.seen == (SKIP if outcome.is_skipped else UPDATE)
+        found.append(weights.seen)
+    return found
+
+
+@pytest.mark.parametrize("make", [engine_torch, engine_deepspeed])
+@pytest.mark.parametrize("name", BOTH)
+def test_both_engines_decide_alike(name: str, make: Any, text: Path) -> None:
+    precision, scale, numbers, expected = BOTH[name]
+    found = decisions(*make(text, precision, scale), numbers)
+    assert len(found) == len(expected), found
+    for each, pattern in zip(found, expected, strict=True):
+        assert re.search(pattern, each), (each, pattern)
+
+
+def test_engine_torch_skips_up_to_stop_after_nan(text: Path) -> None:
+    numbers = [(1.0, NAN), (NAN, NAN), FINE, (1.0, INF), (1.0, NAN), (1.0, INF)]
+    found = decisions(*engine_torch(text, "bf16", 0, stop_after_nan=3), numbers)
+    assert found[:-1] == [SKIP, SKIP, UPDATE, SKIP, SKIP]
+    assert found[-1].startswith("2 skipped in a row, and the gradient norm of step 6 is inf")
+
+
+def test_what_deepspeed_has_updated_cannot_be_skipped(text: Path) -> None:
+    """It looks at gradients alone; engine torch looks at the loss too, before it updates."""
+    numbers = [(NAN, 1.0)]
+    assert decisions(*engine_torch(text, "fp16", 0), numbers) == [SKIP]
+    [found] = decisions(*engine_deepspeed(text, "fp16", 0), numbers)
+    assert found.startswith("the loss of step 1 is nan")
