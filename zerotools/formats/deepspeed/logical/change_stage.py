@@ -14,19 +14,17 @@ from dataclasses import replace
 from typing import Any
 
 from zerotools.core.boxes import row_major_strides
-from zerotools.core.checkpoint import Key, Opaque, Tensor
+from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.formats.deepspeed.logical.logical_state import BASE_STATE, STATE, LogicalState
+from zerotools.formats.deepspeed.logical.logical_state import LogicalState
+from zerotools.formats.deepspeed.schema import model_tree, optimizer_tree
+from zerotools.formats.deepspeed.schema.loss_scaler import saved_scaler
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor
 
 COPY = "module"
 """The role of an fp32 run's weights, which are equal to their masters."""
-
-_SCALER = Opaque(
-    "deepspeed.runtime.fp16.loss_scaler", "LossScaler", state={"cur_scale": 1.0, "dynamic": False}
-)
 
 
 def change_stage(logical: LogicalState, kind: str, stage: int | None) -> LogicalState:
@@ -40,13 +38,8 @@ def change_stage(logical: LogicalState, kind: str, stage: int | None) -> Logical
     inner = (
         _zero12_state(made, stage) if logical.kind != kind else _staged(made.optimizer_state, stage)
     )
-    optimizer = {**made.optimizer, STATE: inner}
+    optimizer = {**made.optimizer, optimizer_tree.STATE_DICT: inner}
     return replace(made, kind=kind, stage=stage, model=model, optimizer=optimizer)
-
-
-def zero_stage(stage: int) -> Opaque:
-    """DeepSpeed's enum of stages."""
-    return Opaque("deepspeed.runtime.zero.config", "ZeroStageEnum", (stage,), called=True)
 
 
 def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredTensor:
@@ -62,30 +55,20 @@ def weight_role(dtype: DType) -> str:
 
 def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
     new = dict(inner)
-    if stage is not None and "zero_stage" in new:
-        is_plain = isinstance(new["zero_stage"], int)
-        new["zero_stage"] = stage if is_plain else zero_stage(stage)
+    if stage is not None and optimizer_tree.ZERO_STAGE in new:
+        is_plain = isinstance(new[optimizer_tree.ZERO_STAGE], int)
+        new[optimizer_tree.ZERO_STAGE] = stage if is_plain else optimizer_tree.zero_stage(stage)
     return new
 
 
 def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
     """What DeepSpeedZeroOptimizer saves, out of what another class saved."""
     saved, model = logical.optimizer_state, logical.model
-    clip = saved.get("clip_grad", _clipping(model.get("ds_config")))
-    base = saved.get(BASE_STATE, saved.get(STATE))
-    return {
-        "loss_scaler": saved.get("loss_scaler", _SCALER),
-        "dynamic_loss_scale": saved.get("dynamic_loss_scale", False),
-        "overflow": saved.get("overflow", False),
-        **({} if clip is None else {"clip_grad": clip}),
-        BASE_STATE: base,
-        "single_partition_of_fp32_groups": None,
-        "zero_stage": zero_stage(stage or 2),
-        "group_paddings": None,
-        "partition_count": None,
-        "ds_version": logical.optimizer.get("ds_version", model.get("ds_version")),
-        "param_slice_mappings": None,
-    }
+    clip = saved.get(optimizer_tree.CLIP_GRAD, _clipping(model.get(model_tree.DS_CONFIG)))
+    base = saved.get(optimizer_tree.BASE_STATE, saved.get(optimizer_tree.STATE_DICT))
+    version = logical.optimizer.get(model_tree.DS_VERSION, model.get(model_tree.DS_VERSION))
+    scaler = saved_scaler(saved)
+    return optimizer_tree.zero12_state(scaler, clip, base, stage or 2, version)
 
 
 def _clipping(config: Any) -> float | None:
@@ -100,34 +83,28 @@ def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
     DeepSpeed looks every frozen parameter of its model up in a list that is there, so there is none
     where a run was saved with `exclude_frozen_parameters`.
     """
-    module = logical.model.get("module") or {}
+    module = logical.model.get(model_tree.MODULE) or {}
     there = [name for name in logical.frozen if name in module]
     if stage != 2 or not there:
-        return {"frozen_param_shapes": None, "frozen_param_fragments": None}
+        return {model_tree.FROZEN_SHAPES: None, model_tree.FROZEN_FRAGMENTS: None}
     return {
-        "frozen_param_shapes": Ordered({n: Size(logical.frozen[n].shape) for n in there}),
-        "frozen_param_fragments": Ordered({name: module[name] for name in there}),
+        model_tree.FROZEN_SHAPES: Ordered({n: Size(logical.frozen[n].shape) for n in there}),
+        model_tree.FROZEN_FRAGMENTS: Ordered({name: module[name] for name in there}),
     }
 
 
 def _to_zero3(logical: LogicalState) -> LogicalState:
     saved = logical.optimizer_state
-    base = saved[BASE_STATE] if isinstance(saved[BASE_STATE], Mapping) else {}
-    inner = {
-        "zero_stage": zero_stage(3),
-        "loss_scaler": saved.get("loss_scaler", _SCALER),
-        "dynamic_loss_scale": saved.get("dynamic_loss_scale", False),
-        "overflow": saved.get("overflow", False),
-        "partition_count": None,
-        STATE: base,
-        "fp32_flat_groups": None,
-    }
+    base = saved[optimizer_tree.BASE_STATE]
+    inner = optimizer_tree.zero3_state(
+        saved_scaler(saved), base if isinstance(base, Mapping) else {}
+    )
     frozen = {name: Size(tensor.shape) for name, tensor in logical.frozen.items()}
     model = {
         **logical.model,
-        "module": _placeholders(logical),
-        "frozen_param_shapes": Ordered(frozen) if frozen else None,
-        "frozen_param_fragments": Ordered() if frozen else None,
+        model_tree.MODULE: _placeholders(logical),
+        model_tree.FROZEN_SHAPES: Ordered(frozen) if frozen else None,
+        model_tree.FROZEN_FRAGMENTS: Ordered() if frozen else None,
     }
     source_tensors = {
         key: tensor for key, tensor in logical.source_tensors.items() if key.role != "param16"
@@ -137,7 +114,7 @@ def _to_zero3(logical: LogicalState) -> LogicalState:
         kind=STAGE_3,
         stage=3,
         model=model,
-        optimizer={**logical.optimizer, STATE: inner},
+        optimizer={**logical.optimizer, optimizer_tree.STATE_DICT: inner},
         source_tensors=source_tensors,
     )
 
@@ -145,7 +122,7 @@ def _to_zero3(logical: LogicalState) -> LogicalState:
 def _placeholders(logical: LogicalState) -> Ordered:
     """`module` with an empty tensor in place of each parameter; buffers stay."""
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
-    module: Ordered = logical.model["module"]
+    module: Ordered = logical.model[model_tree.MODULE]
     made = Ordered()
     for name, value in module.items():
         tensor = as_tensor(value)
@@ -164,10 +141,10 @@ def _with_weights(logical: LogicalState) -> LogicalState:
 
     An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
     """
-    aliases: Mapping[str, str] = logical.model.get("shared_params") or {}
+    aliases: Mapping[str, str] = logical.model.get(model_tree.SHARED_PARAMS) or {}
     masters = {name for group in logical.groups for name in group.shapes}
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
-    module: Ordered = logical.model["module"]
+    module: Ordered = logical.model[model_tree.MODULE]
     made, weights, sources = Ordered(), {}, {}
     for name, value in module.items():
         canonical = aliases.get(name, name)
@@ -185,5 +162,8 @@ def _with_weights(logical: LogicalState) -> LogicalState:
         made[name] = weights[Key(canonical, role)]
     made.attributes = getattr(module, "attributes", None)
     return replace(
-        logical, model={**logical.model, "module": made}, weights=weights, weight_sources=sources
+        logical,
+        model={**logical.model, model_tree.MODULE: made},
+        weights=weights,
+        weight_sources=sources,
     )

@@ -11,7 +11,7 @@ Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
@@ -19,17 +19,14 @@ from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import (
     new_stored_tensor,
     weight_role,
-    zero_stage,
 )
-from zerotools.formats.deepspeed.logical.logical_state import BASE_STATE, STATE, LogicalState
+from zerotools.formats.deepspeed.logical.logical_state import LogicalState
 from zerotools.formats.deepspeed.logical.param_groups import ForeignCheckpoint, group_of
+from zerotools.formats.deepspeed.schema import model_tree, optimizer_tree
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor
 from zerotools.io.torchzip.walk import walk
-
-VERSION = "0.19.8"
-"""The DeepSpeed whose files these are."""
 
 
 def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
@@ -50,9 +47,9 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
         groups=groups,
         model=_model_tree(foreign, module),
         optimizer={
-            STATE: _inner(foreign),
-            "ds_config": dict(foreign.config),
-            "ds_version": VERSION,
+            optimizer_tree.STATE_DICT: _optimizer_state(foreign),
+            model_tree.DS_CONFIG: dict(foreign.config),
+            model_tree.DS_VERSION: model_tree.VERSION,
         },
         shapes={name: Size(shape) for group in groups for name, shape in group.shapes.items()},
         frozen=foreign.frozen,
@@ -63,29 +60,14 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
     )
 
 
-def _inner(foreign: ForeignCheckpoint) -> dict[str, Any]:
+def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
     """What the optimizer saves; the writer fills in what is None."""
-    scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision)
-    common = {
-        "loss_scaler": scaler.value,
-        "dynamic_loss_scale": scaler.is_dynamic,
-        "overflow": False,
-    }
+    scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision).keys()
     if foreign.kind == STAGE_3:
-        own: dict[str, Any] = {"partition_count": None, STATE: {}, "fp32_flat_groups": None}
-        return {"zero_stage": zero_stage(3), **common, **own}
+        return optimizer_tree.zero3_state(scaler, {})
     clip = foreign.config.get("gradient_clipping")
-    return {
-        **common,
-        **({"clip_grad": clip} if isinstance(clip, int | float) else {}),
-        BASE_STATE: {},
-        "single_partition_of_fp32_groups": None,
-        "zero_stage": zero_stage(foreign.stage),
-        "group_paddings": None,
-        "partition_count": None,
-        "ds_version": VERSION,
-        "param_slice_mappings": None,
-    }
+    clip = clip if isinstance(clip, int | float) else None
+    return optimizer_tree.zero12_state(scaler, clip, {}, foreign.stage, model_tree.VERSION)
 
 
 def _module(
@@ -126,38 +108,25 @@ def _model_tree(foreign: ForeignCheckpoint, module: Ordered) -> dict[str, Any]:
         fragments = Ordered({name: module[name] for name in frozen})
     elif foreign.stage == 1:
         shapes = fragments = None
-    return {
-        "module": module,
-        "buffer_names": [key.name for key in foreign.source.tensors if _is_buffer(foreign, key)],
-        "optimizer": None,
-        "param_shapes": None,
-        "frozen_param_shapes": shapes,
-        "shared_params": dict(foreign.source.aliases),
-        "frozen_param_fragments": fragments,
-        "lr_scheduler": schedule_of(training),
-        "data_sampler": None,
-        "random_ltd": None,
-        "skipped_steps": training.skipped or 0,
-        "global_steps": training.steps or 0,
-        "global_samples": training.samples or 0,
-        "dp_world_size": None,
-        "mp_world_size": 1,
-        "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
-        "ds_config": dict(foreign.config),
-        "ds_version": VERSION,
-        **dict(carried_client(training)),
+    values = {
+        model_tree.MODULE: module,
+        model_tree.BUFFER_NAMES: [
+            key.name for key in foreign.source.tensors if _is_buffer(foreign, key)
+        ],
+        model_tree.FROZEN_SHAPES: shapes,
+        model_tree.SHARED_PARAMS: dict(foreign.source.aliases),
+        model_tree.FROZEN_FRAGMENTS: fragments,
+        model_tree.LR_SCHEDULER: model_tree.schedule_of(training),
+        model_tree.GLOBAL_SAMPLES: training.samples or 0,
+        model_tree.PARALLEL_DIMENSIONS: {"pp_degree": 1, "tp_degree": 1},
+        model_tree.DS_CONFIG: dict(foreign.config),
     }
+    return {**model_tree.new_model_tree(training, values), **dict(carried_client(training))}
 
 
 def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
     is_other = key.name not in foreign.trained and key.name not in foreign.frozen
     return key.role in ("param", "buffer") and is_other
-
-
-def schedule_of(training: TrainingState) -> Any:
-    """The state of DeepSpeed's own schedulers; that of others is their owner's to keep."""
-    saved = training.lr_scheduler
-    return saved if isinstance(saved, Mapping) and "last_batch_iteration" in saved else None
 
 
 def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:

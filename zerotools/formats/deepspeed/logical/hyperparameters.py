@@ -17,11 +17,12 @@ from zerotools.core.errors import BadRequest
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.schema.optim_states import first_of
+from zerotools.formats.deepspeed.schema.optimizer_tree import ZERO_STAGE
 from zerotools.formats.torch_optimizers import CLASSES
 
 _TORCH_ADAM = "torch_adam"
 # Options of DeepSpeed's that choose the class, and are not options of it.
-_CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", "zero_stage")
+_CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", ZERO_STAGE)
 
 
 def options_from(config: Any) -> dict[str, Any] | None:
@@ -96,7 +97,7 @@ def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str
     optim = first_of(mp_shard.optim_states)
     if optim.is_rigid:
         return {}
-    config = settings.ds_config or mp_shard.model.fields.tree.get("ds_config")
+    config = settings.ds_config or mp_shard.model.ds_config
     options = options_from(config)
     if options is None:
         raise BadRequest(

@@ -18,6 +18,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
+from zerotools.formats.deepspeed.schema import model_tree, optimizer_tree
 from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import (
@@ -28,9 +29,6 @@ from zerotools.formats.deepspeed.schema.optim_states import (
 )
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
-
-STATE = "optimizer_state_dict"
-BASE_STATE = "base_optimizer_state"
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,13 @@ class LogicalState:
     @property
     def optimizer_state(self) -> dict[str, Any]:
         """What the optimizer itself saved."""
-        inner: dict[str, Any] = self.optimizer[STATE]
+        inner: dict[str, Any] = self.optimizer[optimizer_tree.STATE_DICT]
         return inner
 
     @property
     def zero(self) -> Mapping[str, Any]:
         """The `zero_optimization` of the run's configuration; empty where the files have none."""
-        return zero_optimization(self.model.get("ds_config"))
+        return zero_optimization(self.model.get(model_tree.DS_CONFIG))
 
     @property
     def has_experts(self) -> bool:
@@ -114,13 +112,13 @@ def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> L
         BadFile: the ranks' files disagree.
     """
     optim = first_of(mp_shard.optim_states)
-    saved = mp_shard.model.fields.need("param_shapes", list)
+    saved = mp_shard.model.fields.need(model_tree.PARAM_SHAPES, list)
     return LogicalState(
         kind=optim.kind,
         stage=optim.stage,
         groups=list(_groups(mp_shard, optim, hyperparameters)),
         model=dict(mp_shard.model.fields.tree),
-        optimizer={**optim.file.tree, STATE: dict(optim.fields.tree)},
+        optimizer={**optim.file.tree, optimizer_tree.STATE_DICT: dict(optim.fields.tree)},
         shapes={str(name): shape for group in saved for name, shape in group.items()},
         frozen={name: mp_shard.tensors[Key(name, "param")] for name in _frozen(mp_shard, optim)},
         precision=_precision(mp_shard),
@@ -154,7 +152,7 @@ def _groups(
     flat = _by_number(mp_shard.groups)
     saved = optim.param_groups
     if saved is None:
-        saved = [{**hyperparameters, "params": [number]} for number in flat]
+        saved = [optimizer_tree.param_group(hyperparameters, [number]) for number in flat]
     for numbers, options in zip(_members(len(flat), optim, saved), saved, strict=True):
         own = [flat[number] for number in numbers]
         if len({len(groups) for groups in own}) > 1:
@@ -164,7 +162,7 @@ def _groups(
             )
         shapes, experts = _ordered(own, round_robin=round_robin)
         parts = [_part(group) for groups in own for group in groups]
-        rest = {key: value for key, value in options.items() if key != "params"}
+        rest = {key: value for key, value in options.items() if key != optimizer_tree.PARAMS}
         yield LogicalGroup(shapes, parts, rest, experts)
 
 
@@ -197,7 +195,7 @@ def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]])
     Raises:
         BadFile: one is in none, or in several.
     """
-    found = [list(group.get("params", ())) for group in saved]
+    found = [optimizer_tree.numbers_of(group) for group in saved]
     if sorted(number for numbers in found for number in numbers) != [*range(count)]:
         raise BadFile(
             f"{optim.file.path} has {count} flat groups, and its param_groups list {found}"
@@ -208,12 +206,14 @@ def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]])
 def _part(group: FlatGroup) -> StatePart:
     group.check_roles()
     optim = first_of(group.optim_states)
-    saved = optim.fields.tree.get(BASE_STATE)
+    saved = optim.fields.tree.get(optimizer_tree.BASE_STATE)
     if isinstance(saved, list):
         state = saved[group.number]
     else:
-        inner = saved if isinstance(saved, Mapping) else optim.fields.tree[STATE]
-        state = (inner.get("state") or {}).get(group.number)
+        inner = (
+            saved if isinstance(saved, Mapping) else optim.fields.tree[optimizer_tree.STATE_DICT]
+        )
+        state = (inner.get(optimizer_tree.STATE) or {}).get(group.number)
     return StatePart(
         where=f"{optim.file.path}: group {group.number}",
         shapes=group.shapes,

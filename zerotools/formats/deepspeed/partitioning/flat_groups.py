@@ -19,6 +19,7 @@ from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, par
 from zerotools.formats.deepspeed.schema.experts import ExpertNaming, ExpertPlacement, is_expert
 from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
+from zerotools.formats.deepspeed.schema.model_tree import DS_VERSION
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
 from zerotools.io.torchzip.tensors import as_tensor
 
@@ -230,7 +231,7 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
 
 def _factors(first: OptimStates) -> tuple[int, ...]:
     """Alignment factors to try, the likelier first: 2 since 0.5.2, 1 before."""
-    version = first.fields.tree.get("ds_version")
+    version = first.fields.tree.get(DS_VERSION)
     if isinstance(version, str) and version_of(version) < (0, 5, 2):
         return ALIGNMENT_FACTORS[::-1]
     return ALIGNMENT_FACTORS

@@ -123,7 +123,7 @@ def _naming(
     model: ModelStates, shapes: Sequence[Shapes], whole: Mapping[str, Tensor]
 ) -> ExpertNaming:
     names = (name for group in shapes for name in group)
-    return ExpertNaming.of(names, whole, model.fields.tree.get("ds_config"))
+    return ExpertNaming.of(names, whole, model.ds_config)
 
 
 def _check_swapped(group: FlatGroup) -> None:

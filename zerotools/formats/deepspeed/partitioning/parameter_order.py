@@ -10,7 +10,7 @@ and the `param_padding` of `__init__`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import gcd, prod
 
 from zerotools.core.dtypes import DType
@@ -19,6 +19,7 @@ from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
+from zerotools.formats.deepspeed.schema.optimizer_tree import slice_mappings
 
 
 def slots(count: int, ranks: int) -> list[int]:
@@ -28,7 +29,7 @@ def slots(count: int, ranks: int) -> list[int]:
 
 def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
     """Whether the flat buffers are in round robin order; BF16_Optimizer has none."""
-    zero = zero_optimization(model.fields.tree.get("ds_config"))
+    zero = zero_optimization(model.ds_config)
     return optim.kind == STAGE_1_AND_2 and zero.get(ROUND_ROBIN) is True
 
 
@@ -55,10 +56,8 @@ def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
 
 
 def _mapped(optim: OptimStates | None, number: int) -> Sequence[str]:
-    mappings = optim.fields.tree.get("param_slice_mappings") if optim is not None else None
-    if not isinstance(mappings, list) or number >= len(mappings):
-        return ()
-    return list(mappings[number]) if isinstance(mappings[number], Mapping) else ()
+    mappings = [] if optim is None else slice_mappings(optim.fields.tree)
+    return list(mappings[number]) if number < len(mappings) else ()
 
 
 def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[str]:

@@ -11,14 +11,17 @@ DeepSpeed `runtime/engine.py`: `_take_model_step`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from filecmp import cmp
 from typing import Any
 
-from zerotools.core.checkpoint import Opaque, Problem
+from zerotools.core.checkpoint import Problem
 from zerotools.formats.deepspeed.schema.file_names import identity_of
+from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.model_tree import GLOBAL_STEPS, SKIPPED_STEPS
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
+from zerotools.formats.deepspeed.schema.optimizer_tree import LOSS_SCALER, PARAMS, PARTITION_COUNT
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
@@ -43,8 +46,8 @@ def step_of(optim: OptimStates) -> float | None:
 def updates_of(model: ModelStates) -> int | None:
     """The steps of the run that changed its weights; None where the file does not say it, as those
     that were converted from files without a count, which have 0."""
-    steps = model.fields.maybe("global_steps", int)
-    return None if not steps else steps - (model.fields.maybe("skipped_steps", int) or 0)
+    steps = model.global_steps
+    return None if not steps else steps - (model.fields.maybe(SKIPPED_STEPS, int) or 0)
 
 
 def could_be_of(step: float | None, model: ModelStates) -> bool:
@@ -76,15 +79,13 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
 def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
     """What is alike on every rank of a save."""
     yield "the optimizer's step", step_of(optim)
-    yield "partition_count", optim.partition_count
+    yield PARTITION_COUNT, optim.partition_count
     for number, group in enumerate(optim.param_groups or ()):
         for name, value in group.items():
-            if isinstance(value, int | float) and name != "params":
+            if isinstance(value, int | float) and name != PARAMS:
                 yield f"{name} of param group {number}", value
-    scaler = optim.fields.tree.get("loss_scaler")
-    if isinstance(scaler, Opaque) and isinstance(scaler.state, Mapping):
-        for name in ("cur_scale", "cur_iter"):
-            yield f"{name} of the loss scaler", scaler.state.get(name)
+    for name, value in counters_of(optim.fields.tree.get(LOSS_SCALER)).items():
+        yield f"{name} of the loss scaler", value
 
 
 def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
@@ -109,8 +110,8 @@ def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
     """Model files of other model-parallel ranks that are of another save than the first one's."""
     for model in models[1:]:
-        if (own := model.fields.tree.get("global_steps")) != (
-            first := models[0].fields.tree.get("global_steps")
+        if (own := model.fields.tree.get(GLOBAL_STEPS)) != (
+            first := models[0].fields.tree.get(GLOBAL_STEPS)
         ):
             yield Problem(
                 f"{model.file.path} is from another save than {models[0].file.name}: step {own} "

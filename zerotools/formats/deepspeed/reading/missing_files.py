@@ -17,11 +17,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Key, Opaque, Problem, Tensor
+from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.file_names import TagListing
+from zerotools.formats.deepspeed.schema.file_names import (
+    ANY_LAYER,
+    TagListing,
+    expert_file,
+    layer_file,
+)
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.optimizer_tree import STATE, numel_of, slice_mappings
 from zerotools.io.torchzip.tensors import as_tensor
 
 _TIED = re.compile(r"tied_modules\.[^.]+\.(?P<name>.+)")
@@ -41,7 +47,7 @@ def lost_layers(
     for mp_shard, names in zip(stages, trained, strict=True):
         for name, numel in names.items():
             if (match := _PLAIN.fullmatch(name)) and _numel(layers, name) != numel:
-                file = f"layer_{int(match['layer']):02d}-model_states.pt"
+                file = layer_file(int(match["layer"]))
                 problems.append(
                     Problem(
                         f"{directory / file} is missing or lacks {name}, which "
@@ -68,19 +74,12 @@ def trained_by(mp_shard: MpShard) -> dict[str, int]:
     found: dict[str, int] = {}
     saved: list[Any] = [optim.fields.tree for optim in mp_shard.optim_states if optim is not None]
     if not saved and mp_shard.model.data_parallel_size == 1:  # what BF16_Optimizer stores twice
-        saved = [mp_shard.model.fields.tree.get("optimizer")]
+        saved = [mp_shard.model.optimizer]
     for tree in saved:
-        mappings = tree.get("param_slice_mappings") if isinstance(tree, Mapping) else None
-        for mapping in mappings if isinstance(mappings, list) else ():
-            for name, place in mapping.items() if isinstance(mapping, Mapping) else ():
-                found[str(name)] = found.get(str(name), 0) + _elements_of(place)
+        for mapping in slice_mappings(tree):
+            for name, place in mapping.items():
+                found[str(name)] = found.get(str(name), 0) + numel_of(place)
     return found
-
-
-def _elements_of(place: Any) -> int:
-    state = place.state if isinstance(place, Opaque) else None
-    numel = state.get("numel") if isinstance(state, Mapping) else None
-    return numel if type(numel) is int else 0
 
 
 def _numel(layers: Mapping[str, Tensor], name: str) -> int | None:
@@ -118,7 +117,7 @@ def _lost_ties(
             file = stages[stage].model.file.name
             if not any(name in earlier for earlier in trained[:stage]):
                 message = f"{directory}: no layer file holds {name}, which {file} has trained"
-                yield name, Problem(message, "layer_*-model_states.pt", name, blocks=True)
+                yield name, Problem(message, ANY_LAYER, name, blocks=True)
                 continue
             message = (
                 f"{directory}: {file} has trained {name}, and no layer file of its stage holds it: "
@@ -141,21 +140,21 @@ def _fewer_elements(
     if held < trained and not (len(stages) > 1 and trained - held == first):
         yield Problem(
             f"{directory}: the optimizer has trained {trained} elements, and the layer files hold "
-            f"{held}: layer_*-model_states.pt are missing",
-            "layer_*-model_states.pt",
+            f"{held}: {ANY_LAYER} are missing",
+            ANY_LAYER,
             blocks=True,
         )
 
 
 def _elements_trained(model: ModelStates) -> int:
     """Elements of masters, or of the state of each parameter, of an optimizer without ZeRO."""
-    saved = model.fields.tree.get("optimizer")
+    saved = model.optimizer
     if not isinstance(saved, Mapping):
         return 0
     for key in ("fp32_groups_flat", "fp32_groups"):
         if isinstance(saved.get(key), list):
             return sum(_sizes(saved[key]))
-    state = saved.get("state")
+    state = saved.get(STATE)
     values = state.values() if isinstance(state, Mapping) else ()
     return sum(
         max(_sizes(list(each.values())), default=0) for each in values if isinstance(each, Mapping)
@@ -177,20 +176,16 @@ def lost_experts(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
     """Expert files that are missing: `num_experts` counts those of each layer."""
-    counts = models[0].fields.tree.get("num_experts")
-    if not isinstance(counts, list) or not listing.experts or _is_partitioned(models[0]):
+    counts = models[0].num_experts
+    if not isinstance(counts, list) or not listing.experts or models[0].has_autoep:
         return
     for mp_rank in range(len(models)):
         for layer, count in enumerate(counts):
             for expert in range(count if type(count) is int else 0):
                 if (layer, expert, mp_rank) not in listing.experts:
-                    file = f"layer_{layer}_expert_{expert}_mp_rank_{mp_rank:02d}_model_states.pt"
+                    file = expert_file(layer, expert, mp_rank)
                     yield Problem(
                         f"{directory / file} is missing; the layer has {count} experts",
                         file,
                         blocks=True,
                     )
-
-
-def _is_partitioned(model: ModelStates) -> bool:
-    return bool(model.fields.tree.get("ds_autoep_layers"))

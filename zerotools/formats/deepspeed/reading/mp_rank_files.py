@@ -23,9 +23,15 @@ from zerotools.formats.deepspeed.reading.consistency import (
     duplicated_files,
     misnamed_files,
 )
-from zerotools.formats.deepspeed.reading.saves import SaveFiles, is_zero3
+from zerotools.formats.deepspeed.reading.saves import SaveFiles
 from zerotools.formats.deepspeed.schema.experts import EXPERTS
-from zerotools.formats.deepspeed.schema.file_names import TagListing
+from zerotools.formats.deepspeed.schema.file_names import (
+    TagListing,
+    is_rank_file,
+    model_file,
+    name_for_rank,
+    optim_file,
+)
 from zerotools.formats.deepspeed.schema.model_states import (
     ModelStates,
     Shapes,
@@ -51,7 +57,7 @@ def load_mp_rank(
     first = save.model
     optim_states = _optim_states(directory, save, problems)
     models = [first]
-    if is_zero3(first):
+    if is_rank_file(first.file.name):
         size = len(optim_states) or first.data_parallel_size or 1
         models = stage_3_models(directory, listing, mp_rank, first, size, problems)
     problems += misnamed_files(model.file for model in models)
@@ -61,10 +67,12 @@ def load_mp_rank(
     everything = {**mine, **whole_tensors(first)}
     if not trained or any(optim is not None for optim in optim_states):
         return read_mp_rank(models, optim_states, everything)
-    name = f"zero_pp_rank_0_mp_rank_{mp_rank:02d}_optim_states.pt"
+    name = optim_file(mp_rank, 0)
     message = f"{directory / name} and those of all other ranks are missing: there are no masters"
     problems.append(Problem(message, name))
-    return _without_masters(read_mp_rank(models, (), everything, is_zero3=is_zero3(first)), trained)
+    return _without_masters(
+        read_mp_rank(models, (), everything, is_zero3=is_rank_file(first.file.name)), trained
+    )
 
 
 def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
@@ -110,7 +118,7 @@ def _optim_states(
                 problems.append(Problem(str(error), names[rank]))
     for rank in range(size):
         if rank not in names:
-            missing = names[ranks[0]].replace(f"pp_rank_{ranks[0]}_", f"pp_rank_{rank}_")
+            missing = name_for_rank(names[ranks[0]], rank)
             problems.append(_missing(directory, missing, size))
     found = [optim_states.get(rank) for rank in range(size)]
     problems += misnamed_files(optim.file for optim in found if optim is not None)
@@ -160,7 +168,7 @@ def stage_3_models(
     names = {dp: listing.models.get((mp_rank, dp)) for dp in range(size)}
     for dp, there in names.items():
         if there is None:
-            missing = f"zero_pp_rank_{dp}_mp_rank_{mp_rank:02d}_model_states.pt"
+            missing = model_file(mp_rank, dp)
             # Only the first rank's says which weights are tied.
             problems.append(replace(_missing(directory, missing, size), blocks=not dp))
     if not first.frozen_shapes:

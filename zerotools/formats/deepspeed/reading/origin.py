@@ -9,7 +9,15 @@ from typing import Any
 from zerotools.core.checkpoint import Opaque, Origin
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.reading.merge import MergedRanks
+from zerotools.formats.deepspeed.schema.model_states import run_values
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates
+from zerotools.formats.deepspeed.schema.optimizer_tree import (
+    LOSS_SCALER,
+    PARAM_GROUPS,
+    PARAMS,
+    STATE,
+    param_group,
+)
 from zerotools.formats.deepspeed.schema.tag import TagDirectory
 
 UNNAMED_STATE = (
@@ -34,7 +42,7 @@ def origin_of(
     model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
     stage = optim_states[0].stage if optim_states else 0
     notes = found.notes
-    if not mp_shards[0].groups and (optim_states or "optimizer" in model.fields):
+    if not mp_shards[0].groups and (optim_states or model.optimizer is not None):
         notes = (*notes, UNNAMED_STATE)
     return Origin(
         "deepspeed",
@@ -42,7 +50,7 @@ def origin_of(
         framework_version=model.version,
         world_size=_world_size(mp_shards),
         stage=stage,
-        step=model.fields.maybe("global_steps", int),
+        step=model.global_steps,
         tag=found.name,
         other_tags=found.others,
         notes=notes,
@@ -78,17 +86,13 @@ def _precision(mp_shard: MpShard) -> str:
 def state_of(mp_shards: Sequence[MpShard]) -> dict[str, Any]:
     """What belongs to the run beside its tensors; foreign objects stay opaque."""
     model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
-    tree = model.fields.tree
     state: dict[str, Any] = {
-        "lr_scheduler": tree.get("lr_scheduler"),
-        "ds_config": tree.get("ds_config"),
-        "skipped_steps": tree.get("skipped_steps"),
-        "global_samples": tree.get("global_samples"),
+        **run_values(model),
         "client_state": model.client_state,
     }
     if optim_states:
-        state["param_groups"] = _joined_groups(mp_shards)
-        state["loss_scaler"] = _plain(optim_states[0].fields.tree.get("loss_scaler"))
+        state[PARAM_GROUPS] = _joined_groups(mp_shards)
+        state[LOSS_SCALER] = _plain(optim_states[0].fields.tree.get(LOSS_SCALER))
     return state
 
 
@@ -101,8 +105,8 @@ def _joined_groups(mp_shards: Sequence[MpShard]) -> list[dict[str, Any]]:
             if number == len(joined):
                 joined.append(group)
             else:
-                known = joined[number]["params"]
-                joined[number]["params"] = list(dict.fromkeys([*known, *group["params"]]))
+                known = joined[number][PARAMS]
+                joined[number][PARAMS] = list(dict.fromkeys([*known, *group[PARAMS]]))
     return joined
 
 
@@ -111,14 +115,14 @@ def _param_groups(mp_shard: MpShard, optim: OptimStates) -> list[dict[str, Any]]
     names: dict[int, list[str]] = {}
     for group in mp_shard.groups:
         names.setdefault(group.number, []).extend(group.shapes)
-    saved_groups = optim.param_groups or [{"params": [number]} for number in names]
+    saved_groups = optim.param_groups or [param_group({}, [number]) for number in names]
     described = []
     for number, saved in enumerate(saved_groups):
-        members = saved.get("params", [number])
+        members = saved.get(PARAMS, [number])
         numbers = [m for m in members if type(m) is int] if isinstance(members, list) else []
         scalars = next((optim.scalars[m] for m in numbers if m < len(optim.scalars)), {})
         params = [name for m in numbers for name in names.get(m, ())]
-        described.append({**saved, "state": dict(scalars), "params": params})
+        described.append({**saved, STATE: dict(scalars), PARAMS: params})
     return described
 
 

@@ -19,8 +19,9 @@ from zerotools.formats.deepspeed.reading.mp_rank_files import (
 )
 from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states, state_of
 from zerotools.formats.deepspeed.reading.saves import SaveFiles, save_of
-from zerotools.formats.deepspeed.schema.file_names import TagListing
+from zerotools.formats.deepspeed.schema.file_names import TagListing, model_file
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.model_tree import TENSOR_PARALLEL_INFO
 from zerotools.formats.deepspeed.schema.tag import open_tag
 from zerotools.formats.deepspeed.schema.tensor_parallel import (
     ShardingRules,
@@ -29,8 +30,6 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import (
 )
 from zerotools.io.files.sources import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
-
-INFO = "universal_checkpoint_info"
 
 
 def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> Checkpoint:
@@ -109,7 +108,7 @@ def _without_leftovers(
     layers, experts = listing.layers, listing.experts
     if model.module is not None:
         layers = {}
-    if not model.fields.tree.get("num_experts"):
+    if not model.num_experts:
         experts = {}
     kept = {*layers.values(), *experts.values()}
     for name in (*listing.layers.values(), *listing.experts.values()):
@@ -143,7 +142,7 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
     for mp_rank in range(size):
         if mp_rank not in listing.mp_ranks:
             raise BadFile(
-                f"{directory}: mp_rank_{mp_rank:02d}_model_states.pt is missing; the run had "
+                f"{directory}: {model_file(mp_rank)} is missing; the run had "
                 f"{size} model-parallel ranks"
             )
 
@@ -151,11 +150,13 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
 def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | None:
     """How tensor-parallel ranks share weights: what the files record, else what the user says."""
     for mp_shard in mp_shards:
-        if INFO in mp_shard.model.fields:
-            return parse_rules(mp_shard.model.file.path, mp_shard.model.fields.tree[INFO])
+        if TENSOR_PARALLEL_INFO in mp_shard.model.fields:
+            return parse_rules(
+                mp_shard.model.file.path, mp_shard.model.fields.tree[TENSOR_PARALLEL_INFO]
+            )
     for optim in present_optim_states(mp_shards):
-        if INFO in optim.fields:
-            return parse_rules(optim.file.path, optim.fields.tree[INFO])
+        if TENSOR_PARALLEL_INFO in optim.fields:
+            return parse_rules(optim.file.path, optim.fields.tree[TENSOR_PARALLEL_INFO])
     return read_layout(layout) if layout is not None else None
 
 

@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.ranges import Range, covering_ranges, match_ranges
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.reading.saves import is_zero3
+from zerotools.formats.deepspeed.schema.file_names import is_rank_file, name_for_rank
 from zerotools.formats.deepspeed.schema.model_states import parse_model
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -57,12 +57,11 @@ def _of_stages(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator
 def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
     for mp_shard in mp_shards:
         name = mp_shard.model.file.name
-        if not is_zero3(mp_shard.model):
+        if not is_rank_file(name):
             continue
         own = {key: t for key, t in mp_shard.tensors.items() if key.role == "buffer"}
-        tail = name.partition("_mp_rank_")[2]
         for other in sorted(checkpoint.files):
-            if other == name or not (is_of_rank(other) and other.endswith(f"_mp_rank_{tail}")):
+            if other == name or name_for_rank(other, 0) != name_for_rank(name, 0):
                 continue
             if any(problem.file == other for problem in checkpoint.problems):
                 continue  # it is left over
@@ -74,11 +73,6 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
                         f"{model.file.path} does not have the buffer {key.name} of {name}"
                     )
                 yield TensorPair(key, tensor, model.file.tensor(stored))
-
-
-def is_of_rank(name: str) -> bool:
-    """Whether a name is that of one rank's model file."""
-    return name.startswith("zero_pp_rank_")
 
 
 def _compare(root: Path, files: OpenFiles, copies: TensorPair) -> int:

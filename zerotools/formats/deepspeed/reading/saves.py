@@ -19,7 +19,12 @@ from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.reading.consistency import could_be_of, step_of
 from zerotools.formats.deepspeed.schema.ds_config import STAGE, zero_optimization
-from zerotools.formats.deepspeed.schema.file_names import TagListing
+from zerotools.formats.deepspeed.schema.file_names import (
+    TagListing,
+    has_bf16_prefix,
+    is_rank_file,
+    model_file,
+)
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
 from zerotools.formats.deepspeed.schema.optim_states import (
     BF16_OPTIMIZER,
@@ -48,7 +53,7 @@ class SaveFiles:
         return 0 if is_without_zero(self.model) else stage_of(self.model)
 
     def __str__(self) -> str:
-        step = self.model.fields.maybe("global_steps", int)
+        step = self.model.global_steps
         first = (
             self.optim_files[min(self.optim_files)] if self.optim_files else "no optimizer files"
         )
@@ -151,21 +156,16 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates:
 def is_without_zero(model: ModelStates) -> bool:
     """Whether a model file was saved by a run without ZeRO: all of its optimizer is in it, or the
     run's configuration has stage 0, and nothing lists parameters of optimizer files."""
-    if model.groups is not None or is_zero3(model):
+    if model.groups is not None or is_rank_file(model.file.name):
         return False
     # Without a configuration it is of a version that listed no parameters anywhere.
-    return "optimizer" in model.fields or ("ds_config" in model.fields and not stage_of(model))
+    return model.optimizer is not None or (model.ds_config is not None and not stage_of(model))
 
 
 def stage_of(model: ModelStates) -> int:
     """The stage of the run's configuration; 0 where it has none."""
-    stage = zero_optimization(model.fields.tree.get("ds_config")).get(STAGE)
+    stage = zero_optimization(model.ds_config).get(STAGE)
     return stage if isinstance(stage, int) else 0
-
-
-def is_zero3(model: ModelStates) -> bool:
-    """Whether a model file is one rank's, as those of stage 3 are."""
-    return model.file.name.startswith("zero_pp_rank_")
 
 
 def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
@@ -173,7 +173,7 @@ def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
         return True
     if optim.kind == BF16_OPTIMIZER:
         # Without ZeRO: of pipelines, which store the state twice, and of old versions.
-        return model.module is None or "optimizer" not in model.fields
+        return model.module is None or model.optimizer is None
     return not is_without_zero(model)
 
 
@@ -193,7 +193,7 @@ def _contradicts_itself(save: SaveFiles) -> bool:
 
 def bf16_optim_states(save: SaveFiles) -> bool:
     """Whether the optimizer files have the prefix of a run in bf16."""
-    return any(name.startswith("bf16_") for name in save.optim_files.values())
+    return any(has_bf16_prefix(name) for name in save.optim_files.values())
 
 
 def _none_or_several(
@@ -206,8 +206,8 @@ def _none_or_several(
         )
     first = directory / families[0][min(families[0])]
     kind = parse_optim_states(TorchFile.open(directory, first.name)).kind
-    rank = "zero_pp_rank_0_" if kind == STAGE_3 else ""
+    model = model_file(mp_rank, 0 if kind == STAGE_3 else None)
     return (
-        f"{directory / f'{rank}mp_rank_{mp_rank:02d}_model_states.pt'} is missing, to which "
+        f"{directory / model} is missing, to which "
         f"{first} belongs; the model files that are there are from another save"
     )

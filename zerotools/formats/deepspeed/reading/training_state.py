@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key, Opaque
-from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
+from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema.ds_config import PRECISIONS, optimizer_name
+from zerotools.formats.deepspeed.schema.loss_scaler import loss_scale_of
 from zerotools.formats.deepspeed.schema.optim_states import first_of, scalar_of
-
-PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
-_NOT_OPTIONS = ("params", "param_names", "state")
+from zerotools.formats.deepspeed.schema.optimizer_tree import numbers_of, options_of, param_group
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
@@ -35,36 +35,15 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         scalars={key: scalar for mp_shard in named for key, scalar in _scalars(mp_shard)},
         frozen=frozenset(details["frozen"]),
         precision=PRECISIONS[details["precision"]],
-        optimizer=optimizer_name(tree.get("ds_config")),
-        steps=_count(tree.get("global_steps")),
-        skipped=_count(tree.get("skipped_steps")),
-        samples=_count(tree.get("global_samples")),
-        lr_scheduler=tree.get("lr_scheduler"),
+        optimizer=optimizer_name(model.ds_config),
+        steps=_count(tree.get(model_tree.GLOBAL_STEPS)),
+        skipped=_count(tree.get(model_tree.SKIPPED_STEPS)),
+        samples=_count(tree.get(model_tree.GLOBAL_SAMPLES)),
+        lr_scheduler=tree.get(model_tree.LR_SCHEDULER),
         loss_scale=loss_scale_of(first_of(named[0].optim_states).fields.tree) if named else None,
-        ds_config=tree.get("ds_config") if isinstance(tree.get("ds_config"), Mapping) else None,
+        ds_config=model.ds_config if isinstance(model.ds_config, Mapping) else None,
         client=model.client_state,
     )
-
-
-def optimizer_name(config: Any) -> str | None:
-    """The type that a configuration names; a client's own optimizer is not in it."""
-    section = config.get("optimizer") if isinstance(config, Mapping) else None
-    kind = section.get("type") if isinstance(section, Mapping) else None
-    return kind if isinstance(kind, str) else None
-
-
-def loss_scale_of(saved: Mapping[str, Any]) -> LossScale | None:
-    """The scaler of an optimizer file; bf16 and fp32 runs have one that scales by 1: None."""
-    scaler = saved.get("loss_scaler")
-    if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
-        return None
-    options = {str(key): value for key, value in scaler.state.items()}
-    scale = options.pop("cur_scale", None)
-    dynamic = options.pop("dynamic", None)
-    dynamic = saved.get("dynamic_loss_scale") is True if dynamic is None else dynamic is True
-    if not isinstance(scale, int | float) or (scale == 1 and not dynamic):
-        return None
-    return LossScale(float(scale), dynamic, options)
 
 
 def _groups(mp_shard: MpShard) -> list[ParamGroup]:
@@ -73,20 +52,14 @@ def _groups(mp_shard: MpShard) -> list[ParamGroup]:
     names: dict[int, list[str]] = {}
     for flat in mp_shard.groups:  # several of one number: each expert-parallel rank's experts
         names.setdefault(flat.number, []).extend(optimizer_order(flat, round_robin=round_robin))
-    saved = optim.param_groups or [{"params": [number]} for number in names]
+    saved = optim.param_groups or [param_group({}, [number]) for number in names]
     return [
         ParamGroup(
-            tuple(name for number in _members(group) for name in names.get(number, ())),
-            {str(key): value for key, value in group.items() if key not in _NOT_OPTIONS},
+            tuple(name for number in numbers_of(group) for name in names.get(number, ())),
+            options_of(group),
         )
         for group in saved
     ]
-
-
-def _members(group: Mapping[str, Any]) -> list[int]:
-    numbers = group.get("params")
-    found = numbers if isinstance(numbers, list) else []
-    return [number for number in found if type(number) is int]
 
 
 def _joined(of_mp_shards: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:

@@ -123,6 +123,14 @@ def _word(value: int) -> str:
 
 
 PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
+PRECISIONS: Mapping[str, DType] = {**PRECISION_KEYS, "fp32": FLOAT32}
+
+
+def optimizer_name(config: Any) -> str | None:
+    """The type that a configuration names; a client's own optimizer is not in it."""
+    section = config.get("optimizer") if isinstance(config, Mapping) else None
+    kind = section.get("type") if isinstance(section, Mapping) else None
+    return kind if isinstance(kind, str) else None
 
 
 def configured_precision(config: Mapping[str, Any] | None) -> DType | None:

@@ -36,6 +36,53 @@ _KINDS = {
 _SPELLING = ("bf16", "separator")
 
 
+_RANK_PREFIX = "zero_pp_rank_"
+_BF16_PREFIX = "bf16_"
+ANY_LAYER = "layer_*-model_states.pt"
+"""The layer files of a pipeline, in problems that do not know which is missing."""
+
+
+def model_file(mp_rank: int, dp_rank: int | None = None) -> str:
+    """The model file of a model-parallel rank; at stage 3 that of one of its ranks, `dp_rank`."""
+    rank = "" if dp_rank is None else f"{_RANK_PREFIX}{dp_rank}_"
+    return f"{rank}mp_rank_{mp_rank:02d}_model_states.pt"
+
+
+def optim_file(mp_rank: int, dp_rank: int, *, bf16: bool = False) -> str:
+    """The optimizer file of one rank; a run in bf16 has a prefix of its own."""
+    prefix = _BF16_PREFIX if bf16 else ""
+    return f"{prefix}{_RANK_PREFIX}{dp_rank}_mp_rank_{mp_rank:02d}_optim_states.pt"
+
+
+def layer_file(layer: int) -> str:
+    """The file of a pipeline's layer, without tensor parallelism."""
+    return f"layer_{layer:02d}-model_states.pt"
+
+
+def expert_file(layer: int, expert: int, mp_rank: int) -> str:
+    """The file of one expert, by its number over all ranks."""
+    return f"layer_{layer}_expert_{expert}_mp_rank_{mp_rank:02d}_model_states.pt"
+
+
+def is_layer_file(name: str) -> bool:
+    """Whether a name is that of a layer's file, or of an expert's."""
+    return name.startswith("layer_")
+
+
+def is_rank_file(name: str) -> bool:
+    """Whether a model file is one data-parallel rank's, as those of stage 3 are."""
+    return name.startswith(_RANK_PREFIX)
+
+
+def has_bf16_prefix(name: str) -> bool:
+    return name.startswith(_BF16_PREFIX)
+
+
+def name_for_rank(name: str, dp_rank: int) -> str:
+    """What a file of one data-parallel rank is called on another."""
+    return re.sub(r"pp_rank_\d+_", f"pp_rank_{dp_rank}_", name)
+
+
 @dataclass
 class TagListing:
     """The files of a tag directory by what they are; ranks and layers are the keys.

@@ -14,10 +14,16 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import LossScale
+from zerotools.formats.deepspeed.schema.optimizer_tree import (
+    DYNAMIC_LOSS_SCALE,
+    LOSS_SCALER,
+    OVERFLOW,
+)
 
 LARGEST_POWER = 127
 """An fp32 gradient holds no larger scale."""
 
+_SCALE = "cur_scale"
 _MODULE = "deepspeed.runtime.fp16.loss_scaler"
 
 
@@ -28,6 +34,10 @@ class Scaler:
     value: Opaque
     is_dynamic: bool
     is_new: bool = False
+
+    def keys(self) -> dict[str, Any]:
+        """What an optimizer's state has of it where training begins."""
+        return {LOSS_SCALER: self.value, DYNAMIC_LOSS_SCALE: self.is_dynamic, OVERFLOW: False}
 
 
 def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DType) -> Scaler:
@@ -54,7 +64,7 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
     scale = saved.scale if saved is not None else 2.0**power
     hysteresis = _number(fp16, "hysteresis", 2)
     state = {
-        "cur_scale": scale,
+        _SCALE: scale,
         "dynamic": True,
         "cur_iter": 0,
         "last_overflow_iter": -1,
@@ -72,8 +82,35 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
     return Scaler(value, is_dynamic=True, is_new=saved is None)
 
 
+def loss_scale_of(saved: Mapping[str, Any]) -> LossScale | None:
+    """The scaler of an optimizer file; bf16 and fp32 runs have one that scales by 1: None."""
+    scaler = saved.get(LOSS_SCALER)
+    if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
+        return None
+    options = {str(key): value for key, value in scaler.state.items()}
+    scale = options.pop(_SCALE, None)
+    dynamic = options.pop("dynamic", None)
+    dynamic = saved.get(DYNAMIC_LOSS_SCALE) is True if dynamic is None else dynamic is True
+    if not isinstance(scale, int | float) or (scale == 1 and not dynamic):
+        return None
+    return LossScale(float(scale), dynamic, options)
+
+
+def saved_scaler(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the scaler as they were saved; one that scales by 1 where there is none."""
+    unscaled = Scaler(_static(1.0), is_dynamic=False).keys()
+    return {key: saved.get(key, value) for key, value in unscaled.items()}
+
+
+def counters_of(scaler: Any) -> dict[str, Any]:
+    """The numbers of a scaler that all ranks of a save have alike, by what to call them."""
+    if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
+        return {}
+    return {name: scaler.state.get(name) for name in (_SCALE, "cur_iter")}
+
+
 def _static(scale: float) -> Opaque:
-    return Opaque(_MODULE, "LossScaler", state={"cur_scale": scale, "dynamic": False})
+    return Opaque(_MODULE, "LossScaler", state={_SCALE: scale, "dynamic": False})
 
 
 def _number(section: Mapping[str, Any], key: str, default: int) -> int | float:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import Unsupported
+from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema.fields import Fields, shapes_of
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -22,17 +23,6 @@ from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.io.torchzip.unread import unread
 
 Shapes = dict[str, tuple[int, ...]]
-
-OWN_KEYS = frozenset(
-    {
-        "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes",
-        "shared_params", "frozen_param_fragments", "lr_scheduler", "data_sampler", "random_ltd",
-        "skipped_steps", "global_steps", "global_samples", "dp_world_size", "mp_world_size",
-        "checkpoint_parallel_dimensions", "ds_config", "ds_version", "universal_checkpoint_info",
-        "num_experts", "ds_autoep_layers", "sparse_tensor_module_names",
-        "csr_tensor_module_names",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,20 +44,46 @@ class ModelStates:
 
     @property
     def data_parallel_size(self) -> int | None:
-        return self.fields.maybe("dp_world_size", int)
+        return self.fields.maybe(model_tree.DP_WORLD_SIZE, int)
 
     @property
     def model_parallel_size(self) -> int | None:
         """Pipeline stages x tensor ranks."""
-        return self.fields.maybe("mp_world_size", int)
+        return self.fields.maybe(model_tree.MP_WORLD_SIZE, int)
 
     @property
     def version(self) -> str | None:
-        return self.fields.maybe("ds_version", str)
+        return self.fields.maybe(model_tree.DS_VERSION, str)
+
+    @property
+    def global_steps(self) -> int | None:
+        return self.fields.maybe(model_tree.GLOBAL_STEPS, int)
+
+    @property
+    def ds_config(self) -> Any:
+        """The run's configuration, as the file has it: a dict where it is sound."""
+        return self.fields.tree.get(model_tree.DS_CONFIG)
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer of a run without ZeRO."""
+        return self.fields.tree.get(model_tree.OPTIMIZER)
+
+    @property
+    def num_experts(self) -> Any:
+        """The experts of each layer that has some: a list where it is sound."""
+        return self.fields.tree.get(model_tree.NUM_EXPERTS)
+
+    @property
+    def has_autoep(self) -> bool:
+        """Whether AutoEP made the experts."""
+        return bool(self.fields.tree.get(model_tree.AUTOEP_LAYERS))
 
     @property
     def client_state(self) -> dict[str, Any]:
-        return {key: value for key, value in self.fields.tree.items() if key not in OWN_KEYS}
+        return {
+            key: value for key, value in self.fields.tree.items() if key not in model_tree.OWN_KEYS
+        }
 
 
 def parse_model(file: TorchFile) -> ModelStates:
@@ -77,8 +93,8 @@ def parse_model(file: TorchFile) -> ModelStates:
         BadFile: a key is missing or of the wrong kind.
     """
     fields = Fields(file.path, file.tree)
-    module = fields.maybe("module", dict)
-    names = fields.maybe("buffer_names", list)
+    module = fields.maybe(model_tree.MODULE, dict)
+    names = fields.maybe(model_tree.BUFFER_NAMES, list)
     return ModelStates(
         file=file,
         fields=fields,
@@ -86,19 +102,30 @@ def parse_model(file: TorchFile) -> ModelStates:
         groups=parse_groups(fields),
         buffer_names=None if names is None else frozenset(map(str, names)),
         shared=_aliases(fields),
-        frozen_shapes=shapes_of(fields.maybe("frozen_param_shapes", dict) or {}, file.path),
-        fragments=tensors_of(fields.maybe("frozen_param_fragments", dict) or {}, file.path),
+        frozen_shapes=shapes_of(fields.maybe(model_tree.FROZEN_SHAPES, dict) or {}, file.path),
+        fragments=tensors_of(fields.maybe(model_tree.FROZEN_FRAGMENTS, dict) or {}, file.path),
     )
+
+
+def run_values(model: ModelStates) -> dict[str, Any]:
+    """What a model file says of the run that belongs to no tensor and no rank."""
+    keys = (
+        model_tree.LR_SCHEDULER,
+        model_tree.DS_CONFIG,
+        model_tree.SKIPPED_STEPS,
+        model_tree.GLOBAL_SAMPLES,
+    )
+    return {key: model.fields.tree.get(key) for key in keys}
 
 
 def parse_groups(fields: Fields) -> list[Shapes] | None:
     """`param_shapes`: a list with one mapping per group or sub-group; up to 0.5.3 one mapping."""
-    value = fields.tree.get("param_shapes")
+    value = fields.tree.get(model_tree.PARAM_SHAPES)
     if value is None:
         return None
     if isinstance(value, dict):
         return [shapes_of(value, fields.path)]
-    return [shapes_of(group, fields.path) for group in fields.need("param_shapes", list)]
+    return [shapes_of(group, fields.path) for group in fields.need(model_tree.PARAM_SHAPES, list)]
 
 
 def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor]:
@@ -118,7 +145,7 @@ def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor
 
 
 def _aliases(fields: Fields) -> dict[str, str]:
-    shared = fields.maybe("shared_params", dict) or {}
+    shared = fields.maybe(model_tree.SHARED_PARAMS, dict) or {}
     return {str(alias): str(name) for alias, name in shared.items() if alias != name}
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training import Scalar
+from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.fields import Fields, integer_of
 from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
@@ -62,28 +63,28 @@ def parse_optim_states(file: TorchFile) -> OptimStates:
         Unsupported: legacy stage 1 (before 0.4.0), whose partitions are interleaved.
     """
     top = Fields(file.path, file.tree)
-    fields = top.inside("optimizer_state_dict")
-    if "local_sub_partitions_of_fp32_groups" in fields:
+    fields = top.inside(keys.STATE_DICT)
+    if keys.INTERLEAVED in fields:
         raise Unsupported(
             f"{file.path} has the interleaved partitions of DeepSpeed's first stage 1 (before "
             "0.4.0); load it with that version and save fp32 weights"
         )
-    if "fp32_flat_groups" in fields:
+    if keys.SUB_GROUPS in fields:
         return _stage_3(file, top, fields)
-    if "single_partition_of_fp32_groups" in fields:
+    if keys.PARTITIONS in fields:
         return _stage_1_or_2(file, top, fields)
     raise BadFile(f"{file.path} has neither the keys of ZeRO stages 1 and 2 nor those of stage 3")
 
 
 def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
-    masters = _partitions(file, fields.need("fp32_flat_groups", list), "fp32_flat_groups")
-    inner = fields.inside("optimizer_state_dict")
+    masters = _partitions(file, fields.need(keys.SUB_GROUPS, list), keys.SUB_GROUPS)
+    inner = fields.inside(keys.STATE_DICT)
     states, scalars = _rigid_states(file, inner, len(masters))
-    count = fields.tree.get("partition_count")
+    count = fields.tree.get(keys.PARTITION_COUNT)
     return OptimStates(
         file,
         STAGE_3,
-        integer_of(fields.tree.get("zero_stage")) or 3,
+        integer_of(fields.tree.get(keys.ZERO_STAGE)) or 3,
         masters,
         states,
         scalars,
@@ -97,28 +98,27 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
-    key = "single_partition_of_fp32_groups"
-    masters = _partitions(file, fields.need(key, list), key)
-    base = fields.tree.get("base_optimizer_state")
+    masters = _partitions(file, fields.need(keys.PARTITIONS, list), keys.PARTITIONS)
+    base = fields.tree.get(keys.BASE_STATE)
     if isinstance(base, list):
         states, scalars = _elastic_states(file, base, len(masters))
         groups: Sequence[Mapping[str, Any]] | None = None
     else:
-        inner = fields.inside("base_optimizer_state")
+        inner = fields.inside(keys.BASE_STATE)
         states, scalars = _rigid_states(file, inner, len(masters))
         groups = _param_groups(inner)
-    stage = integer_of(fields.tree.get("zero_stage"))
-    count = fields.tree.get("partition_count")
+    stage = integer_of(fields.tree.get(keys.ZERO_STAGE))
+    count = fields.tree.get(keys.PARTITION_COUNT)
     return OptimStates(
         file,
-        STAGE_1_AND_2 if "zero_stage" in fields else BF16_OPTIMIZER,
+        STAGE_1_AND_2 if keys.ZERO_STAGE in fields else BF16_OPTIMIZER,
         stage,
         masters,
         states,
         scalars,
         groups,
         count if isinstance(count, list | int) else None,
-        fields.maybe("param_alignment_paddings", list),
+        fields.maybe(keys.ALIGNMENT_PADDINGS, list),
         not isinstance(base, list),
         fields,
         parse_groups(top),
@@ -133,7 +133,7 @@ def _rigid_states(
     file: TorchFile, inner: Fields, count: int
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
     """torch's `state`, keyed by the number of the group's one flat parameter."""
-    state = inner.maybe("state", dict) or {}
+    state = inner.maybe(keys.STATE, dict) or {}
     unknown = [key for key in state if type(key) is not int or not 0 <= key < count]
     if unknown:
         raise inner.fault(f"it has optimizer state for group {unknown[0]!r} of {count}")
@@ -170,7 +170,7 @@ def _split(
 
 
 def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
-    groups = inner.maybe("param_groups", list) or []
+    groups = inner.maybe(keys.PARAM_GROUPS, list) or []
     if not all(isinstance(group, dict) for group in groups):
         raise inner.fault("its param_groups are not dicts")
     return groups

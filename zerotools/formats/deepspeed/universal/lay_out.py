@@ -33,17 +33,18 @@ from zerotools.core.dropping import LOOSE
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import new_stored_tensor as new_tensor
-from zerotools.formats.deepspeed.logical.from_other_format import schedule_of
+from zerotools.formats.deepspeed.schema.file_names import model_file
+from zerotools.formats.deepspeed.schema.model_tree import schedule_of
 from zerotools.formats.deepspeed.schema.signs import LATEST, ZERO
 from zerotools.formats.deepspeed.universal.contents import STEP, UniversalContents, contents_of
 from zerotools.formats.deepspeed.universal.notes import notes_of
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.universal.trees import (
     is_writable,
-    model_tree,
     optimizer_tree,
     source_model,
     source_optimizer,
+    universal_model_tree,
 )
 from zerotools.formats.deepspeed.writing.pt_files import FileDraft, FileLayout
 from zerotools.formats.deepspeed.writing.tag_sidecars import run_sidecars
@@ -54,7 +55,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 SUFFIX = "_universal"
 _NEW, _EMPTY = "new", "empty"
-MODEL, STAGE_3_MODEL = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"
+MODEL, STAGE_3_MODEL = model_file(0), model_file(0, 0)
 # These read the optimizer files of a tag, which a universal checkpoint has none of.
 _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 
@@ -213,7 +214,7 @@ def _add_models(
         kinds.append((STAGE_3_MODEL, {}))
     for name, made in kinds:
         weights = empty | {key.name: stored for key, stored in made.items()}
-        tree = model_tree(source, training, contents.groups, weights, client)
+        tree = universal_model_tree(source, training, contents.groups, weights, client)
         files.add(name, tree, made, source=model.file if model else None)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.training import ParamGroup
 from zerotools.formats.deepspeed.partitioning.parameter_order import slots
+from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.fields import integer_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -26,7 +27,6 @@ from zerotools.io.torchzip.tensors import as_tensor
 
 OPTIMIZER_STATE = f"{ZERO}/optimizer_state.pt"
 ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
-_NOT_OPTIONS = ("params", "param_names", "state")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class UniversalState:
 
     def numbers(self) -> Iterator[tuple[Key, Tensor | int | float]]:
         """`step` and the like of stage 3, once for each parameter of a sub-group."""
-        inner = self.tree.get("optimizer_state_dict")
-        states = inner.get("state") if isinstance(inner, Mapping) else None
+        inner = self.tree.get(keys.STATE_DICT)
+        states = inner.get(keys.STATE) if isinstance(inner, Mapping) else None
         if self.file is None or not isinstance(states, Mapping) or is_ours(self.tree):
             return
         for number, state in states.items():
@@ -72,14 +72,14 @@ def parse_state(directory: Path, model: ModelStates) -> UniversalState:
         return UniversalState(None, {}, (), shapes)
     file = TorchFile.open(directory, OPTIMIZER_STATE)
     tree = file.tree if isinstance(file.tree, Mapping) else {}
-    saved = tree.get("param_groups")
+    saved = tree.get(keys.PARAM_GROUPS)
     groups = [group for group in saved or () if isinstance(group, Mapping)]
     named = _named(tree, groups, shapes, model)
     return UniversalState(
         file,
         tree,
         tuple(
-            ParamGroup(names, {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS})
+            ParamGroup(names, keys.options_of(group))
             for names, group in zip(named, groups, strict=False)
         ),
         shapes,
@@ -95,8 +95,8 @@ def _named(
     """The names of each group, in the optimizer's order."""
     if is_ours(tree):
         return list(shapes)
-    if integer_of(tree.get("zero_stage")) == 3:
-        return [_joined(group.get("params"), shapes) for group in groups]
+    if integer_of(tree.get(keys.ZERO_STAGE)) == 3:
+        return [_joined(group, shapes) for group in groups]
     if not _is_round_robin(tree, model):
         return list(shapes)
     ranks = model.data_parallel_size or 1
@@ -106,24 +106,21 @@ def _named(
     ]
 
 
-def _joined(numbers: Any, shapes: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    known = range(len(shapes))
-    members = [number for number in numbers if number in known] if isinstance(numbers, list) else []
+def _joined(group: Mapping[str, Any], shapes: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    members = [number for number in keys.numbers_of(group) if number in range(len(shapes))]
     return tuple(name for number in members for name in shapes[number])
 
 
 def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
     """Of stages 1 and 2; BF16_Optimizer, which has no `zero_stage`, takes no notice of it."""
-    is_flat = integer_of(tree.get("zero_stage")) in (1, 2)
-    return (
-        is_flat and zero_optimization(model.fields.tree.get("ds_config")).get(ROUND_ROBIN) is True
-    )
+    is_flat = integer_of(tree.get(keys.ZERO_STAGE)) in (1, 2)
+    return is_flat and zero_optimization(model.ds_config).get(ROUND_ROBIN) is True
 
 
 def misplaced(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
     """What `ds_to_universal` put under wrong names: under round robin it takes the buffers to be in
     the optimizer's order. Where parameters are aligned, DeepSpeed writes down their real places."""
-    aligned = saved.tree.get("param_alignment_paddings")
+    aligned = saved.tree.get(keys.ALIGNMENT_PADDINGS)
     if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):
         return
     if isinstance(aligned, list) and any(isinstance(part, list) and any(part) for part in aligned):

@@ -23,7 +23,8 @@ from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard, read_mp_rank, whole_tensors
 from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
-from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
+from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model, run_values
+from zerotools.formats.deepspeed.schema.optimizer_tree import PARAM_GROUPS, PARAMS
 from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.formats.deepspeed.schema.tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.universal.optimizer_state import (
@@ -125,7 +126,7 @@ def _origin(
         framework_version=model.version,
         world_size=None,
         stage=3 if is_stage_3 else None,
-        step=model.fields.maybe("global_steps", int),
+        step=model.global_steps,
         tag=tag.name,
         other_tags=tag.others,
         notes=tag.notes,
@@ -140,12 +141,8 @@ def _origin(
 
 
 def _state(model: ModelStates, saved: UniversalState) -> dict[str, Any]:
-    tree = model.fields.tree
     return {
-        "lr_scheduler": tree.get("lr_scheduler"),
-        "ds_config": tree.get("ds_config"),
-        "skipped_steps": tree.get("skipped_steps"),
-        "global_samples": tree.get("global_samples"),
+        **run_values(model),
         "client_state": model.client_state,
-        "param_groups": [{**group.options, "params": list(group.params)} for group in saved.groups],
+        PARAM_GROUPS: [{**group.options, PARAMS: list(group.params)} for group in saved.groups],
     }

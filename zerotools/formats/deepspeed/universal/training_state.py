@@ -9,11 +9,9 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar, TrainingState
-from zerotools.formats.deepspeed.reading.training_state import (
-    PRECISIONS,
-    loss_scale_of,
-    optimizer_name,
-)
+from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema.ds_config import PRECISIONS, optimizer_name
+from zerotools.formats.deepspeed.schema.loss_scaler import loss_scale_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.formats.deepspeed.universal.optimizer_state import (
@@ -44,7 +42,7 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
             "zerotools consolidate writes only the weights"
         )
     tree, trained = model.fields.tree, {name for names in saved.shapes for name in names}
-    config = tree.get("ds_config")
+    config = model.ds_config
     return TrainingState(
         groups=saved.groups,
         scalars=_scalars(checkpoint, details["numbers"]),
@@ -55,10 +53,10 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
         ),
         precision=_precision(details["precision"], config),
         optimizer=optimizer_name(config),
-        steps=model.fields.maybe("global_steps", int),
-        skipped=model.fields.maybe("skipped_steps", int),
-        samples=model.fields.maybe("global_samples", int),
-        lr_scheduler=tree.get("lr_scheduler"),
+        steps=model.global_steps,
+        skipped=model.fields.maybe(model_tree.SKIPPED_STEPS, int),
+        samples=model.fields.maybe(model_tree.GLOBAL_SAMPLES, int),
+        lr_scheduler=tree.get(model_tree.LR_SCHEDULER),
         loss_scale=loss_scale_of(saved.tree),
         ds_config=config if isinstance(config, Mapping) and config else None,
         client=model.client_state,

@@ -18,10 +18,10 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, TensorRef
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training import ParamGroup, TrainingState
-from zerotools.formats.deepspeed.logical.from_other_format import VERSION, schedule_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.reading.training_state import loss_scale_of
-from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
+from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema import optimizer_tree as keys
+from zerotools.formats.deepspeed.schema.loss_scaler import loss_scale_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import first_of
 from zerotools.formats.deepspeed.universal.optimizer_state import (
@@ -34,8 +34,7 @@ from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTe
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.walk import walk
 
-_SCALER = ("loss_scaler", "dynamic_loss_scale", "overflow")
-_KEPT = (*_SCALER, "clip_grad", "zero_stage", "ds_version")
+_KEPT = (*keys.SCALER_KEYS, keys.CLIP_GRAD, keys.ZERO_STAGE, model_tree.DS_VERSION)
 
 
 def source_model(source: Checkpoint) -> ModelStates | None:
@@ -69,7 +68,7 @@ def is_writable(value: Any, file: TorchFile | None) -> bool:
     )
 
 
-def model_tree(
+def universal_model_tree(
     source: Checkpoint,
     training: TrainingState,
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
@@ -80,28 +79,23 @@ def model_tree(
     model = source_model(source)
     known = dict(model.fields.tree) if model is not None else {}
     buffers = [key.name for key in source.tensors if key.role == "buffer"]
-    own = {
-        "module": _module(model, weights, source.aliases),
-        "buffer_names": buffers,
-        "optimizer": None,
-        "param_shapes": [
+    schedule = training.lr_scheduler if model is not None else model_tree.schedule_of(training)
+    counted = {} if training.samples is None else {model_tree.GLOBAL_SAMPLES: training.samples}
+    kept = (model_tree.DATA_SAMPLER, model_tree.RANDOM_LTD, model_tree.DS_VERSION)
+    values = {
+        model_tree.MODULE: _module(model, weights, source.aliases),
+        model_tree.BUFFER_NAMES: buffers,
+        model_tree.PARAM_SHAPES: [
             Ordered({name: Size(shape) for name, shape in group.items()}) for group in shapes
         ],
-        "frozen_param_shapes": None,
-        "shared_params": dict(source.aliases),
-        "frozen_param_fragments": None,
-        "lr_scheduler": training.lr_scheduler if model is not None else schedule_of(training),
-        "data_sampler": known.get("data_sampler"),
-        "random_ltd": known.get("random_ltd"),
-        "skipped_steps": training.skipped or 0,
-        "global_steps": training.steps or 0,
-        **({} if training.samples is None else {"global_samples": training.samples}),
-        "dp_world_size": known.get("dp_world_size", source.origin.world_size or 1),
-        "mp_world_size": 1,
-        "ds_config": dict(training.ds_config or {}),
-        "ds_version": known.get("ds_version", VERSION),
+        model_tree.SHARED_PARAMS: dict(source.aliases),
+        model_tree.LR_SCHEDULER: schedule,
+        **counted,
+        model_tree.DP_WORLD_SIZE: source.origin.world_size or 1,
+        model_tree.DS_CONFIG: dict(training.ds_config or {}),
+        **{key: known[key] for key in (*kept, model_tree.DP_WORLD_SIZE) if key in known},
     }
-    return own | dict(client)
+    return model_tree.new_model_tree(training, values) | dict(client)
 
 
 def _module(
@@ -118,21 +112,22 @@ def _module(
 def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> dict[str, Any]:
     """`zero/optimizer_state.pt`; `step` is that of the first parameter, None where it has none."""
     _, saved = source_optimizer(source)
-    kept = _KEPT if loss_scale_of(saved) == training.loss_scale else _KEPT[len(_SCALER) :]
+    kept = _KEPT if loss_scale_of(saved) == training.loss_scale else _KEPT[len(keys.SCALER_KEYS) :]
     known = {key: saved[key] for key in kept if key in saved}
-    if training.loss_scale is not None and "loss_scaler" not in known:
+    if training.loss_scale is not None and keys.LOSS_SCALER not in known:
         scaler = scaler_of(training.loss_scale, training.ds_config or {}, FLOAT16)
-        known |= {"loss_scaler": scaler.value, "dynamic_loss_scale": scaler.is_dynamic}
+        known |= {keys.LOSS_SCALER: scaler.value, keys.DYNAMIC_LOSS_SCALE: scaler.is_dynamic}
     model = source_model(source)
-    known.setdefault("ds_version", (model.version if model is not None else None) or VERSION)
-    groups = [{**group.options, "params": [number]} for number, group in enumerate(training.groups)]
-    common = {**common_options(training.groups), "params": []}
+    version = (model.version if model is not None else None) or model_tree.VERSION
+    known.setdefault(model_tree.DS_VERSION, version)
+    groups = [keys.param_group(group.options, [n]) for n, group in enumerate(training.groups)]
+    common = keys.param_group(common_options(training.groups), [])
     state = {} if step is None else {0: {"step": step}}
     return {
         **known,
         ORDER: OPTIMIZERS if training.is_ordered else UNKNOWN,
-        "param_groups": groups,
-        "optimizer_state_dict": {"state": state, "param_groups": [common]},
+        keys.PARAM_GROUPS: groups,
+        keys.STATE_DICT: keys.torch_state(state, [common]),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import ranges_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, zero_optimization
+from zerotools.formats.deepspeed.schema.file_names import name_for_rank
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.io.files.open_files import OpenFiles
@@ -41,7 +41,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
             f"{path} has {count} model-parallel ranks (pipeline or tensor), which zerotools does "
             "not change to stage 3"
         )
-    if mp_shard.model.fields.tree.get("num_experts"):
+    if mp_shard.model.num_experts:
         _check_experts(path, mp_shard, count, settings)
     size = mp_shard.model.data_parallel_size
     if size not in (None, len(mp_shard.optim_states)):
@@ -49,7 +49,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
             f"{path} is of {size} ranks in groups of {len(mp_shard.optim_states)} (MiCS), which "
             "zerotools does not reshard"
         )
-    config = mp_shard.model.fields.tree.get("ds_config")
+    config = mp_shard.model.ds_config
     if zero_optimization(config).get(QUANTIZED) and mp_shard.model.frozen_shapes:
         raise Unsupported(
             f"{path} has {QUANTIZED}: its frozen weights are quantized, and the scales are not in "
@@ -65,7 +65,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
 def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
     """Experts are moved over the ranks that share them; nothing else about them changes."""
     optim = first_of(mp_shard.optim_states)
-    if mp_shard.model.fields.tree.get("ds_autoep_layers"):
+    if mp_shard.model.has_autoep:
         raise Unsupported(
             f"{path} has experts of AutoEP (ds_autoep_layers), which zerotools does not reshard"
         )
@@ -84,7 +84,7 @@ def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSett
         )
     for rank, there in enumerate(mp_shard.optim_states):
         if there is None:
-            name = re.sub(r"pp_rank_\d+_", f"pp_rank_{rank}_", optim.file.name)
+            name = name_for_rank(optim.file.name, rank)
             raise BadFile(f"{path / name} is missing; its experts may be in no other file")
 
 

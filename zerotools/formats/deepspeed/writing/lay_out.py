@@ -17,6 +17,12 @@ from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
+from zerotools.formats.deepspeed.schema.file_names import (
+    has_bf16_prefix,
+    is_layer_file,
+    model_file,
+    optim_file,
+)
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.formats.deepspeed.writing.checks import check_masters, check_supported
 from zerotools.formats.deepspeed.writing.notes import notes_on
@@ -107,7 +113,7 @@ def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks
     made = replace(
         made, source_tensors={k: t for k, t in made.source_tensors.items() if k not in there}
     )
-    bf16 = first_of(mp_shard.optim_states).file.name.startswith("bf16_")
+    bf16 = has_bf16_prefix(first_of(mp_shard.optim_states).file.name)
     files = lay_out_mp_rank(made, layout, tag, mp_rank, bf16=bf16)
     carried = {key: _below(tag, tensor) for key, tensor in there.items()}
     files = replace(files, carried={**files.carried, **carried})
@@ -122,12 +128,11 @@ def lay_out_mp_rank(
     """The files of one model-parallel rank, in the directory `tag`."""
     models, names = [], []
     for rank in range(layout.dp_size):
-        zero = f"zero_pp_rank_{rank}_mp_rank_{mp_rank:02d}"
-        models.append(f"{tag}/{zero}_model_states.pt")
-        names.append(f"{tag}/{'bf16_' if bf16 else ''}{zero}_optim_states.pt")
+        models.append(f"{tag}/{model_file(mp_rank, rank)}")
+        names.append(f"{tag}/{optim_file(mp_rank, rank, bf16=bf16)}")
     if layout.kind == STAGE_3:
         return lay_out_zero3(logical, layout, models, names)
-    return lay_out_zero12(logical, layout, f"{tag}/mp_rank_{mp_rank:02d}_model_states.pt", names)
+    return lay_out_zero12(logical, layout, f"{tag}/{model_file(mp_rank)}", names)
 
 
 def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
@@ -156,7 +161,7 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
 
 def layer_files(source: Checkpoint) -> list[str]:
     """The files of a pipeline's layers and of experts, which no number of ranks changes."""
-    return sorted(name for name in source.files if name.startswith("layer_"))
+    return sorted(name for name in source.files if is_layer_file(name))
 
 
 def _lies_in(tensor: Tensor, files: Sequence[str]) -> bool:

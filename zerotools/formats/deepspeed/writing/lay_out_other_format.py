@@ -22,7 +22,6 @@ from zerotools.formats.deepspeed.logical.change_stage import COPY
 from zerotools.formats.deepspeed.logical.from_other_format import (
     carried_client,
     logical_state_from,
-    schedule_of,
 )
 from zerotools.formats.deepspeed.logical.param_groups import ForeignCheckpoint, never_stepped
 from zerotools.formats.deepspeed.schema.ds_config import (
@@ -33,6 +32,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
 )
 from zerotools.formats.deepspeed.schema.experts import is_expert
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
+from zerotools.formats.deepspeed.schema.model_tree import schedule_of
 from zerotools.formats.deepspeed.schema.signs import LATEST
 from zerotools.formats.deepspeed.writing.lay_out import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes import needed_settings

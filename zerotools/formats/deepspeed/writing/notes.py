@@ -60,7 +60,7 @@ def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
 def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
     """What keeps the global batch, and so the schedule, equal."""
     before = len(mp_shard.optim_states)
-    config: Any = mp_shard.model.fields.tree.get("ds_config")
+    config: Any = mp_shard.model.ds_config
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     found = [config.get(key) for key in keys] if isinstance(config, Mapping) else []
     numbers = [value for value in found if isinstance(value, int)]

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.formats.deepspeed.logical.logical_state import StatePart
+from zerotools.formats.deepspeed.logical.logical_state import LogicalState, StatePart
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
 from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
 from zerotools.formats.deepspeed.writing.pt_files import FileLayout
-from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
+from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor
 
 BufferRole = tuple[int, str]
@@ -87,6 +87,14 @@ def placed_scalars(
             rank = buffer.expert_placement.ranks_of(expert_rank)[0]
             tensor = outputs[rank].placed(files[rank], stored)
             yield from ((Key(name, role), tensor) for name in buffer.names(expert_rank))
+
+
+def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> list[Ordered]:
+    """The parameters of each buffer in its order, with their shapes as files have them."""
+    return [
+        Ordered({name: logical.shapes[name] for name in buffer.geometry.shapes})
+        for buffer in buffers
+    ]
 
 
 def optimizer_state_of(

@@ -10,6 +10,7 @@ from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.parameter_order import alignment_of
+from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema.ds_config import (
     ALIGNED,
     DEFAULT_SUB_GROUP_SIZE,
@@ -92,7 +93,7 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
                 f"keeps, and --world-size {dp_size} is not a multiple of {group.ep_size}"
             )
     given = settings.ds_config
-    config = logical.model.get("ds_config") if given is None else given
+    config = logical.model.get(model_tree.DS_CONFIG) if given is None else given
     return logical.has_experts and is_data_first(config)
 
 
@@ -126,9 +127,9 @@ def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: in
     if stage != 1 or logical.precision not in (None, BFLOAT16):
         return False
     if settings.ds_config is None:
-        return was or adds_up_in_fp32(logical.model.get("ds_config"))
+        return was or adds_up_in_fp32(logical.model.get(model_tree.DS_CONFIG))
     # A pipeline in bf16 has it whatever the configuration says.
-    is_pipeline = logical.model.get("module") is None
+    is_pipeline = logical.model.get(model_tree.MODULE) is None
     return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
 
 
@@ -158,7 +159,7 @@ def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
 
 def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:
     """What changes of a configuration beside `zero_optimization`."""
-    known = is_data_first(logical.model.get("ds_config"))
+    known = is_data_first(logical.model.get(model_tree.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:
         yield DATA_FIRST, layout.data_first
 
@@ -180,10 +181,10 @@ def _differing(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[st
 def _with_config(
     tree: dict[str, Any], changed: dict[str, Any], placed: dict[str, Any]
 ) -> dict[str, Any]:
-    config = tree.get("ds_config")
+    config = tree.get(model_tree.DS_CONFIG)
     config = config if isinstance(config, dict) else {}
     zero = {**zero_optimization(config), **changed}
-    return {**tree, "ds_config": {**config, "zero_optimization": zero, **placed}}
+    return {**tree, model_tree.DS_CONFIG: {**config, "zero_optimization": zero, **placed}}
 
 
 def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:

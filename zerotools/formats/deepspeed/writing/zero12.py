@@ -14,8 +14,6 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.logical.logical_state import (
-    BASE_STATE,
-    STATE,
     LogicalState,
     StatePart,
     join_parts,
@@ -27,6 +25,8 @@ from zerotools.formats.deepspeed.partitioning.flat_layout import (
     partition_size,
 )
 from zerotools.formats.deepspeed.partitioning.parameter_order import flat_order, paddings_of
+from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
 from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER
@@ -35,6 +35,7 @@ from zerotools.formats.deepspeed.writing.partitions import (
     BufferScalars,
     FlatBuffer,
     optimizer_state_of,
+    param_shapes_of,
     placed_scalars,
     scalars_of,
 )
@@ -46,12 +47,6 @@ from zerotools.formats.deepspeed.writing.pt_files import (
 )
 from zerotools.formats.deepspeed.writing.target_layout import TargetLayout
 from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
-
-MASTERS = "single_partition_of_fp32_groups"
-MAPPINGS = "param_slice_mappings"
-PADDINGS = "group_paddings"
-ALIGNMENTS = "param_alignment_paddings"
-ELASTIC_STEP = "base_optimizer_state_step"
 
 
 def lay_out_zero12(
@@ -129,11 +124,11 @@ _EMPTY = StatePart("", {}, {"param": FLOAT32}, None, {})
 
 
 def _model_file(logical: LogicalState, buffers: Sequence[FlatBuffer], ranks: int) -> FileDraft:
-    shapes = [
-        Ordered({name: logical.shapes[name] for name in buffer.geometry.shapes})
-        for buffer in buffers
-    ]
-    tree = {**logical.model, "dp_world_size": ranks, "param_shapes": shapes}
+    tree = {
+        **logical.model,
+        model_tree.DP_WORLD_SIZE: ranks,
+        model_tree.PARAM_SHAPES: param_shapes_of(logical, buffers),
+    }
     return FileDraft.of(tree, logical.model_file, logical.weights.values())
 
 
@@ -141,7 +136,7 @@ def _new_partitions(
     logical: LogicalState, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[BufferRole, StoredTensor]:
     """One rank's partitions by group and role."""
-    is_cut = logical.kind != BF16_OPTIMIZER and PADDINGS in logical.optimizer_state
+    is_cut = logical.kind != BF16_OPTIMIZER and keys.GROUP_PADDINGS in logical.optimizer_state
     new_partitions = {}
     for number, buffer in enumerate(buffers):
         for role, dtype in buffer.state_part.dtypes.items():
@@ -176,32 +171,34 @@ def _tree(
     """The optimizer file of one rank: the logical state's, with partitions and layout replaced."""
     saved = logical.optimizer_state
     geometries = [buffer.geometry for buffer in buffers]
-    base = saved.get(BASE_STATE)
-    groups = [{**group.options, "params": [number]} for number, group in enumerate(logical.groups)]
-    state = {
-        "state": optimizer_state_of(buffers, {**new_partitions, **scalars.found}),
-        "param_groups": groups,
-    }
+    base = saved.get(keys.BASE_STATE)
+    groups = [keys.param_group(group.options, [n]) for n, group in enumerate(logical.groups)]
+    state = optimizer_state_of(buffers, {**new_partitions, **scalars.found})
     new = {
-        **{key: value for key, value in saved.items() if key != ELASTIC_STEP},
-        BASE_STATE: {**(base if isinstance(base, dict) else {}), **state},
-        MASTERS: [new_partitions[number, "param"] for number in range(len(buffers))],
+        **{key: value for key, value in saved.items() if key != keys.ELASTIC_STEP},
+        keys.BASE_STATE: {
+            **(base if isinstance(base, dict) else {}),
+            **keys.torch_state(state, groups),
+        },
+        keys.PARTITIONS: [new_partitions[number, "param"] for number in range(len(buffers))],
     }
-    if isinstance(saved.get("partition_count"), int):
-        new["partition_count"] = buffers[0].expert_placement.dp_size
-    elif "partition_count" in saved:
-        new["partition_count"] = [buffer.expert_placement.expert_dp_size for buffer in buffers]
-    if PADDINGS in saved:
-        new[PADDINGS] = [_booked(logical.kind, buffer, rank) for buffer in buffers]
-    if ALIGNMENTS in saved or any(any(each.paddings) for each in geometries):
-        new[ALIGNMENTS] = [list(each.paddings) or [0] * len(each.shapes) for each in geometries]
-    if MAPPINGS in saved:
-        address = _address(saved[MAPPINGS])
-        new[MAPPINGS] = [
-            _mapping(content, list(group.shapes), address)
+    if isinstance(saved.get(keys.PARTITION_COUNT), int):
+        new[keys.PARTITION_COUNT] = buffers[0].expert_placement.dp_size
+    elif keys.PARTITION_COUNT in saved:
+        new[keys.PARTITION_COUNT] = [each.expert_placement.expert_dp_size for each in buffers]
+    if keys.GROUP_PADDINGS in saved:
+        new[keys.GROUP_PADDINGS] = [_booked(logical.kind, buffer, rank) for buffer in buffers]
+    if keys.ALIGNMENT_PADDINGS in saved or any(any(each.paddings) for each in geometries):
+        new[keys.ALIGNMENT_PADDINGS] = [
+            list(each.paddings) or [0] * len(each.shapes) for each in geometries
+        ]
+    if keys.SLICE_MAPPINGS in saved:
+        kind = keys.fragment_class(keys.slice_mappings(saved))
+        new[keys.SLICE_MAPPINGS] = [
+            _mapping(content, list(group.shapes), kind)
             for content, group in zip(contents, logical.groups, strict=True)
         ]
-    return {**logical.optimizer, STATE: new}
+    return {**logical.optimizer, keys.STATE_DICT: new}
 
 
 def _booked(kind: str, buffer: FlatBuffer, rank: int) -> int:
@@ -213,22 +210,7 @@ def _booked(kind: str, buffer: FlatBuffer, rank: int) -> int:
     return geometry.dp_size * geometry.partition_numel - geometry.total if last else 0
 
 
-_FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")
-
-
-def _address(mappings: Any) -> Opaque:
-    """The class that the source uses for a place in a partition; it moved between versions."""
-    for mapping in mappings or ():
-        for value in mapping.values() if isinstance(mapping, Mapping) else ():
-            if isinstance(value, Opaque):
-                return value
-    return _FRAGMENT
-
-
-def _mapping(content: PartitionContents, order: Sequence[str], address: Opaque) -> Ordered:
+def _mapping(content: PartitionContents, order: Sequence[str], kind: Opaque) -> Ordered:
     """Places by name, in the optimizer's order, whatever the buffer's is."""
-    places = {
-        name: Opaque(address.module, address.name, state={"numel": count, "start": start})
-        for name, start, count in content.parts
-    }
-    return Ordered({name: places[name] for name in order if name in places})
+    places = {name: (start, count) for name, start, count in content.parts}
+    return keys.slice_mapping(kind, ((name, *places[name]) for name in order if name in places))

@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerotools.core.checkpoint import FilePlan, Key, Tensor
-from zerotools.formats.deepspeed.logical.logical_state import STATE, LogicalState
+from zerotools.formats.deepspeed.logical.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
+from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.writing.partitions import (
     BufferRole,
     FlatBuffer,
     optimizer_state_of,
+    param_shapes_of,
     placed_scalars,
     scalars_of,
 )
@@ -126,20 +129,17 @@ def _tree(
     buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
     for group, own in zip(logical.groups, grouped, strict=True):
-        groups.append({**group.options, "params": list(range(first, first + len(own)))})
+        groups.append(keys.param_group(group.options, range(first, first + len(own))))
         first += len(own)
+    state = keys.torch_state(optimizer_state_of(buffers, values), groups)
     new = {
         **saved,
-        STATE: {
-            **saved[STATE],
-            "state": optimizer_state_of(buffers, values),
-            "param_groups": groups,
-        },
-        "fp32_flat_groups": [new_partitions[number, "param"] for number in range(len(buffers))],
+        keys.STATE_DICT: {**saved[keys.STATE_DICT], **state},
+        keys.SUB_GROUPS: [new_partitions[number, "param"] for number in range(len(buffers))],
     }
-    if "partition_count" in saved:
-        new["partition_count"] = ranks
-    return {**logical.optimizer, STATE: new}
+    if keys.PARTITION_COUNT in saved:
+        new[keys.PARTITION_COUNT] = ranks
+    return {**logical.optimizer, keys.STATE_DICT: new}
 
 
 def _model_files(
@@ -161,20 +161,18 @@ def _model_files(
     }
     tree = {
         **logical.model,
-        "dp_world_size": ranks,
-        "param_shapes": [
-            Ordered({name: logical.shapes[name] for name in buffer.geometry.shapes})
-            for buffer in buffers
-        ],
+        model_tree.DP_WORLD_SIZE: ranks,
+        model_tree.PARAM_SHAPES: param_shapes_of(logical, buffers),
     }
     if new_partitions:
-        tree["frozen_param_fragments"] = Ordered(new_partitions)
+        tree[model_tree.FROZEN_FRAGMENTS] = Ordered(new_partitions)
     filled = [*new_partitions.values(), *logical.weights.values()]
     first = FileDraft.of(tree, logical.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
         # Only the first rank of a run lists tied weights.
-        others = {**tree, "shared_params": {}} if tree.get("shared_params") else tree
+        tied = tree.get(model_tree.SHARED_PARAMS)
+        others = {**tree, model_tree.SHARED_PARAMS: {}} if tied else tree
         draft = FileDraft.of(others, logical.model_file, filled)
         outputs += [draft.at(name) for name in names[1:]]
     plans |= _plans(

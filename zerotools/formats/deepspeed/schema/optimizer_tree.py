@@ -1,0 +1,139 @@
+"""The tree of a `*_optim_states.pt`: keys, nesting, and order, as DeepSpeed 0.19.8 writes it.
+
+    stages 1 and 2, BF16_Optimizer              stage 3
+    optimizer_state_dict                        optimizer_state_dict
+      loss_scaler, dynamic_loss_scale             zero_stage
+      overflow, clip_grad                         loss_scaler, dynamic_loss_scale, overflow
+      base_optimizer_state                        partition_count
+        state: {group: {exp_avg, step ...}}       optimizer_state_dict
+        param_groups: [{params: [group]}]           state: {sub-group: {exp_avg, step ...}}
+      single_partition_of_fp32_groups               param_groups: [{params: [sub-groups]}]
+      zero_stage, group_paddings                  fp32_flat_groups
+      partition_count, ds_version               ds_config, ds_version
+      param_slice_mappings
+    ds_config, ds_version
+
+Elastic state has a list in place of `base_optimizer_state`, a dict for each group. BF16_Optimizer
+has no `zero_stage`. `param_alignment_paddings` is there where parameters are aligned.
+
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `bf16_optimizer.py`: `state_dict`;
+`runtime/zero/stage3.py`: `_rigid_state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.formats.deepspeed.schema.model_tree import DS_VERSION
+from zerotools.io.torchzip.pickle_values import Ordered
+
+STATE_DICT = "optimizer_state_dict"
+BASE_STATE = "base_optimizer_state"
+ELASTIC_STEP = "base_optimizer_state_step"
+PARTITIONS = "single_partition_of_fp32_groups"
+SUB_GROUPS = "fp32_flat_groups"
+INTERLEAVED = "local_sub_partitions_of_fp32_groups"
+ZERO_STAGE = "zero_stage"
+PARTITION_COUNT = "partition_count"
+GROUP_PADDINGS = "group_paddings"
+ALIGNMENT_PADDINGS = "param_alignment_paddings"
+SLICE_MAPPINGS = "param_slice_mappings"
+LOSS_SCALER = "loss_scaler"
+DYNAMIC_LOSS_SCALE = "dynamic_loss_scale"
+OVERFLOW = "overflow"
+CLIP_GRAD = "clip_grad"
+SCALER_KEYS = (LOSS_SCALER, DYNAMIC_LOSS_SCALE, OVERFLOW)
+
+STATE = "state"
+PARAM_GROUPS = "param_groups"
+PARAMS = "params"
+_NOT_OPTIONS = (PARAMS, "param_names", STATE)
+
+_FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")
+
+
+def zero_stage(stage: int) -> Opaque:
+    """DeepSpeed's enum of stages."""
+    return Opaque("deepspeed.runtime.zero.config", "ZeroStageEnum", (stage,), called=True)
+
+
+def zero12_state(
+    scaler: Mapping[str, Any], clip_grad: float | None, base: Any, stage: int, version: Any
+) -> dict[str, Any]:
+    """What DeepSpeedZeroOptimizer saves at stages 1 and 2; the writer fills in what is None."""
+    return {
+        **scaler,
+        **({} if clip_grad is None else {CLIP_GRAD: clip_grad}),
+        BASE_STATE: base,
+        PARTITIONS: None,
+        ZERO_STAGE: zero_stage(stage),
+        GROUP_PADDINGS: None,
+        PARTITION_COUNT: None,
+        DS_VERSION: version,
+        SLICE_MAPPINGS: None,
+    }
+
+
+def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """What DeepSpeedZeroOptimizer_Stage3 saves; the writer fills in what is None."""
+    return {
+        ZERO_STAGE: zero_stage(3),
+        **scaler,
+        PARTITION_COUNT: None,
+        STATE_DICT: base,
+        SUB_GROUPS: None,
+    }
+
+
+def torch_state(state: Mapping[int, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state dict of torch's optimizer over flat buffers: `state` by their numbers."""
+    return {STATE: state, PARAM_GROUPS: list(groups)}
+
+
+def param_group(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
+    """One of torch's param groups, with the numbers of its flat buffers."""
+    return {**options, PARAMS: list(numbers)}
+
+
+def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one of torch's param groups."""
+    return {str(key): value for key, value in group.items() if key not in _NOT_OPTIONS}
+
+
+def numbers_of(group: Mapping[str, Any]) -> list[int]:
+    """The numbers of the flat buffers of one of torch's param groups."""
+    saved = group.get(PARAMS)
+    return [number for number in (saved if isinstance(saved, list) else ()) if type(number) is int]
+
+
+def slice_mappings(saved: Any) -> list[Mapping[Any, Any]]:
+    """`param_slice_mappings` of an optimizer's state: where each parameter lies in the partition of
+    its group, by name; an empty mapping where one is damaged."""
+    mappings = saved.get(SLICE_MAPPINGS) if isinstance(saved, Mapping) else None
+    found = mappings if isinstance(mappings, list) else []
+    return [each if isinstance(each, Mapping) else {} for each in found]
+
+
+def fragment_class(mappings: Sequence[Mapping[Any, Any]]) -> Opaque:
+    """The class that the source uses for a place in a partition; it moved between versions."""
+    places = (value for mapping in mappings for value in mapping.values())
+    return next((value for value in places if isinstance(value, Opaque)), _FRAGMENT)
+
+
+def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Ordered:
+    """One group's mapping: (name, start, count) as objects of the class `kind`."""
+    return Ordered(
+        {
+            name: Opaque(kind.module, kind.name, state={"numel": count, "start": start})
+            for name, start, count in places
+        }
+    )
+
+
+def numel_of(place: Any) -> int:
+    """The elements of a place in a partition; 0 where it is damaged."""
+    state = place.state if isinstance(place, Opaque) else None
+    numel = state.get("numel") if isinstance(state, Mapping) else None
+    return numel if type(numel) is int else 0
