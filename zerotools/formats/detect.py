@@ -13,12 +13,12 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
+from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.listing import names_in
 from zerotools.io.files.regular import check_regular
 from zerotools.runs.file_names import MANIFEST, RECORD
 
 UNFINISHED = re.compile(r"\.tmp-.*|.*\.partial")
-_DCP_METADATA = ".metadata"
 # A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
 # Where tools keep a run's checkpoints, or the one model of several that users mean.
@@ -190,7 +190,7 @@ class _Detection:
 
 def _is_unfinished_job(names: set[str]) -> bool:
     """A directory with `.metadata` of its own is not a job's, whose DCP lies in `dcp`."""
-    return RECORD in names and MANIFEST not in names and _DCP_METADATA not in names
+    return RECORD in names and MANIFEST not in names and METADATA not in names
 
 
 def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:

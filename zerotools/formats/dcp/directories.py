@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Dropped, FilePlan, Problem, Target, Tensor
-from zerotools.formats.dcp.directory_names import METADATA, fsdp_models
+from zerotools.formats.dcp.directory_names import fsdp_models
+from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.listing import names_in
 from zerotools.runs.file_names import DCP, RECORD
 from zerotools.runs.record import JobRecord

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import re
 
-METADATA = ".metadata"
-DATA_SUFFIX = ".distcp"
-RANK_METADATA = re.compile(r"__\d+\.metadata")
 _FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
 
 

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint, Dropped, Target
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
-from zerotools.formats.dcp.directory_names import (
-    DATA_SUFFIX,
-    METADATA,
-    RANK_METADATA,
-    fsdp_models,
-)
+from zerotools.formats.dcp.directory_names import fsdp_models
 from zerotools.formats.format import (
     Format,
     Found,
@@ -22,6 +17,7 @@ from zerotools.formats.format import (
     UnfinishedCheckpoint,
     WriteOptions,
 )
+from zerotools.io.distcp.file_names import DATA_SUFFIX, METADATA, RANK_METADATA
 from zerotools.io.files.listing import names_in
 from zerotools.runs.file_names import DCP, RECORD
 

@@ -17,10 +17,9 @@ from zerotools.formats.megatron.file_names import (
     RANK_FILES,
     TRACKER,
 )
+from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.listing import names_in
 from zerotools.io.files.regular import read_regular
-
-_METADATA = ".metadata"
 
 
 class MegatronFormat(Format):
@@ -84,14 +83,14 @@ def _iteration(path: Path) -> Found:
 def _is_megatron(path: Path, names: set[str]) -> bool:
     """Whether `path` is one iteration of Megatron's, or has one rank's files: torch_dist (a DCP
     beside common.pt), other forms of it, or legacy rank files."""
-    if names >= {COMMON, CONFIG} or names >= {_METADATA, COMMON}:
+    if names >= {COMMON, CONFIG} or names >= {METADATA, COMMON}:
         return True
     if names & {*RANK_FILES}:
         return True
     if any(_has_rank_files(path / name) for name in filter(RANK.fullmatch, names)):
         return True
     in_a_run = ITERATION.fullmatch(path.name) and (path.parent / TRACKER).exists()
-    return bool(in_a_run) and _METADATA in names
+    return bool(in_a_run) and METADATA in names
 
 
 def _has_rank_files(path: Path) -> bool:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.dcp.reading.read import read as read_dcp
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
 from zerotools.formats.megatron.origin import MegatronFacts, disagreement, facts_of, origin_of
+from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
+from zerotools.io.distcp.directory import (
+    load_metadata,
+    metadata_names,
+    saving_ranks,
+    tensor_of,
+)
+from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.items import Items
 from zerotools.io.files.regular import read_regular
 from zerotools.io.torchzip.pt_file import TorchFile
 
-METADATA = ".metadata"
 _LARGEST_CONFIG = 2**20
 _STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(?P<role>[^.]+)\.(?P<name>.+)", re.S)
 _OPTIMIZER = re.compile(r"(?:chained_\d+\.)?optimizer\.", re.S)
@@ -33,14 +40,20 @@ def read_directory(path: Path) -> Checkpoint:
     backend = _backend(path)
     facts, problems = _common(path)
     has_metadata = (path / METADATA).exists()
+    tensors: dict[Key, Tensor] = {}
+    files: dict[str, int] = {}
+    ranks = None
     if has_metadata:
-        read = read_dcp(path)
-        tensors, ranks = _named(read), read.origin.world_size
-        problems = [*read.problems, *problems]
-        files = dict(read.files)
-    else:
-        tensors, ranks = {}, None
-        files = {}
+        metadata = load_metadata(path)
+        files, found = data_files(path, metadata)
+        files |= sizes(path, metadata_names(path))
+        keys, items = _named(metadata.tensors), Items(path)
+        tensors = {
+            key: tensor_of(items, path, flat, metadata.tensors[flat], files)
+            for flat, key in keys.items()
+        }
+        problems = [*found, *mixed_saves(path, metadata, keys, tensors), *problems]
+        ranks = saving_ranks(metadata) or None
     if backend == "torch_dist" and not has_metadata:
         missing = f"{path} has no {METADATA}: the save was not finished"
         problems.append(Problem(missing, METADATA))
@@ -79,14 +92,13 @@ def _common(path: Path) -> tuple[MegatronFacts, list[Problem]]:
     return facts, disagreement(path, facts, COMMON)
 
 
-def _named(checkpoint: Checkpoint) -> dict[Key, Tensor]:
-    """The tensors by Megatron's meaning of their keys."""
-    flats: Mapping[Key, str] = checkpoint.origin.details["dcp_keys"]
-    by_flat = {flats[key]: tensor for key, tensor in checkpoint.tensors.items()}
-    states = {flat: match for flat in by_flat if (match := _STATE.fullmatch(flat)) is not None}
+def _named(flats: Iterable[str]) -> dict[str, Key]:
+    """Megatron's meaning of the flat keys."""
+    every = list(flats)
+    states = {flat: match for flat in every if (match := _STATE.fullmatch(flat)) is not None}
     masters = {match["name"] for match in states.values() if match["role"] in _MASTERS}
-    found: dict[Key, Tensor] = {}
-    for flat, tensor in by_flat.items():
+    found: dict[Key, str] = {}
+    for flat in every:
         match = states.get(flat)
         if match is not None:
             role = "param" if match["role"] in _MASTERS else match["role"]
@@ -95,5 +107,5 @@ def _named(checkpoint: Checkpoint) -> dict[Key, Tensor]:
             key = Key(flat, "state")
         else:
             key = Key(flat, "param16" if flat in masters else "param")
-        found[key if key not in found else Key(flat, "state")] = tensor
-    return found
+        found[key if key not in found else Key(flat, "state")] = flat
+    return {flat: key for key, flat in found.items()}

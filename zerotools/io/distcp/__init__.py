@@ -1,5 +1,12 @@
 """The container of torch.distributed.checkpoint: `.metadata`, and the items of `.distcp` files.
 
-Reads and writes them as checked values, for every format that uses the container. What the keys
+file_names       the names of its files
+metadata         `.metadata`, a pickle, as checked values
+metadata_writer  checked values -> `.metadata`
+directory        the metadata of all ranks as one, and its tensors by flat key
+data_files       whether the files are all there, and of one save
+items            where a tensor's bytes lie in a file, and the values that are not tensors
+
+Reads and writes them as checked values, for every format that uses the container: what the keys
 mean is said in `zerotools.formats`. Imports `core` and `io` only, and neither torch nor numpy.
 """

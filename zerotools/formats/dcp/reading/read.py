@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.directories import (
     ATTRIBUTES,
     DIRECTORIES,
@@ -19,20 +18,22 @@ from zerotools.formats.dcp.directories import (
     TIED,
     prefixes,
 )
-from zerotools.formats.dcp.directory_names import METADATA, RANK_METADATA
 from zerotools.formats.dcp.keys.flat_keys import NamedKeys, job_keys, name_tensors
-from zerotools.formats.dcp.reading.data_files import (
-    data_files,
-    missing_as_recorded,
-    mixed_saves,
-    sizes,
+from zerotools.formats.dcp.reading.job_manifest import missing_as_recorded
+from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
+from zerotools.io.distcp.directory import (
+    load_metadata,
+    metadata_names,
+    saving_ranks,
+    tensor_of,
+    union,
+    within,
 )
-from zerotools.io.distcp.items import BlobTrees, ItemChunks, Items, refuse_safetensors
-from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metadata
+from zerotools.io.distcp.items import BlobTrees, Items
+from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record
 
-_DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
 _MEGATRON = (
     "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which "
     "zerotools recognises and does not convert: its names and shards are Megatron's own; export it "
@@ -59,12 +60,12 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         raise BadRequest(f"{path} is not a directory")
     record = read_record(path) if (path / RECORD).exists() else None
     found, unfinished = prefixes(path)
-    parts = {prefix: _within(prefix, _load(path / prefix)) for prefix in found}
-    metadata = _union(list(parts.values()), path)
+    parts = {prefix: within(prefix, load_metadata(path / prefix)) for prefix in found}
+    metadata = union(list(parts.values()), path)
     files, problems = data_files(path, metadata)
     problems += unfinished
     for prefix in found:
-        files |= sizes(path, (f"{prefix}{name}" for name in _metadata_names(path / prefix)))
+        files |= sizes(path, (f"{prefix}{name}" for name in metadata_names(path / prefix)))
     if record is not None:
         problems += missing_as_recorded(path, record, {problem.file for problem in problems})
     named = _named(path, metadata, record, section)
@@ -73,7 +74,8 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     keys = {flat: key for flat, key in every.items() if flat not in tied}
     items = Items(path)
     tensors = {
-        key: _tensor(items, path, flat, metadata.tensors[flat], files) for flat, key in keys.items()
+        key: tensor_of(items, path, flat, metadata.tensors[flat], files)
+        for flat, key in keys.items()
     }
     problems += mixed_saves(path, metadata, keys, tensors)
     return Checkpoint(
@@ -87,73 +89,6 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         companions=_companions(path) if record else model_sidecars(path),
         problems=problems,
     )
-
-
-def _load(directory: Path) -> Metadata:
-    if (directory / METADATA).exists():
-        return read_metadata(directory / METADATA)
-    names = _metadata_names(directory)
-    if not names:
-        raise BadFile(
-            f"{directory} has no {METADATA}, which torch writes last: the save was not finished; "
-            "take an older checkpoint"
-        )
-    return _union([read_metadata(directory / name) for name in names], directory)
-
-
-def _metadata_names(directory: Path) -> list[str]:
-    """The global `.metadata`, else those of each rank (`use_collectives=False`)."""
-    if (directory / METADATA).exists():
-        return [METADATA]
-    return sorted(path.name for path in directory.iterdir() if RANK_METADATA.fullmatch(path.name))
-
-
-def _union(parts: list[Metadata], directory: Path) -> Metadata:
-    if len(parts) == 1:
-        return parts[0]
-    tensors: dict[str, SavedTensor] = {}
-    blobs: dict[str, Item] = {}
-    paths: dict[str, tuple[str | int, ...]] = {}
-    for part in parts:
-        for key, saved in part.tensors.items():
-            known = tensors.get(key, saved)
-            if (known.dtype, known.shape) != (saved.dtype, saved.shape):
-                raise BadFile(f"{directory}: its metadata disagree on the type or shape of {key}")
-            more = saved.parts if key in tensors else ()
-            tensors[key] = replace(known, parts=(*known.parts, *more))
-        blobs |= {key: item for key, item in part.blobs.items() if key not in blobs}
-        paths |= part.paths or {}
-    extras = tuple(dict.fromkeys(name for part in parts for name in part.extras))
-    ends: dict[str, int] = {}
-    for part in parts:
-        ends |= {file: max(end, ends.get(file, 0)) for file, end in part.ends.items()}
-    return Metadata(
-        tensors,
-        blobs,
-        paths or None,
-        parts[0].version,
-        (*tensors, *blobs),
-        ends,
-        extras,
-        any(part.is_megatron for part in parts),
-    )
-
-
-def _within(prefix: str, metadata: Metadata) -> Metadata:
-    """The same metadata, with file names counted from the checkpoint's root."""
-    if not prefix:
-        return metadata
-
-    def moved(item: Item) -> Item:
-        return replace(item, file=prefix + item.file)
-
-    tensors = {
-        key: replace(saved, parts=tuple((box, moved(item)) for box, item in saved.parts))
-        for key, saved in metadata.tensors.items()
-    }
-    blobs = {key: moved(item) for key, item in metadata.blobs.items()}
-    ends = {prefix + file: end for file, end in metadata.ends.items()}
-    return replace(metadata, tensors=tensors, blobs=blobs, ends=ends)
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
@@ -176,21 +111,6 @@ def _named(
     if section is not None:
         raise BadRequest(f"{path} is a job's checkpoint, which has one model: leave --section out")
     return NamedKeys(job_keys(metadata.tensors))
-
-
-def _tensor(
-    items: Items, root: Path, flat: str, saved: SavedTensor, files: Mapping[str, int]
-) -> Tensor:
-    for box, item in saved.parts:
-        refuse_safetensors(root, flat, item, box.numel * saved.dtype.itemsize)
-    # What lies in a missing file, or behind the end of one that is cut short, is a hole, which the
-    # plan names together with the file.
-    parts = [
-        (box, item)
-        for box, item in saved.parts
-        if item.offset + item.length <= files.get(item.file, -1)
-    ]
-    return Tensor(saved.dtype, saved.shape, ItemChunks(items, flat, saved.dtype, parts))
 
 
 def _origin(
@@ -234,13 +154,13 @@ def _origin(
             step=record.step,
             details=details,
         )
-    ranks = {match[1] for _, item in metadata.items if (match := _DATA_FILE.fullmatch(item.file))}
-    count = counted(len(ranks), "rank")
+    ranks = saving_ranks(metadata)
+    count = counted(ranks, "rank")
     notes = (f"{count}, counted from the names of the data files",) if ranks else ()
     return Origin(
         "dcp",
         path,
-        world_size=len(ranks) or None,
+        world_size=ranks or None,
         notes=(*named.notes, *notes),
         question=named.question,
         refusal=_MEGATRON.format(path=path) if metadata.is_megatron else None,

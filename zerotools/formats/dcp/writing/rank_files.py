@@ -24,8 +24,8 @@ from zerotools.core.checkpoint import (
     Tensor,
 )
 from zerotools.core.dtypes import DType
-from zerotools.formats.dcp.directory_names import METADATA
 from zerotools.formats.dcp.writing.save_plan import RankShard, SaveItem, assign_shards
+from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.output.plain_files import literal

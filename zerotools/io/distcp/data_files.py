@@ -16,8 +16,6 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.sources import note_source
 from zerotools.io.numeric.scalars import read_scalar
-from zerotools.runs.checkpoint_dirs import RECORD, JobRecord, rng_name
-from zerotools.runs.manifest import verify_manifest
 
 # A parameter that was not always trained has another step; two of a file alike are not accident.
 _FEWEST_STEPS = 2
@@ -53,18 +51,6 @@ def data_files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Pro
 def sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
     """The sizes of those files that are there."""
     return {name: note_source(root / name) for name in names if (root / name).is_file()}
-
-
-def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
-    """What a job's manifest (sizes only) and record promise and the directory lacks."""
-    problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
-    said = {problem.file for problem in problems}
-    for rank in range(record.world_size if record.rng == "per-rank" else 0):
-        name = rng_name(rank)
-        if name not in said and not (path / name).is_file():
-            message = f"{path / name} is missing, and {RECORD} lists {record.world_size} of them"
-            return [*problems, Problem(message, name)]
-    return problems
 
 
 def mixed_saves(

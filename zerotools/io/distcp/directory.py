@@ -1,0 +1,118 @@
+"""A DCP directory: its metadata, whether of all ranks or of each, and its tensors by flat key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Tensor
+from zerotools.core.errors import BadFile
+from zerotools.io.distcp.file_names import DATA_FILE, METADATA, RANK_METADATA
+from zerotools.io.distcp.items import ItemChunks, Items, refuse_safetensors
+from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metadata
+
+
+def load_metadata(directory: Path) -> Metadata:
+    """What `.metadata` says, or together the `__R.metadata` of all ranks.
+
+    Raises:
+        BadFile: there is none, or a damaged one, or they disagree.
+        Unsupported: items that cannot be addressed, or of an unknown type.
+    """
+    if (directory / METADATA).exists():
+        return read_metadata(directory / METADATA)
+    names = metadata_names(directory)
+    if not names:
+        raise BadFile(
+            f"{directory} has no {METADATA}, which torch writes last: the save was not finished; "
+            "take an older checkpoint"
+        )
+    return union([read_metadata(directory / name) for name in names], directory)
+
+
+def metadata_names(directory: Path) -> list[str]:
+    """The global `.metadata`, else those of each rank (`use_collectives=False`)."""
+    if (directory / METADATA).exists():
+        return [METADATA]
+    return sorted(path.name for path in directory.iterdir() if RANK_METADATA.fullmatch(path.name))
+
+
+def union(parts: list[Metadata], directory: Path) -> Metadata:
+    """Several, whose files lie below one `directory`, as one.
+
+    Raises:
+        BadFile: they disagree on the type or shape of a tensor.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    tensors: dict[str, SavedTensor] = {}
+    blobs: dict[str, Item] = {}
+    paths: dict[str, tuple[str | int, ...]] = {}
+    for part in parts:
+        for key, saved in part.tensors.items():
+            known = tensors.get(key, saved)
+            if (known.dtype, known.shape) != (saved.dtype, saved.shape):
+                raise BadFile(f"{directory}: its metadata disagree on the type or shape of {key}")
+            more = saved.parts if key in tensors else ()
+            tensors[key] = replace(known, parts=(*known.parts, *more))
+        blobs |= {key: item for key, item in part.blobs.items() if key not in blobs}
+        paths |= part.paths or {}
+    extras = tuple(dict.fromkeys(name for part in parts for name in part.extras))
+    ends: dict[str, int] = {}
+    for part in parts:
+        ends |= {file: max(end, ends.get(file, 0)) for file, end in part.ends.items()}
+    return Metadata(
+        tensors,
+        blobs,
+        paths or None,
+        parts[0].version,
+        (*tensors, *blobs),
+        ends,
+        extras,
+        any(part.is_megatron for part in parts),
+    )
+
+
+def within(prefix: str, metadata: Metadata) -> Metadata:
+    """The same metadata, with file names counted from the checkpoint's root."""
+    if not prefix:
+        return metadata
+
+    def moved(item: Item) -> Item:
+        return replace(item, file=prefix + item.file)
+
+    tensors = {
+        key: replace(saved, parts=tuple((box, moved(item)) for box, item in saved.parts))
+        for key, saved in metadata.tensors.items()
+    }
+    blobs = {key: moved(item) for key, item in metadata.blobs.items()}
+    ends = {prefix + file: end for file, end in metadata.ends.items()}
+    return replace(metadata, tensors=tensors, blobs=blobs, ends=ends)
+
+
+def tensor_of(
+    items: Items, root: Path, flat: str, saved: SavedTensor, files: Mapping[str, int]
+) -> Tensor:
+    """A tensor whose items lie in `files`, of those sizes, below `root`.
+
+    Raises:
+        Unsupported: it was saved by `SerializationFormat.SAFETENSORS`.
+    """
+    for box, item in saved.parts:
+        refuse_safetensors(root, flat, item, box.numel * saved.dtype.itemsize)
+    # What lies in a missing file, or behind the end of one that is cut short, is a hole, which the
+    # plan names together with the file.
+    parts = [
+        (box, item)
+        for box, item in saved.parts
+        if item.offset + item.length <= files.get(item.file, -1)
+    ]
+    return Tensor(saved.dtype, saved.shape, ItemChunks(items, flat, saved.dtype, parts))
+
+
+def saving_ranks(metadata: Metadata) -> int:
+    """How many ranks wrote data files, by the names of these."""
+    return len(
+        {match[1] for _, item in metadata.items if (match := DATA_FILE.fullmatch(item.file))}
+    )
