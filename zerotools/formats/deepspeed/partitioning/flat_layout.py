@@ -1,11 +1,37 @@
 """Where each parameter of a group lies in the flat buffers of all ranks, whoever wrote them.
 
-Stages 1 and 2 (and BF16_Optimizer) flatten the parameters of a group in the order of
-`param_shapes`, optionally pad each to an alignment, pad the whole to a multiple of A, and cut it
-into N equal partitions of P elements: rank r's begins at element r*P of the group.
+An example: a param group of w (2 x 3 elements), b (3) and v (5), on two ranks. `w4` is element 4
+of the flattened w, `..` an element of padding, `|` the border between the partitions of the ranks.
 
-Stage 3 cuts every parameter on its own: p = ceil(numel / N), rank r owns [r*p, (r+1)*p). A
-sub-group's flat buffer is the ranks' partitions one after another, each exactly p long.
+Stages 1 and 2 (and BF16_Optimizer) flatten the parameters one after another in the order of
+`param_shapes`, pad the whole to a multiple of A = 2 * ranks, and cut it into equal partitions of
+P = 8 elements: that of rank r begins at element r * P. A border may lie inside a parameter:
+
+    rank 0                  | rank 1
+    w0 w1 w2 w3 w4 w5 b0 b1 | b2 v0 v1 v2 v3 v4 .. ..
+
+So b is two ranges: elements [0, 2) of it from element 6 of rank 0's partition on, and [2, 3) from
+element 0 of rank 1's. The padding at the end of a buffer is mostly cut from the saved masters, but
+not from the moments: rank 1 saves 6 masters, and 8 elements of each moment.
+
+With `round_robin_gradients` the parameters are dealt to the ranks in turn, so w and v come first:
+
+    w0 w1 w2 w3 w4 w5 v0 v1 | v2 v3 v4 b0 b1 b2 .. ..
+
+With `parameter_alignment` in fp32, each parameter begins at a multiple of 4 elements (16 bytes) of
+the buffer, and P = 10:
+
+    w0 w1 w2 w3 w4 w5 .. .. b0 b1 | b2 .. v0 v1 v2 v3 v4 .. .. ..
+
+Stage 3 partitions each parameter on its own: p = ceil(numel / ranks), and rank r has elements
+[r * p, (r + 1) * p) of it, padded to p. The buffer of a rank is its partitions of all parameters of
+a sub-group (`writing/sub_groups.py`), one after another; here p is 3 for w, 2 for b and 3 for v:
+
+    w0 w1 w2 b0 b1 v0 v1 v2 | w3 w4 w5 b2 .. v3 v4 ..
+
+So a parameter begins at the same place on every rank, and padding lies between parameters. Each
+param group (stage 3: each sub-group) has such a buffer for its masters, and one of the same layout
+for each kind of optimizer state.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` (`__init__`, `flatten_dense_tensors_aligned`),
 `runtime/zero/partition_parameters.py`.

@@ -1,8 +1,23 @@
 """Stage 3: which parameters share a sub-group, which follows from the number of ranks.
 
-A param group is one sub-group if its partitions are no more than `sub_group_size` elements
-together; otherwise parameters are added one by one, and a sub-group is closed as soon as it has
-that many.
+A param group is one sub-group if the partitions of one rank are no more than `sub_group_size`
+elements together; otherwise parameters are added one by one, and a sub-group is closed as soon as
+it has that many.
+
+The example of `partitioning/flat_layout.py`, w (2 x 3 elements), b (3) and v (5) on two ranks, has
+partitions of 3, 2 and 3 elements. With `sub_group_size` 6 or more it is one sub-group. With 5, w
+and b fill the first:
+
+    sub-group 0    w0 w1 w2 b0 b1 | w3 w4 w5 b2 ..
+    sub-group 1    v0 v1 v2 | v3 v4 ..
+
+On three ranks the partitions are 2, 1 and 2 elements, 5 together, so that the same size makes one
+sub-group:
+
+    sub-group 0    w0 w1 b0 v0 v1 | w2 w3 b1 v2 v3 | w4 w5 b2 v4 ..
+
+In the files, a sub-group is one tensor of `fp32_flat_groups`, one entry of the optimizer's state
+and one mapping of `param_shapes`; a param group lists the numbers of its sub-groups.
 
 Source: DeepSpeed `runtime/zero/stage3.py`: `_create_fp16_partitions_with_defragmentation`,
 `_create_fp16_sub_groups`.
