@@ -10,7 +10,10 @@
 Names, layers and shards are Megatron's own, so that no other program could load what would be made
 of them: `Origin.refusal` says so.
 
-facts       iteration and parallel sizes, as common.pt and its like have them
+file_names  the names by which a directory is known
+origin      iteration and parallel sizes, as common.pt and its like have them
 torch_dist  what is below one `.metadata`
-legacy      the files of ranks
+rank_files  the files of ranks
+read        whichever of these it is -> Checkpoint
+format      these as a line of the table of formats
 """

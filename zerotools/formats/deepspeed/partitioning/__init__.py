@@ -1,4 +1,9 @@
 """How ZeRO partitions parameters over ranks: which element lies where in whose flat buffer.
 
 Used to read what is there and to lay out a target. Imports `schema` only.
+
+flat_layout      where each parameter lies in a flat buffer; begins with a drawn example
+parameter_order  the order of parameters in a flat buffer, and alignment
+flat_groups      the flat buffers of one model-parallel rank, as its files have them
+mp_rank          the tensors of one model-parallel rank
 """

@@ -1,4 +1,14 @@
 """Universal checkpoints: one directory per parameter, saved for no particular world size.
 
-Reads and writes them. May import every other room of `deepspeed`; `reading.read` alone imports it.
+May import every other room of `deepspeed`; none imports it.
+
+read             directory -> Checkpoint
+param_files      the files of each parameter, and which of them are lost
+optimizer_state  what `zero/optimizer_state.pt` says
+training_state   what the files say of the run, in words that all formats share
+lay_out          any checkpoint -> Target
+contents         what goes into it, checked against what DeepSpeed's loaders take
+trees            what its files hold
+notes            what its loaders do not do
+format           these as a line of the table of formats
 """

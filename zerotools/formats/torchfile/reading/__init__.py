@@ -1,4 +1,11 @@
 """From torch files to a Checkpoint: one whole file, Hugging Face shards, or one file per rank.
 
 Imports `schema`.
+
+read            which of these a path is
+whole_file      one file that holds every tensor whole
+bin_shards      Hugging Face `.bin` shards
+rank_files      the files of all ranks
+merge           the same tensor in the files of all ranks
+training_state  what the files say of the run, in words that all formats share
 """
