@@ -32,3 +32,11 @@ def digests(path: Path) -> dict[str, tuple[str, tuple[int, ...], str]]:
         for name, entry in header.items()
         if name != "__metadata__"
     }
+
+
+def every_checkpoint() -> list[Path]:
+    """All of them: of cases with a truth the directory `checkpoint`, else what a program wrote."""
+    cases = sorted(GOLDEN.glob("*/*/checkpoint"))
+    files = {case.parent for case in cases}
+    others = (path for path in sorted(GOLDEN.glob("*/*")) if path.is_dir() and path not in files)
+    return [*cases, *others]

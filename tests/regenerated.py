@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from safetensors.numpy import load_file
 
 from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Opaque
-from zerotools.formats import read
+from zerotools.formats import read, training_of
 from zerotools.io.numeric.numpy_dtypes import Array
 
 TOLERANCE: Mapping[str, tuple[float, float]] = {
@@ -91,6 +92,8 @@ def _checkpoints_differ(found: Checkpoint, wanted: Checkpoint) -> Iterator[str]:
         yield f"checkpoint: other tied names: {found.aliases}"
     if _plain(found.state) != _plain(wanted.state):
         yield "checkpoint: another state beside the tensors"
+    if _plain(training_of(found)) != _plain(training_of(wanted)):
+        yield "checkpoint: another training state"
 
 
 def _plain(value: Any) -> Any:
@@ -102,4 +105,6 @@ def _plain(value: Any) -> Any:
         return {key: _plain(held) for key, held in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(held) for held in value]
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     return value

@@ -18,7 +18,7 @@ from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED, digests
 from zerotools import __version__
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.formats import read
+from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 
@@ -115,8 +115,7 @@ def _unlike(before: Mapping[str, object], after: Mapping[str, object], move: Mov
 
 
 def _configuration(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    config: Mapping[str, Any] = checkpoint.state["ds_config"]
-    return config
+    return training_of(checkpoint).ds_config or {}
 
 
 def _is_excluded(name: str, key: str) -> bool:

@@ -175,7 +175,11 @@ def expected(held: Held, hop: Hop, dropped: set[str]) -> Held:
 
 def _run(run: TrainingState, dropped: set[str]) -> TrainingState:
     nothing = TrainingState()
-    fields = {"param_groups": ("groups", "optimizer"), "steps": ("steps", "skipped", "samples")}
+    fields = {
+        "param_groups": ("groups", "optimizer"),
+        "steps": ("steps", "skipped", "samples"),
+        "loss_scale": ("loss_scaler",),
+    }
     gone = [name for word in WORDS if word in dropped for name in fields.get(word, (word,))]
     scalars = {k: number for k, number in run.scalars.items() if k.role not in dropped}
     return replace(run, scalars=scalars, **{name: getattr(nothing, name) for name in gone})

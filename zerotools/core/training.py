@@ -13,6 +13,9 @@ from typing import Any
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
 
+LARGEST_SCALE = 2.0**1023
+"""Of losses: integers beyond it are no floats, and damage."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
@@ -34,35 +37,56 @@ class ParamGroup:
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """An fp16 loss scaler. `options` has the rest of its numbers under DeepSpeed's names
-    (`scale_window`, `cur_iter`, ...)."""
+    """A loss scaler. `options` has the rest of its numbers under DeepSpeed's names (`scale_window`,
+    `cur_iter`, ...). `saved_as` is the class of the object that was saved, `module.Name`; two that
+    differ in it alone are equal."""
 
     scale: float
     dynamic: bool
     options: Mapping[str, Any] = field(default_factory=dict)
+    saved_as: str | None = field(default=None, compare=False)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it scales: bf16 and fp32 runs of DeepSpeed have one that multiplies by 1."""
+        return self.dynamic or self.scale != 1
 
 
 @dataclass(frozen=True)
 class TrainingState:
     """`scalars` are the numbers of optimizer state by parameter, `step` above all, in whichever way
-    the format keeps them. `precision` is the type that the model computes with. `steps`, `skipped`
-    and `samples` count optimizer steps, those skipped by overflow, and samples seen.
-    `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are trees of plain
-    values and `Opaque`; tensors in them stay the source format's own objects. `is_ordered` says
-    whether groups list their parameters in the order in which an optimizer got them. `buffers` are
-    weights that cannot have been parameters, in formats that do not tell the two apart."""
+    the format keeps them; one that is a tensor may be read when it is asked for, and raises
+    `BadFile` where it cannot be. `precision` is the type that the model computes with. `optimizer`
+    is the optimizer's class by its short name (`AdamW`), `optimizer_wrapper` the framework's class
+    around it. `steps`, `skipped` and `samples` count optimizer steps, those skipped by overflow,
+    and samples seen. `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are
+    trees of plain values and `Opaque`; tensors in them stay the source format's own objects.
+    `loss_scaler` is the one that was saved. `is_ordered` says whether groups list their parameters
+    in the order in which an optimizer got them. `unnamed` has torch's number of each parameter of
+    the groups that the files do not name: its name there is made up of the number. `buffers` are
+    weights that cannot have been parameters, in formats that do not tell the two apart;
+    `tells_frozen` says whether all others that no group has were frozen parameters."""
 
     groups: tuple[ParamGroup, ...] = ()
     scalars: Mapping[Key, Scalar] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     precision: DType | None = None
     optimizer: str | None = None
+    optimizer_wrapper: str | None = None
     steps: int | None = None
     skipped: int | None = None
     samples: int | None = None
     lr_scheduler: Any = None
-    loss_scale: LossScale | None = None
+    loss_scaler: LossScale | None = None
     ds_config: Mapping[str, Any] | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
     is_ordered: bool = True
+    unnamed: Mapping[str, int] = field(default_factory=dict)
     buffers: frozenset[str] = frozenset()
+    tells_frozen: bool = True
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The scaler of a run whose losses are scaled; None: there is none, or it does nothing."""
+        scaler = self.loss_scaler
+        return scaler if scaler is not None and scaler.is_active else None

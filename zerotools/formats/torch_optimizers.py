@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
-from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.numeric.scalars import LazyScalars, read_scalar
 
 WEIGHT_ROLES = ("param", "param16", "buffer")
 STATE_ROLE = "state"
@@ -111,21 +111,22 @@ def _adam_w_mode(config: Mapping[str, Any]) -> bool:
     return not isinstance(params, Mapping) or params.get("adam_w_mode", True) is not False
 
 
-def scalars_of(checkpoint: Checkpoint) -> dict[Key, Scalar]:
-    """The numbers of optimizer state that are 0-d tensors. What a 0-d parameter has of its own
-    shape is state like any other's; its `step` is a number.
+def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[Key, Scalar]:
+    """The numbers of optimizer state: those that are 0-d tensors, each read when it is asked for,
+    and the `plain` ones. What a 0-d parameter has of its own shape is state like any other's; its
+    `step` is a number.
 
     Raises:
-        BadFile: one is in no file, or its file ends before it.
+        BadFile: from a look-up, where a number is in no file, or its file ends before it.
     """
-    found = {}
+    found: dict[Key, Tensor | Scalar] = {}
     for key, tensor in checkpoint.tensors.items():
         if tensor.shape or key.role in (*WEIGHT_ROLES, STATE_ROLE):
             continue
         weight = checkpoint.tensors.get(Key(key.name, "param"))
         if key.role == "step" or weight is None or weight.shape:
-            found[key] = read_scalar(checkpoint.root, tensor)
-    return found
+            found[key] = tensor
+    return LazyScalars({**found, **plain}, lambda _, tensor: read_scalar(checkpoint.root, tensor))
 
 
 def weights_dtype(checkpoint: Checkpoint) -> DType | None:

@@ -15,7 +15,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16
 from zerotools.ops.inspection.inspect import inspect, to_json
-from zerotools.ops.inspection.run_summary import plain, training_of
+from zerotools.ops.inspection.run_summary import plain
 
 DEEPSPEED = GOLDEN / "deepspeed-0.19.8"
 # One model-parallel rank, ZeRO 1 to 3, optimizer groups with names.
@@ -63,7 +63,7 @@ def test_a_job() -> None:
     assert found["shared_parameters"] == 4096
     assert (found["weights_dtype"], found["masters_dtype"]) == ("bfloat16", "float32")
     assert found["optimizer"] == {
-        "name": "adamw",
+        "name": "AdamW",
         "class": None,
         "states": ["exp_avg", "exp_avg_sq", "step"],
     }
@@ -71,18 +71,47 @@ def test_a_job() -> None:
     assert found["param_groups"][0]["hyperparameters"]["betas"] == [0.9, 0.95]
 
 
-def test_dcp_keys_name_what_was_trained() -> None:
-    path = GOLDEN / "torch-2.13.0/fsdp2-torchtitan-w2/checkpoint"
-    training = training_of(formats.read(path))
-    assert training.trainable is not None
-    assert training.param_groups is None
+def test_torchtitan_has_one_group_and_a_buffer_that_nothing_froze() -> None:
+    found = described(GOLDEN / "torch-2.13.0/fsdp2-torchtitan-w2/checkpoint")
+    counts = [f"{kind}parameters" for kind in ("", "trainable_", "frozen_")]
+    assert [found[name] for name in counts] == [105, 105, 0]
+    assert found["optimizer"] == {
+        "name": "AdamW",
+        "class": None,
+        "states": ["exp_avg", "exp_avg_sq", "step"],
+    }
+    (group,) = found["param_groups"]
+    assert (group["params"], group["elements"]) == (["embed.weight", "norm.weight"], 105)
+    assert group["hyperparameters"]["betas"] == [0.9, 0.999]
+    assert (found["step"], found["lr_scheduler"]) == (4, {"last_epoch": 4})
+
+
+def test_groups_are_in_the_order_of_the_optimizer_under_round_robin() -> None:
+    found = described(DEEPSPEED / "z1-fp32-w3-round-robin" / "checkpoint")
+    (group,) = found["param_groups"]
+    assert group["params"][:5] == [f"parts.{number}.weight" for number in range(5)]
+
+
+def test_torch_numbers_stand_where_the_file_has_no_names() -> None:
+    found = described(GOLDEN / "torch-2.13.0/training-file/checkpoint")
+    groups = [(group["params"], group["elements"]) for group in found["param_groups"]]
+    assert groups == [([0, 1, 2, 3], None), ([4, 5, 6], None)]
+
+
+@pytest.mark.parametrize("case", ["torch-2.13.0/fsdp1-sharded-bin-w2", "torch-2.13.0-sections/app"])
+def test_nothing_is_called_frozen_where_it_may_be_a_buffer(case: str) -> None:
+    path = GOLDEN / case
+    found = described(path / "checkpoint" if (path / "checkpoint").is_dir() else path)
+    assert found["trainable_parameters"] < found["parameters"]
+    assert found["frozen_parameters"] is None
 
 
 def test_weights_alone_say_nothing_of_training(tmp_path: Path) -> None:
     path = model(tmp_path / "in", {"w": noise(3).astype(BF16)})
-    training = training_of(formats.read(path))
-    assert training.weights_dtype == "bfloat16"
-    assert (training.trainable, training.masters_dtype, training.optimizer) == (None, None, None)
+    found = described(path)
+    assert found["weights_dtype"] == "bfloat16"
+    unknown = ("trainable_parameters", "masters_dtype", "optimizer", "param_groups", "lr_scheduler")
+    assert [found[name] for name in unknown] == [None] * 5
 
 
 def test_values_that_json_lacks() -> None:
@@ -95,3 +124,10 @@ def test_values_that_json_lacks() -> None:
         "d": "float16",
     }
     assert json.dumps(plain(cycle)).count("[") == 8
+
+
+def test_parts_that_a_pickle_shares_do_not_multiply() -> None:
+    tree: Any = 1.0
+    for _ in range(8):
+        tree = [tree] * 100
+    assert len(json.dumps(plain(tree))) < 2**24

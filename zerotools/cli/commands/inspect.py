@@ -15,7 +15,7 @@ from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.inspection.inspect import Inspection, inspect, to_json
-from zerotools.ops.inspection.run_summary import ParamGroupSummary, TrainingSummary
+from zerotools.ops.inspection.run_summary import RunSummary, plain
 
 
 @click.command("inspect")
@@ -48,17 +48,15 @@ def command(
 def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
     """Lines for people; with `tensors`, every tensor too."""
     lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
-    if inspection.training.param_groups:
-        lines += ["", *_groups(inspection.training.param_groups)]
+    if inspection.run.training.groups:
+        lines += ["", *_groups(inspection.run)]
     if inspection.checkpoint.aliases:
         tied = (f"{alias} = {name}" for alias, name in inspection.checkpoint.aliases.items())
         lines += ["", f"tied: {', '.join(tied)}"]
     lines += ["", *_files(inspection, numbered=tensors)]
     if tensors:
         lines += ["", *_tensors(inspection)]
-    origin = inspection.checkpoint.origin
-    said = (*origin.notes, origin.question, origin.refusal)
-    lines += [f"note: {render.clean(note)}" for note in said if note]
+    lines += [f"note: {render.clean(note)}" for note in inspection.notes]
     return [*lines, *_problems(inspection)]
 
 
@@ -118,14 +116,14 @@ def _facts(inspection: Inspection) -> list[str]:
             ("path", str(origin.path)),
             ("format", f"{origin.details.get('title') or origin.format}{version}"),
             ("tag", f"{origin.tag}{others}" if origin.tag else ""),
-            ("step", known(origin.step)),
+            ("step", known(inspection.step)),
             ("ZeRO stage", known(origin.stage)),
             ("world size", known(origin.world_size)),
-            ("parameters", _parameters(inspection)),
-            ("types", _types(inspection.training)),
-            ("optimizer", _optimizer(inspection.training)),
-            ("loss scaler", _scaler(inspection.training)),
-            ("skipped steps", known(inspection.training.skipped_steps or None)),
+            ("parameters", _parameters(inspection.run)),
+            ("types", _types(inspection.run)),
+            ("optimizer", _optimizer(inspection.run)),
+            ("loss scaler", _scaler(inspection.run)),
+            ("skipped steps", known(inspection.run.training.skipped or None)),
             (
                 "size",
                 f"{render.size(inspection.file_bytes)} in {files}, of which "
@@ -135,51 +133,49 @@ def _facts(inspection: Inspection) -> list[str]:
     )
 
 
-def _parameters(inspection: Inspection) -> str:
-    training = inspection.training
+def _parameters(run: RunSummary) -> str:
     parts = []
-    if training.trainable is not None:
-        parts.append(f"{training.trainable:,} trainable")
-    if training.frozen:
-        parts.append(f"{training.frozen:,} frozen")
-    if training.shared:
-        parts.append(f"{training.shared:,} more under tied names")
-    return f"{inspection.parameters:,}" + (f" ({', '.join(parts)})" if parts else "")
+    if run.trainable is not None:
+        parts.append(f"{run.trainable:,} trainable")
+    if run.frozen:
+        parts.append(f"{run.frozen:,} frozen")
+    if run.shared:
+        parts.append(f"{run.shared:,} more under tied names")
+    return f"{run.parameters:,}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _types(training: TrainingSummary) -> str:
-    if training.masters_dtype and training.masters_dtype != training.weights_dtype:
-        return f"{training.weights_dtype}, masters {training.masters_dtype}"
-    return training.weights_dtype or ""
+def _types(run: RunSummary) -> str:
+    if run.masters_dtype and run.masters_dtype != run.weights_dtype:
+        return f"{run.weights_dtype}, masters {run.masters_dtype}"
+    return run.weights_dtype or ""
 
 
-def _optimizer(training: TrainingSummary) -> str:
-    optimizer = training.optimizer
-    if optimizer is None:
+def _optimizer(run: RunSummary) -> str:
+    if not run.has_optimizer:
         return ""
-    names = " in ".join(name for name in (optimizer.name, optimizer.wrapper) if name)
-    states = ", ".join(optimizer.states) or "no state"
+    known = (run.training.optimizer, run.training.optimizer_wrapper)
+    names = " in ".join(name for name in known if name)
+    states = ", ".join(run.states) or "no state"
     return f"{names}: {states}" if names else states
 
 
-def _scaler(training: TrainingSummary) -> str:
+def _scaler(run: RunSummary) -> str:
     """A scaler that does not scale is not shown."""
-    scaler = training.loss_scaler or {}
-    scale, dynamic = scaler.get("cur_scale"), scaler.get("dynamic")
-    if scale is None or (scale == 1 and not dynamic):
-        return ""
-    return f"{scale:g}, {'dynamic' if dynamic else 'static'}"
+    scaler = run.training.loss_scale
+    return f"{scaler.scale:g}, {'dynamic' if scaler.dynamic else 'static'}" if scaler else ""
 
 
 SHOWN_HYPERPARAMETERS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 
-def _groups(groups: Sequence[ParamGroupSummary]) -> list[str]:
+def _groups(run: RunSummary) -> list[str]:
     rows = []
-    for number, group in enumerate(groups):
-        values = group.hyperparameters
-        shown = (f"{k} {values[k]}" for k in SHOWN_HYPERPARAMETERS if k in values)
-        elements = "-" if group.elements is None else f"{group.elements:,}"
+    for number, (group, count) in enumerate(
+        zip(run.training.groups, run.group_elements, strict=True)
+    ):
+        values = group.options
+        shown = (f"{k} {plain(values[k])}" for k in SHOWN_HYPERPARAMETERS if k in values)
+        elements = "-" if count is None else f"{count:,}"
         rows.append((str(number), str(len(group.params)), elements, ", ".join(shown)))
     headers = ("GROUP", "TENSORS", "ELEMENTS", "HYPER-PARAMETERS")
     return render.table(headers, rows, right=("GROUP", "TENSORS", "ELEMENTS"))

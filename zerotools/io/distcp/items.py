@@ -26,6 +26,7 @@ from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import read_entry
 
 _LARGEST_TENSOR_PICKLE = 2**16
+_LARGEST_KNOWN, _MOST_KNOWN = 2**12, 2**10
 
 
 class Items:
@@ -143,11 +144,14 @@ def _check_agrees(
 
 
 class BlobTrees(Mapping[str, Any]):
-    """The values that are not tensors, by flat key: each is read when it is asked for."""
+    """The values that are not tensors, by flat key: each is read when it is asked for. Most of a
+    large checkpoint's have the same bytes as another, such as the options of each parameter: such
+    are one object, not to be changed."""
 
     def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
         self._root = root
         self._blobs = blobs
+        self._known: dict[bytes, Any] = {}
 
     def __len__(self) -> int:
         return len(self._blobs)
@@ -157,7 +161,15 @@ class BlobTrees(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         with _opened(self._root, self._blobs[key]) as window:
-            return Archive.open(window).tree()
+            if window.length > _LARGEST_KNOWN:
+                return Archive.open(window).tree()
+            data = window.read(0, window.length)
+            if data not in self._known:
+                tree = Archive.open(window).tree()
+                if len(self._known) == _MOST_KNOWN:
+                    return tree
+                self._known[data] = tree
+            return self._known[data]
 
 
 def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:

@@ -8,13 +8,40 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from zerotools.core.checkpoint import Tensor
+from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar
 from zerotools.io.files.regular import regular_file
+
+
+class LazyScalars(Mapping[Key, Scalar]):
+    """Numbers of optimizer state, of which those that are tensors are read when they are asked for,
+    each once. A look-up raises what `read` does."""
+
+    def __init__(
+        self, numbers: Mapping[Key, Tensor | Scalar], read: Callable[[Key, Tensor], Scalar]
+    ) -> None:
+        self._numbers = dict(numbers)
+        self._read = read
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._numbers)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._numbers
+
+    def __getitem__(self, key: Key) -> Scalar:
+        number = self._numbers[key]
+        if isinstance(number, Tensor):
+            number = self._numbers[key] = self._read(key, number)
+        return number
 
 
 def read_scalar(root: Path, tensor: Tensor) -> Scalar:

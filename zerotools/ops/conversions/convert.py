@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Target
-from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.dropping import optimizer_roles
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable
@@ -193,14 +193,14 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
 def _training(source: Checkpoint, request: _Request) -> tuple[TrainingState, list[str]]:
     """What is known of the run, completed with the user's hyperparameters."""
     training, options = formats.training_of(source, request.table), request.options
+    # Read now, so that a lost number is refused also where the target has no place for it.
+    training = replace(training, scalars=dict(training.scalars))
     given = RequestedHyperparameters.of(options, options.get("ds_config", training.ds_config))
     return completed(source, training, given, request.table)
 
 
 def _weights_only(form: Format, source: Checkpoint) -> list[str]:
-    weights = (*WEIGHTS, "param16", LOOSE)
-    said = form.says_weights or not form.holds_state
-    if said or any(key.role not in weights for key in source.tensors):
+    if form.says_weights or not form.holds_state or optimizer_roles(source):
         return []
     path = source.origin.path
     return [f"weights only: {path} has no optimizer state, so the optimizer starts from zero"]

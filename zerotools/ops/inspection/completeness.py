@@ -11,7 +11,7 @@ from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, UnfinishedCheckpoint, detect, format_of, read
 from zerotools.io.torchzip.file_names import SUFFIXES
-from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.inspection.inspect import prove
 
 _ZIP = b"PK\x03\x04"
 _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
@@ -39,7 +39,7 @@ def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness
     except (ZerotoolsError, OSError) as error:
         return Completeness(True, problem=str(error))
     found = next(
-        (p for p in inspect(checkpoint).problems if not _is_left_over(p, checkpoint, table)), None
+        (p for p in prove(checkpoint).problems if not _is_left_over(p, checkpoint, table)), None
     )
     if problem is None and found is not None:
         problem = found.message

@@ -1,16 +1,20 @@
-"""What a checkpoint holds, from its metadata alone, and what is wrong with it."""
+"""What a checkpoint holds, from its metadata alone, and what is wrong with it.
+
+What it says of the run is the `TrainingState` that conversions have of it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
-from zerotools.core.errors import BadFile, Incomplete
+from zerotools.core.errors import BadFile, Incomplete, Unsupported
+from zerotools.core.training import TrainingState
+from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.ops.execution.plan import prove_source, stored_elements
-from zerotools.ops.inspection.run_summary import TrainingSummary, parameters_of, training_of
+from zerotools.ops.inspection.run_summary import RunSummary, summarize, training_to_json
 
 SCHEMA = "zerotools.inspect/1"
 
@@ -31,14 +35,23 @@ class Inspection:
     """The facts about a checkpoint that `zerotools inspect` shows.
 
     `incomplete` are the tensors of which a part is missing; each is a problem too.
+    `training_notes` say why nothing is known of the run.
     """
 
     checkpoint: Checkpoint
     roles: tuple[RoleSummary, ...]
     problems: tuple[Problem, ...]
     claimed_bytes: int
-    training: TrainingSummary
+    run: RunSummary
     incomplete: tuple[Key, ...] = ()
+    training_notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user."""
+        origin = self.checkpoint.origin
+        said = (*origin.notes, origin.question, origin.refusal, *self.training_notes)
+        return tuple(note for note in said if note)
 
     @property
     def affected(self) -> tuple[str, ...]:
@@ -63,13 +76,38 @@ class Inspection:
         return max(0, self.file_bytes - self.claimed_bytes)
 
     @property
-    def parameters(self) -> int:
-        """Elements of all weights, tied ones counted once."""
-        return sum(tensor.numel for tensor in parameters_of(self.checkpoint).values())
+    def step(self) -> int | None:
+        """Optimizer steps done."""
+        step = self.checkpoint.origin.step
+        return self.run.training.steps if step is None else step
 
 
-def inspect(checkpoint: Checkpoint) -> Inspection:
-    """Summarise, and prove that every tensor is whole. Reads no tensor data."""
+def inspect(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Inspection:
+    """Summarise, and prove that every tensor is whole. Reads no tensor data but single numbers."""
+    proof = prove(checkpoint)
+    training, problems, notes = _training_of(checkpoint, table, proof.problems)
+    return Inspection(
+        checkpoint,
+        tuple(_roles(checkpoint)),
+        (*proof.problems, *problems),
+        proof.claimed_bytes,
+        summarize(checkpoint, training),
+        proof.incomplete,
+        notes,
+    )
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is wrong with the tensors of a checkpoint, the reader's own problems first."""
+
+    problems: tuple[Problem, ...]
+    incomplete: tuple[Key, ...]
+    claimed_bytes: int
+
+
+def prove(checkpoint: Checkpoint) -> Proof:
+    """Prove that every tensor is whole. Reads no tensor data."""
     problems = list(checkpoint.problems)
     claimed = 0
     incomplete: list[Key] = []
@@ -81,9 +119,23 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
             incomplete += [key] if isinstance(error, Incomplete) else []
             stored = stored_elements(tensor)
         claimed += stored * tensor.dtype.itemsize
-    roles = tuple(_roles(checkpoint))
-    training = training_of(checkpoint)
-    return Inspection(checkpoint, roles, tuple(problems), claimed, training, tuple(incomplete))
+    return Proof(tuple(problems), tuple(incomplete), claimed)
+
+
+def _training_of(
+    checkpoint: Checkpoint, table: FormatTable, known: Sequence[Problem]
+) -> tuple[TrainingState, tuple[Problem, ...], tuple[str, ...]]:
+    """The training state, and why there is none: as a problem where a file is damaged that no other
+    problem names, as a note where zerotools does not read it."""
+    try:
+        return training_of(checkpoint, table), (), ()
+    except Unsupported as error:
+        return TrainingState(), (), (str(error),)
+    except BadFile as error:
+        message = str(error)
+    named = (str(checkpoint.root / problem.file) for problem in known if problem.file)
+    again = any(path in message for path in named)
+    return TrainingState(), () if again else (Problem(message),), ()
 
 
 def _roles(checkpoint: Checkpoint) -> Iterator[RoleSummary]:
@@ -114,9 +166,9 @@ def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
         "world_size": origin.world_size,
         "tag": origin.tag,
         "other_tags": list(origin.other_tags),
-        "step": origin.step,
-        "parameters": inspection.parameters,
-        **_training_json(inspection.training),
+        "step": inspection.step,
+        "parameters": inspection.run.parameters,
+        **training_to_json(inspection.run),
         "roles": [
             {
                 "role": role.role,
@@ -133,41 +185,11 @@ def to_json(inspection: Inspection, *, chunks: bool = False) -> dict[str, Any]:
             _tensor_json(key, tensor, chunks=chunks) for key, tensor in checkpoint.tensors.items()
         ],
         "aliases": dict(checkpoint.aliases),
-        "notes": [note for note in (*origin.notes, origin.question, origin.refusal) if note],
+        "notes": list(inspection.notes),
         "problems": [
             {"message": problem.message, "file": problem.file, "tensor": problem.tensor}
             for problem in inspection.problems
         ],
-    }
-
-
-def _training_json(training: TrainingSummary) -> dict[str, Any]:
-    optimizer, groups = training.optimizer, training.param_groups
-    return {
-        "trainable_parameters": training.trainable,
-        "frozen_parameters": training.frozen,
-        "shared_parameters": training.shared,
-        "weights_dtype": training.weights_dtype,
-        "masters_dtype": training.masters_dtype,
-        "optimizer": None
-        if optimizer is None
-        else {
-            "name": optimizer.name,
-            "class": optimizer.wrapper,
-            "states": list(optimizer.states),
-        },
-        "param_groups": None
-        if groups is None
-        else [
-            {
-                "params": list(group.params),
-                "elements": group.elements,
-                "hyperparameters": dict(group.hyperparameters),
-            }
-            for group in groups
-        ],
-        "loss_scaler": training.loss_scaler,
-        "skipped_steps": training.skipped_steps,
     }
 
 

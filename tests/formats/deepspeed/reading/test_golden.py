@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tests.golden_files import GOLDEN
 from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.formats import read
+from zerotools.formats import read, training_of
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.inspection.inspect import inspect
 
@@ -63,9 +63,8 @@ def is_in_the_files(key: Key, checkpoint: Checkpoint, said: dict[str, Any]) -> b
 
 
 def _step_is_a_number(name: str, checkpoint: Checkpoint) -> bool:
-    groups = checkpoint.state.get("param_groups", [])
-    states = (group.get("state", {}) for group in groups if name in group.get("params", ()))
-    return any(isinstance(state.get("step"), int) for state in states)
+    step = training_of(checkpoint).scalars.get(Key(name, "step"))
+    return step is not None and step.dtype is None
 
 
 def test_there_are_cases_of_every_kind() -> None:
@@ -124,10 +123,10 @@ GROUPED = [case for case in CASES if says_its_groups(case)]
 
 @pytest.mark.parametrize("grouped", GROUPED, ids=named)
 def test_param_groups_name_their_parameters(grouped: Path) -> None:
-    ours = read(grouped / "checkpoint").state["param_groups"]
+    ours = training_of(read(grouped / "checkpoint")).groups
     frozen = set(facts(grouped)["frozen"])
     trained = [set(group["names"]) - frozen for group in facts(grouped)["param_groups"]]
-    assert [set(group["params"]) for group in ours] == trained
+    assert [set(group.params) for group in ours] == trained
 
 
 def test_most_cases_say_their_groups() -> None:

@@ -157,7 +157,7 @@ def test_the_placement_is_kept_or_taken_from_the_configuration(tmp_path: Path) -
     target = lay_out(source, tmp_path / "neighbours", world_size=4, settings=settings)
     found = read(write(source, target))
     assert contents(found) == contents(source)
-    assert found.state["ds_config"][DATA_FIRST] is False
+    assert (training_of(found).ds_config or {})[DATA_FIRST] is False
     own = [list(shard(found, r)["param_slice_mappings"][1]) for r in range(4)]
     assert own[0] == own[1] != own[2] == own[3]
 

@@ -15,7 +15,7 @@ from tests.formats.deepspeed.reading.test_versions import rewrite
 from tests.layouts import load
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.formats import read
+from zerotools.formats import read, training_of
 
 CASE = ROOT / "tensor-parallel-z2-fp32-w2"
 LAYOUT = r"""
@@ -140,6 +140,6 @@ def test_a_tensor_rank_that_is_missing(mapped: Path) -> None:
 @pytest.mark.parametrize("case", ["tensor-parallel-z1-bf16-w4", "pipeline-z1-fp32-w4"])
 def test_param_groups_are_those_of_the_run(case: str) -> None:
     checkpoint = read(ROOT / case / "checkpoint")
-    (group,) = checkpoint.state["param_groups"]
+    (group,) = training_of(checkpoint).groups
     trained = {key.name for key in checkpoint.tensors if key.role == "exp_avg"}
-    assert sorted(group["params"]) == sorted(trained)
+    assert sorted(group.params) == sorted(trained)

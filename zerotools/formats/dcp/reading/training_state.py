@@ -43,18 +43,21 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     record = checkpoint.origin.details.get("job")
     if isinstance(record, JobRecord):
         return _of_job(checkpoint, record)
-    groups = _groups(checkpoint)
+    groups, unnamed = _groups(checkpoint)
     steps = _value(checkpoint, "train_state.step")
     schedulers = dict(_schedulers(checkpoint))
+    buffers = _buffers(checkpoint, groups)
     return TrainingState(
         groups=groups,
-        scalars={**scalars_of(checkpoint), **_plain_scalars(checkpoint)},
+        scalars=scalars_of(checkpoint, _plain_scalars(checkpoint)),
         precision=trained_precision(checkpoint),
         optimizer=optimizer_of(groups),
         steps=steps if type(steps) is int else None,
         lr_scheduler=schedulers or None,
         client=_Rest(checkpoint),
-        buffers=frozenset(_buffers(checkpoint, groups)),
+        unnamed=unnamed,
+        buffers=buffers or frozenset(),
+        tells_frozen=buffers is not None,
     )
 
 
@@ -64,12 +67,12 @@ def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
         groups=tuple(
             ParamGroup(group.params, group.options()) for group in record.optimizer.groups
         ),
-        scalars=scalars_of(checkpoint),
+        scalars=scalars_of(checkpoint, {}),
         precision=_PRECISIONS.get(record.precision),
         optimizer=_OPTIMIZERS.get(name, name),
         steps=record.step,
         skipped=record.skipped_steps,
-        loss_scale=_loss_scale(record),
+        loss_scaler=_loss_scaler(record),
         samples=record.consumed_sequences,
         client={
             "schedule": dict(record.schedule),
@@ -79,35 +82,47 @@ def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
     )
 
 
-def _loss_scale(record: JobRecord) -> LossScale | None:
+def _loss_scaler(record: JobRecord) -> LossScale | None:
     saved = record.loss_scale
     if saved is None:
         return None
     return LossScale(saved.cur_scale, saved.dynamic, saved.options())
 
 
-def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> Iterator[str]:
-    """What no optimizer had and several ranks saved as one, where FSDP would have cut a frozen
-    parameter, too, into one for each."""
+def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[str] | None:
+    """What no optimizer had and several ranks saved as one, where FSDP, which cut what was trained,
+    would have cut a frozen parameter, too, into one for each. None: it cut nothing, so that nothing
+    tells."""
     trained = {name for group in groups for name in group.params}
+    whole: list[str] = []
+    is_cut = False
     for key, flat in checkpoint.origin.details["dcp_keys"].items():
-        if key.role != "param" or key.name in trained or not trained:
-            continue
         tensor = checkpoint.tensors[key]
-        if tensor.shape and is_replicated(checkpoint, flat, tensor):
-            yield key.name
+        if key.role != "param" or not tensor.shape:
+            continue
+        if key.name in trained:
+            is_cut = is_cut or len(tensor.chunks) > 1
+        elif is_replicated(checkpoint, flat, tensor):
+            whole.append(key.name)
+    return frozenset(whole) if is_cut else None
 
 
-def _groups(checkpoint: Checkpoint) -> tuple[ParamGroup, ...]:
-    """The param groups, in order; names are canonical."""
-    found: dict[str, dict[str, Any]] = {}
+_Options = Mapping[tuple[str, str], dict[str, Any]]
+"""Of each group, or of each parameter, by the prefix of the optimizer and its own name there."""
+
+
+def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
+    """The param groups, in order, whose names are canonical; and the numbers of the parameters that
+    have no name."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for flat in _keys(checkpoint):
         match = _match(_GROUP, checkpoint, flat)
         if match:
-            found.setdefault(match["name"], {})[match["option"]] = _value(checkpoint, flat)
+            group = found.setdefault((flat[: match.start()], match["name"]), {})
+            group[match["option"]] = _value(checkpoint, flat)
     if any("params" in options for options in found.values()):
         return _numbered(checkpoint, found)
-    return _alike(checkpoint, found)
+    return _alike(checkpoint, found), {}
 
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
@@ -127,23 +142,30 @@ def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
 
 
 def _numbered(
-    checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]
-) -> tuple[ParamGroup, ...]:
-    groups = []
-    for name in sorted(filter(_NUMBER.fullmatch, found), key=int):
-        options = found[name]
+    checkpoint: Checkpoint, found: _Options
+) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
+    groups, unnamed = [], {}
+    numbers = (place for place in found if _NUMBER.fullmatch(place[1]))
+    for prefix, number in sorted(numbers, key=lambda place: (place[0], int(place[1]))):
+        options = found[prefix, number]
         params = options.pop("params", None)
-        named = params if isinstance(params, list | tuple) else ()
-        names = (_name(checkpoint, n) for n in named if isinstance(n, str) or type(n) is int)
-        known = (name for name in names if name is not None)
-        groups.append(ParamGroup(tuple(checkpoint.aliases.get(n, n) for n in known), options))
-    return tuple(groups)
+        names = []
+        for member in params if isinstance(params, list | tuple) else ():
+            if not isinstance(member, str) and type(member) is not int:
+                continue
+            name = _name(checkpoint, member)
+            if name is None:
+                name = f"{prefix}state.{member}"
+                unnamed[name] = int(member)
+            names.append(checkpoint.aliases.get(name, name))
+        groups.append(ParamGroup(tuple(names), options))
+    return tuple(groups), unnamed
 
 
-def _alike(checkpoint: Checkpoint, found: Mapping[str, dict[str, Any]]) -> tuple[ParamGroup, ...]:
+def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
     """Parameters with equal options are one group."""
     groups: dict[Any, tuple[dict[str, Any], list[str]]] = {}
-    for name, options in found.items():
+    for (_, name), options in found.items():
         same = frozenset((option, _hashable(value)) for option, value in options.items())
         groups.setdefault(same, (options, []))[1].append(checkpoint.aliases.get(name, name))
     return tuple(ParamGroup(tuple(names), options) for options, names in groups.values())

@@ -1,23 +1,14 @@
-"""What a DeepSpeed checkpoint says beside its tensors: origin, param groups, scaler, scheduler."""
+"""Where a DeepSpeed checkpoint comes from: the facts that hold for all of its files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from zerotools.core.checkpoint import Opaque, Origin
+from zerotools.core.checkpoint import Origin
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.reading.merge import MergedRanks
-from zerotools.formats.deepspeed.schema.model_states import run_values
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates
-from zerotools.formats.deepspeed.schema.optimizer_tree import (
-    LOSS_SCALER,
-    PARAM_GROUPS,
-    PARAMS,
-    STATE,
-    param_group,
-)
 from zerotools.formats.deepspeed.schema.tag import TagDirectory
 
 UNNAMED_STATE = (
@@ -55,7 +46,6 @@ def origin_of(
         other_tags=found.others,
         notes=notes,
         details={
-            "optimizer_class": optim_states[0].kind if optim_states else None,
             "precision": _precision(mp_shards[0]),
             "frozen": sorted(merged.frozen),
             "elastic": bool(optim_states) and not optim_states[0].is_rigid,
@@ -81,53 +71,3 @@ def _precision(mp_shard: MpShard) -> str:
             return names.get(stored.dtype.name, "fp32")
     roles = {key.role: tensor.dtype.name for key, tensor in mp_shard.tensors.items()}
     return names.get(roles.get("param16", roles.get("param", "")), "fp32")
-
-
-def state_of(mp_shards: Sequence[MpShard]) -> dict[str, Any]:
-    """What belongs to the run beside its tensors; foreign objects stay opaque."""
-    model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
-    state: dict[str, Any] = {
-        **run_values(model),
-        "client_state": model.client_state,
-    }
-    if optim_states:
-        state[PARAM_GROUPS] = _joined_groups(mp_shards)
-        state[LOSS_SCALER] = _plain(optim_states[0].fields.tree.get(LOSS_SCALER))
-    return state
-
-
-def _joined_groups(mp_shards: Sequence[MpShard]) -> list[dict[str, Any]]:
-    """The run's param groups: each model-parallel rank has its own parameters of every group."""
-    joined: list[dict[str, Any]] = []
-    for mp_shard in mp_shards:
-        optim = next((optim for optim in mp_shard.optim_states if optim is not None), None)
-        for number, group in enumerate(_param_groups(mp_shard, optim) if optim else ()):
-            if number == len(joined):
-                joined.append(group)
-            else:
-                known = joined[number][PARAMS]
-                joined[number][PARAMS] = list(dict.fromkeys([*known, *group[PARAMS]]))
-    return joined
-
-
-def _param_groups(mp_shard: MpShard, optim: OptimStates) -> list[dict[str, Any]]:
-    """torch's param groups with the names of their parameters instead of numbers."""
-    names: dict[int, list[str]] = {}
-    for group in mp_shard.groups:
-        names.setdefault(group.number, []).extend(group.shapes)
-    saved_groups = optim.param_groups or [param_group({}, [number]) for number in names]
-    described = []
-    for number, saved in enumerate(saved_groups):
-        members = saved.get(PARAMS, [number])
-        numbers = [m for m in members if type(m) is int] if isinstance(members, list) else []
-        scalars = next((optim.scalars[m] for m in numbers if m < len(optim.scalars)), {})
-        params = [name for m in numbers for name in names.get(m, ())]
-        described.append({**saved, STATE: dict(scalars), PARAMS: params})
-    return described
-
-
-def _plain(value: Any) -> Any:
-    """An opaque object's attributes as a dict, with its class; anything else as it is."""
-    if isinstance(value, Opaque) and isinstance(value.state, Mapping):
-        return {"class": f"{value.module}.{value.name}", **value.state}
-    return value

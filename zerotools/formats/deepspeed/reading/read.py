@@ -17,7 +17,7 @@ from zerotools.formats.deepspeed.reading.mp_rank_files import (
     layer_tensors,
     load_mp_rank,
 )
-from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states, state_of
+from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states
 from zerotools.formats.deepspeed.reading.saves import SaveFiles, save_of
 from zerotools.formats.deepspeed.schema.file_names import TagListing, model_file
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
@@ -54,7 +54,6 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
         tensors={**merged.tensors, **holes},
         origin=origin_of(path, found, mp_shards, tensor_ranks, merged),
         aliases=merged.aliases,
-        state=state_of(mp_shards),
         files=_sizes(directory, listing),
         companions=model_sidecars(directory.parent),
         problems=problems,

@@ -13,9 +13,10 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
+from zerotools.formats.deepspeed.reading.origin import present_optim_states
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema.ds_config import PRECISIONS, optimizer_name
-from zerotools.formats.deepspeed.schema.loss_scaler import loss_scale_of
+from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
 from zerotools.formats.deepspeed.schema.optim_states import first_of, scalar_of
 from zerotools.formats.deepspeed.schema.optimizer_tree import numbers_of, options_of, param_group
 
@@ -30,17 +31,19 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     model = mp_shards[0].model
     tree = model.fields.tree
     named = [mp_shard for mp_shard in mp_shards if mp_shard.groups]
+    present = present_optim_states(mp_shards)
     return TrainingState(
         groups=_joined([_groups(mp_shard) for mp_shard in named]),
         scalars={key: scalar for mp_shard in named for key, scalar in _scalars(mp_shard)},
         frozen=frozenset(details["frozen"]),
         precision=PRECISIONS[details["precision"]],
         optimizer=optimizer_name(model.ds_config),
+        optimizer_wrapper=present[0].kind if present else None,
         steps=_count(tree.get(model_tree.GLOBAL_STEPS)),
         skipped=_count(tree.get(model_tree.SKIPPED_STEPS)),
         samples=_count(tree.get(model_tree.GLOBAL_SAMPLES)),
         lr_scheduler=tree.get(model_tree.LR_SCHEDULER),
-        loss_scale=loss_scale_of(first_of(named[0].optim_states).fields.tree) if named else None,
+        loss_scaler=loss_scaler_of(present[0].fields.tree) if present else None,
         ds_config=model.ds_config if isinstance(model.ds_config, Mapping) else None,
         client=model.client_state,
     )

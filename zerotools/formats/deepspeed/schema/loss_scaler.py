@@ -13,7 +13,7 @@ from typing import Any
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import LossScale
+from zerotools.core.training import LARGEST_SCALE, LossScale
 from zerotools.formats.deepspeed.schema.optimizer_tree import (
     DYNAMIC_LOSS_SCALE,
     LOSS_SCALER,
@@ -82,8 +82,8 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
     return Scaler(value, is_dynamic=True, is_new=saved is None)
 
 
-def loss_scale_of(saved: Mapping[str, Any]) -> LossScale | None:
-    """The scaler of an optimizer file; bf16 and fp32 runs have one that scales by 1: None."""
+def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
+    """The scaler of an optimizer file; that of bf16 and fp32 runs multiplies by 1."""
     scaler = saved.get(LOSS_SCALER)
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
         return None
@@ -91,9 +91,9 @@ def loss_scale_of(saved: Mapping[str, Any]) -> LossScale | None:
     scale = options.pop(_SCALE, None)
     dynamic = options.pop("dynamic", None)
     dynamic = saved.get(DYNAMIC_LOSS_SCALE) is True if dynamic is None else dynamic is True
-    if not isinstance(scale, int | float) or (scale == 1 and not dynamic):
+    if not isinstance(scale, int | float) or abs(scale) > LARGEST_SCALE:
         return None
-    return LossScale(float(scale), dynamic, options)
+    return LossScale(float(scale), dynamic, options, f"{scaler.module}.{scaler.name}")
 
 
 def saved_scaler(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,17 +107,6 @@ def parse_model(file: TorchFile) -> ModelStates:
     )
 
 
-def run_values(model: ModelStates) -> dict[str, Any]:
-    """What a model file says of the run that belongs to no tensor and no rank."""
-    keys = (
-        model_tree.LR_SCHEDULER,
-        model_tree.DS_CONFIG,
-        model_tree.SKIPPED_STEPS,
-        model_tree.GLOBAL_SAMPLES,
-    )
-    return {key: model.fields.tree.get(key) for key in keys}
-
-
 def parse_groups(fields: Fields) -> list[Shapes] | None:
     """`param_shapes`: a list with one mapping per group or sub-group; up to 0.5.3 one mapping."""
     value = fields.tree.get(model_tree.PARAM_SHAPES)

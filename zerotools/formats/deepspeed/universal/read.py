@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard, read_mp_rank, whole_tensors
 from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
-from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model, run_values
-from zerotools.formats.deepspeed.schema.optimizer_tree import PARAM_GROUPS, PARAMS
+from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
 from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.formats.deepspeed.schema.tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.universal.optimizer_state import (
@@ -80,7 +78,6 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
         tensors=tensors | rest,
         origin=_origin(path, found_tag, model, saved, numbers, is_stage_3=is_stage_3),
         aliases=model.shared,
-        state=_state(model, saved),
         files={name: note_source(directory / name) for name in names},
         companions=model_sidecars(directory.parent),
         problems=problems,
@@ -138,11 +135,3 @@ def _origin(
             STATE: saved,
         },
     )
-
-
-def _state(model: ModelStates, saved: UniversalState) -> dict[str, Any]:
-    return {
-        **run_values(model),
-        "client_state": model.client_state,
-        PARAM_GROUPS: [{**group.options, PARAMS: list(group.params)} for group in saved.groups],
-    }

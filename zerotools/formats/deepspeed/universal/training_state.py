@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
@@ -11,7 +12,7 @@ from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema.ds_config import PRECISIONS, optimizer_name
-from zerotools.formats.deepspeed.schema.loss_scaler import loss_scale_of
+from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.formats.deepspeed.universal.optimizer_state import (
@@ -21,17 +22,17 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     UniversalState,
 )
 from zerotools.formats.deepspeed.universal.read import STATE
-from zerotools.io.numeric.scalars import read_scalar
+from zerotools.io.numeric.scalars import LazyScalars, read_scalar
 
 _NOT_STATE = ("param", "param16", "buffer")
 
 
 def universal_training(checkpoint: Checkpoint) -> TrainingState:
-    """What the model file and `optimizer_state.pt` say. Reads `step` where it is a tensor.
+    """What the model file and `optimizer_state.pt` say. A `step` that is a tensor is read
+    when it is asked for.
 
     Raises:
-        BadFile: a number of the optimizer's state is in no file, or the file of the param groups
-            is missing.
+        BadFile: the file of the param groups is missing.
     """
     details = checkpoint.origin.details
     model: ModelStates = details["model"]
@@ -57,7 +58,7 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
         skipped=model.fields.maybe(model_tree.SKIPPED_STEPS, int),
         samples=model.fields.maybe(model_tree.GLOBAL_SAMPLES, int),
         lr_scheduler=tree.get(model_tree.LR_SCHEDULER),
-        loss_scale=loss_scale_of(saved.tree),
+        loss_scaler=loss_scaler_of(saved.tree),
         ds_config=config if isinstance(config, Mapping) and config else None,
         client=model.client_state,
         is_ordered=saved.tree.get(ORDER) != UNKNOWN,
@@ -70,16 +71,17 @@ def _precision(said: str, config: Any) -> DType | None:
     return PRECISIONS[said] if said != "fp32" or config else None
 
 
-def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> dict[Key, Scalar]:
+def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapping[Key, Scalar]:
     """Tensors of no dimension, by parameter, and plain numbers."""
-    found = {
-        key: _number(checkpoint, key, tensor)
+    found: dict[Key, Tensor | Scalar] = {
+        key: tensor
         for key, tensor in checkpoint.tensors.items()
         if not tensor.shape
         and key.role not in _NOT_STATE
         and not _is_scalar_parameter(checkpoint, key)
     }
-    return found | {key: Scalar(value) for key, value in numbers.items()}
+    found |= {key: Scalar(value) for key, value in numbers.items()}
+    return LazyScalars(found, partial(_number, checkpoint))
 
 
 def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:

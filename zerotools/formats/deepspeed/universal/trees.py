@@ -21,7 +21,7 @@ from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
-from zerotools.formats.deepspeed.schema.loss_scaler import loss_scale_of, scaler_of
+from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import first_of
 from zerotools.formats.deepspeed.universal.optimizer_state import (
@@ -112,7 +112,9 @@ def _module(
 def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> dict[str, Any]:
     """`zero/optimizer_state.pt`; `step` is that of the first parameter, None where it has none."""
     _, saved = source_optimizer(source)
-    kept = _KEPT if loss_scale_of(saved) == training.loss_scale else _KEPT[len(keys.SCALER_KEYS) :]
+    kept = (
+        _KEPT if loss_scaler_of(saved) == training.loss_scaler else _KEPT[len(keys.SCALER_KEYS) :]
+    )
     known = {key: saved[key] for key in kept if key in saved}
     if training.loss_scale is not None and keys.LOSS_SCALER not in known:
         scaler = scaler_of(training.loss_scale, training.ds_config or {}, FLOAT16)

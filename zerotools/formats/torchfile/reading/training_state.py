@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import named
-from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.core.training import (
+    LARGEST_SCALE,
+    LossScale,
+    ParamGroup,
+    Scalar,
+    TrainingState,
+)
 from zerotools.formats.torch_optimizers import (
     WEIGHT_ROLES,
     optimizer_of,
@@ -19,6 +26,7 @@ from zerotools.formats.torch_optimizers import (
 from zerotools.formats.torchfile.schema.opened_file import NUMBERED
 from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE
 from zerotools.formats.torchfile.schema.training_keys import (
+    BUFFER_NAMES,
     CLIENT,
     FROZEN,
     LOSS_SCALE,
@@ -34,26 +42,25 @@ from zerotools.formats.torchfile.schema.training_keys import (
 
 _SCHEDULERS = (SCHEDULER, "lr_schedulers", "scheduler")
 _OWN = ("param_groups", "optimizer", *_SCHEDULERS)
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _NOT_OPTIONS = ("params", "param_names")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
     """Param groups and numbers by the names of the weights; where nothing says which parameter a
-    number stands for, it is `optimizer.state.<number>`, as its tensors are called.
-
-    Raises:
-        BadFile: a number is in no file.
-    """
+    number stands for, it is `optimizer.state.<number>`, as its tensors are called."""
     state = checkpoint.state
-    groups = tuple(_groups(checkpoint))
+    groups, unnamed = _groups(checkpoint)
     trained = any(key.role not in (*WEIGHT_ROLES, STATE_ROLE) for key in checkpoint.tensors)
     found = TrainingState(
         groups=groups,
-        scalars={**scalars_of(checkpoint), **_plain_scalars(checkpoint)},
+        scalars=scalars_of(checkpoint, _plain_scalars(checkpoint)),
         precision=(trained_precision if trained else weights_dtype)(checkpoint),
         optimizer=optimizer_of(groups),
         lr_scheduler=next((state[name] for name in _SCHEDULERS if name in state), None),
         client={key: value for key, value in state.items() if key not in _OWN},
+        unnamed=unnamed,
+        tells_frozen=BUFFER_NAMES in state,
     )
     return _said(found, state) if state.get(MARK) == VERSION else found
 
@@ -70,17 +77,17 @@ def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
         steps=_count(state.get(STEPS)),
         skipped=_count(state.get(SKIPPED)),
         samples=_count(state.get(SAMPLES)),
-        loss_scale=_loss_scale(state.get(LOSS_SCALE)),
+        loss_scaler=_loss_scaler(state.get(LOSS_SCALE)),
         client=client if isinstance(client, Mapping) else {},
     )
 
 
-def _loss_scale(saved: Any) -> LossScale | None:
+def _loss_scaler(saved: Any) -> LossScale | None:
     if not isinstance(saved, Mapping):
         return None
     options = {str(key): value for key, value in saved.items()}
     scale, dynamic = options.pop("scale", None), options.pop("dynamic", None)
-    if not isinstance(scale, int | float):
+    if not isinstance(scale, int | float) or abs(scale) > LARGEST_SCALE:
         return None
     return LossScale(float(scale), dynamic is True, options)
 
@@ -89,23 +96,32 @@ def _count(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
-def _groups(checkpoint: Checkpoint) -> Iterator[ParamGroup]:
+def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
+    """The param groups, and the numbers of the parameters that have no name."""
     saved = checkpoint.state.get("param_groups")
+    groups: list[ParamGroup] = []
+    unnamed: dict[str, int] = {}
     for group in saved if isinstance(saved, list) else ():
         if isinstance(group, Mapping):
             members = group.get("params")
-            names = members if isinstance(members, list) else []
-            yield ParamGroup(
-                tuple(_name(checkpoint, n) for n in names if type(n) in (int, str)),
-                {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS},
-            )
+            listed = members if isinstance(members, list) else []
+            given = [n for n in listed if type(n) in (int, str)]
+            options = {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS}
+            groups.append(ParamGroup(tuple(_name(checkpoint, n) for n in given), options))
+            numbers = (n for n in given if type(n) is int and n not in _numbered(checkpoint))
+            unnamed |= {_name(checkpoint, n): n for n in numbers}
+    return tuple(groups), unnamed
+
+
+def _numbered(checkpoint: Checkpoint) -> Mapping[int, str]:
+    names: Mapping[int, str] = checkpoint.origin.details.get(NUMBERED, {})
+    return names
 
 
 def _name(checkpoint: Checkpoint, member: int | str) -> str:
     if isinstance(member, str):
         return checkpoint.aliases.get(member, member)
-    numbered: Mapping[int, str] = checkpoint.origin.details.get(NUMBERED, {})
-    return numbered.get(member, f"optimizer.state.{member}")
+    return _numbered(checkpoint).get(member, f"optimizer.state.{member}")
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
@@ -115,6 +131,7 @@ def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
     for parameter, entry in (saved if isinstance(saved, Mapping) else {}).items():
         for role, value in (entry if isinstance(entry, Mapping) else {}).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                member = int(parameter) if str(parameter).isdecimal() else str(parameter)
+                number = _NUMBER.fullmatch(str(parameter))
+                member = int(number[0]) if number else str(parameter)
                 found[Key(_name(checkpoint, member), str(role))] = Scalar(value)
     return found

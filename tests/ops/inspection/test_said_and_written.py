@@ -1,0 +1,109 @@
+"""What `inspect --json` says of a run is what `convert` writes: for every golden checkpoint, read
+as plain values from the file that `convert --to torch` makes, which has a place for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden_files import GOLDEN, every_checkpoint
+from zerotools import formats
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.conversions.convert import prepare
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.inspection.inspect import inspect, to_json
+from zerotools.ops.inspection.run_summary import plain
+
+CHECKPOINTS = every_checkpoint()
+MADE_UP = "trained parameters are one param group, as nothing says more"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The tree of `checkpoint.pt`, and what `convert` said."""
+
+    tree: Mapping[str, Any]
+    notes: tuple[str, ...]
+    dropped: frozenset[str]
+
+    @classmethod
+    def of(cls, path: Path, out: Path, asked: Mapping[str, Any]) -> Written:
+        conversion = prepare(path, out, "torch", asked, force=True)
+        assert isinstance(conversion, Conversion)
+        perform(conversion, budget=MemoryBudget(workers=1), overwrite=False)
+        tree = TorchFile.open(out, "checkpoint.pt").tree
+        assert isinstance(tree, dict)
+        dropped = frozenset(each.what for each in conversion.target.dropped)
+        return cls(tree, tuple(conversion.notes), dropped)
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        saved: list[dict[str, Any]] = self.tree.get("optimizer", {}).get("param_groups", [])
+        return saved
+
+    @property
+    def frozen_elements(self) -> int:
+        model = self.tree["model"]
+        return sum(prod(model[name].shape) for name in self.tree.get("frozen_names", ()))
+
+
+def needed(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What torch's optimizer has to have and the checkpoint does not say."""
+    groups = said["param_groups"] or [{"hyperparameters": {}}]
+    has_state = said["optimizer"] is not None and said["optimizer"]["states"]
+    lacks = any("lr" not in group["hyperparameters"] for group in groups)
+    return {"lr": 0.5} if has_state and lacks else {}
+
+
+@pytest.mark.parametrize(
+    "path", CHECKPOINTS, ids=lambda path: str(path.relative_to(GOLDEN)).removesuffix("/checkpoint")
+)
+def test_the_run_that_inspect_shows_is_the_one_that_convert_writes(
+    path: Path, tmp_path: Path
+) -> None:
+    said = to_json(inspect(formats.read_any(path)))
+    written = Written.of(path, tmp_path / "out", needed(said))
+    tree = written.tree
+    compare_groups(said["param_groups"], written)
+    assert (said["optimizer"] or {}).get("name") == tree.get("optimizer_name")
+    assert (said["step"], said["skipped_steps"]) == (tree.get("steps"), tree.get("skipped_steps"))
+    if "lr_scheduler" not in written.dropped:  # it holds objects: a file of plain values has none
+        assert said["lr_scheduler"] == plain(tree.get("lr_scheduler"))
+    assert active_scale(said["loss_scaler"]) == plain(tree.get("loss_scale"))
+    # Where no file says in what the run computed, the type of the weights is shown.
+    assert tree.get("precision") in (None, said["weights_dtype"])
+    stored = {tensor.dtype.name for tensor in tree["model"].values()}
+    assert {said["weights_dtype"], said["masters_dtype"]} & stored
+    assert said["frozen_parameters"] in (None, written.frozen_elements)
+
+
+def compare_groups(said: list[dict[str, Any]] | None, written: Written) -> None:
+    """The same parameters in the same order. `convert` may add options from the configuration and
+    the command line, and what it adds as a whole it says."""
+    if said is None:
+        assert not written.groups or any(MADE_UP in note for note in written.notes)
+        return
+    assert len(said) == len(written.groups)
+    for shown, group in zip(said, written.groups, strict=True):
+        assert shown["params"] == group.get("param_names", group["params"])
+        assert plain(group).items() >= shown["hyperparameters"].items()
+
+
+def active_scale(scaler: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The scaler as a torch file has it: none that multiplies by 1."""
+    if scaler is None or (scaler["cur_scale"] == 1 and not scaler["dynamic"]):
+        return None
+    rest = {name: value for name, value in scaler.items() if name not in ("class", "cur_scale")}
+    return {"scale": scaler["cur_scale"], **rest}
+
+
+def test_every_directory_of_golden_files_is_met() -> None:
+    met = {path.relative_to(GOLDEN).parts[0] for path in CHECKPOINTS}
+    assert met == {path.name for path in GOLDEN.iterdir() if path.is_dir()}
+    assert len(CHECKPOINTS) >= 100
