@@ -21,7 +21,7 @@ from zerotools.ops.inspection.inspect import inspect, to_json
 from zerotools.ops.inspection.run_summary import plain
 
 CHECKPOINTS = every_checkpoint()
-MADE_UP = "trained parameters are one param group, as nothing says more"
+MADE_UP = "trained parameters are one param group"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import read_entry
 
 _LARGEST_TENSOR_PICKLE = 2**16
-_LARGEST_KNOWN, _MOST_KNOWN = 2**12, 2**10
+_LARGEST_KNOWN, _LONGEST_KNOWN, _MOST_KNOWN = 2**12, 16, 2**10
 
 
 class Items:
@@ -145,8 +145,8 @@ def _check_agrees(
 
 class BlobTrees(Mapping[str, Any]):
     """The values that are not tensors, by flat key: each is read when it is asked for. Most of a
-    large checkpoint's have the same bytes as another, such as the options of each parameter: such
-    are one object, not to be changed."""
+    large checkpoint's have the same bytes as another's, such as the options of each parameter: of
+    those only the bytes are read."""
 
     def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
         self._root = root
@@ -164,12 +164,18 @@ class BlobTrees(Mapping[str, Any]):
             if window.length > _LARGEST_KNOWN:
                 return Archive.open(window).tree()
             data = window.read(0, window.length)
-            if data not in self._known:
-                tree = Archive.open(window).tree()
-                if len(self._known) == _MOST_KNOWN:
-                    return tree
-                self._known[data] = tree
-            return self._known[data]
+            if data in self._known:
+                return self._known[data]
+            tree = Archive.open(window).tree()
+        if len(self._known) < _MOST_KNOWN and _is_constant(tree):
+            self._known[data] = tree
+        return tree
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether nothing can change it: a plain value, or a tuple of a few."""
+    parts = value if isinstance(value, tuple) and len(value) < _LONGEST_KNOWN else (value,)
+    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
 
 
 def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
