@@ -133,6 +133,19 @@ def test_nothing_outside_of_tests_imports_from_them() -> None:
     assert found == {}
 
 
+def test_the_index_of_a_package_names_modules_that_exist() -> None:
+    stale = [
+        f"{named(path)}: {name}"
+        for path in modules(*SHIPPED)
+        if path.name == "__init__.py"
+        for line in (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").splitlines()
+        if (row := re.match(r"(?: {4})?([a-z][a-z0-9_]*(?:, [a-z][a-z0-9_]*)*) {2,}\S", line))
+        for name in row[1].split(", ")
+        if not (path.parent / name).is_dir() and not (path.parent / f"{name}.py").is_file()
+    ]
+    assert stale == []
+
+
 def test_core_is_values_alone() -> None:
     """Standard library only, and of that nothing that opens a file or a process."""
     doing = {"asyncio", "io", "mmap", "os", "shutil", "socket", "sqlite3", "subprocess", "tempfile"}
