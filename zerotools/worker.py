@@ -76,7 +76,7 @@ class Worker:
             return
         now = time.monotonic()
         self._step = int(step)
-        seconds = self._pace.at(self._step, now)
+        seconds = self._pace.step_done(self._step, now)
         self._phase = "train" if self._phase in ("init", "save") else self._phase
         if self._rank:
             if now - self._sent >= HEARTBEAT_SECONDS:
@@ -93,7 +93,7 @@ class Worker:
         if seconds and isinstance(tokens, (int, float)):
             found["tokens_per_second"] = tokens / seconds
         if isinstance(steps, int):
-            found["seconds_left"] = self._pace.left(steps)
+            found["seconds_left"] = self._pace.seconds_left(steps)
         return {name: value for name, value in found.items() if value is not None}
 
     def _write(self, fields: Mapping[str, Any]) -> None:
@@ -220,7 +220,7 @@ def should_stop() -> bool:
 
     Ask after every step. Ranks may hear of it at different steps: let rank 0 decide, or agree by an
     all-reduce. From the first call on, SIGTERM does not end this process any more, unless the
-    program has a handler of its own.
+    program has its own handler.
     """
     return bool(_should_stop())
 
@@ -232,7 +232,7 @@ def _should_stop() -> bool:
 
 @_never_raises
 def checkpoint_written(path: Any, step: int | None = None) -> None:
-    """The checkpoint at `path` is whole: all ranks have written, and nothing will change in it.
+    """The checkpoint at `path` is complete: all ranks have written, and nothing will change in it.
 
     `step`: of how many steps; default: the one that was reported last. If the job is started again,
     the newest is `resume_from()`.
@@ -242,5 +242,5 @@ def checkpoint_written(path: Any, step: int | None = None) -> None:
 
 @_never_raises
 def resume_from() -> str | None:
-    """The checkpoint to go on from (`ZEROTOOLS_RESUME_FROM`); None: start from the beginning."""
+    """The checkpoint to resume from (`ZEROTOOLS_RESUME_FROM`); None: start from the beginning."""
     return _worker().resume_from()

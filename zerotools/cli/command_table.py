@@ -1,4 +1,4 @@
-"""Every command, in the order of the help page. The help page is drawn from this table alone."""
+"""Every command, in the order of the help page. The help page is made from this table only."""
 
 from __future__ import annotations
 

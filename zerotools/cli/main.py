@@ -156,7 +156,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 def _manual(error: click.UsageError, where: str) -> str:
-    """Where to look; but an error that has a guess of its own says enough."""
+    """Where to look; but an error that has its own suggestion says enough."""
     return "" if "did you mean" in error.format_message() else f"; see {where} --help"
 
 

@@ -45,7 +45,7 @@ class Box:
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Box:
-        """The box of a whole tensor of `shape`."""
+        """The box that covers a tensor of `shape`."""
         return cls((0,) * len(shape), tuple(shape))
 
     def intersect(self, other: Box) -> Box | None:
@@ -55,7 +55,7 @@ class Box:
         return Box(start, shape) if all(n > 0 for n in shape) else None
 
     def contains(self, other: Box) -> bool:
-        """Whether every element of `other` lies in this box."""
+        """Whether every element of `other` is in this box."""
         return all(
             a <= x and y <= b
             for a, b, x, y in zip(self.start, self.stop, other.start, other.stop, strict=True)
@@ -119,7 +119,7 @@ def contiguous_boxes(box: Box, most: int) -> Iterator[Box]:
     """Cut `box` into boxes of at most `most` elements that follow one another in row-major order.
 
     Each piece is contiguous in a row-major layout of `box` itself. A dimension is only cut where
-    one slice along it is still too large.
+    one index along it is still too large.
     """
     if most < 1:
         raise ValueError(f"a box holds at least one element, not {most}")

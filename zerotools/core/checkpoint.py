@@ -2,9 +2,9 @@
 
 Invariants, proved by `zerotools.ops.execution.plan` before a byte is moved:
 
-- every element of every tensor lies in at least one chunk;
+- every element of every tensor is in at least one chunk;
 - distinct chunks of a tensor never overlap; chunks with the same box are replicas;
-- every chunk lies inside its file.
+- every chunk is inside its file.
 
 Padding does not exist here: it is bytes that no chunk claims. A reader returns a `Checkpoint`; a
 writer's `lay_out` returns a `Target`, which is a checkpoint whose files are not written yet.
@@ -24,7 +24,7 @@ from zerotools.core.dtypes import DType
 class Key(NamedTuple):
     """What identifies a tensor: the model's name for it and what it is to the model.
 
-    `role` is an open word: `param` (for ZeRO the fp32 master), `param16` (a 16-bit copy beside a
+    `role` is an open word: `param` (for ZeRO the fp32 master), `param16` (a 16-bit copy of a
     master), `buffer`, `exp_avg`, `exp_avg_sq`, `step`, `momentum_buffer`, ...
     """
 
@@ -171,9 +171,9 @@ class Checkpoint:
     """Named tensors in the files below `root`, and everything else that was saved with them.
 
     `aliases` maps a tied name to the name that holds the bytes. `state` is a tree of plain values,
-    `TensorRef` and `Opaque`. `files` maps each file to its size in bytes. `companions` are files
-    that belong to the model rather than to the shards (config.json, tokenizer), by the name that
-    they have beside an export. `stamps` has every file that was read to make this value, by
+    `TensorRef` and `Opaque`. `files` maps each file to its size in bytes. `companions` are sidecar
+    files that belong to the model rather than to the shards (config.json, tokenizer), by the name
+    that they have beside an export. `stamps` has every file that was read to make this value, by
     absolute path, as it was before its first byte was read; empty in a `Target`.
     """
 

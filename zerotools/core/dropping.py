@@ -7,11 +7,11 @@ from zerotools.core.training import TrainingState
 
 WEIGHTS = ("param", "buffer")
 LOOSE = "state"
-"""The role of tensors that are neither weights nor an optimizer's: the client's own."""
+"""The role of tensors in the client state: not weights, and not of an optimizer."""
 
 
 def extra_roles(source: Checkpoint, training: TrainingState) -> list[str]:
-    """Every role beside the weights: the 16-bit copies and the optimizer's, tensors and numbers."""
+    """Every role besides the weights: 16-bit copies, and tensors and numbers of the optimizer."""
     keys = (*source.tensors, *training.scalars)
     return list(dict.fromkeys(key.role for key in keys if key.role not in (*WEIGHTS, LOOSE)))
 

@@ -1,7 +1,7 @@
 """How tensor-parallel ranks share a logical tensor: rules as data, and what they place where.
 
-A rule says, for one tensor, which block of each rank's shard is which block of the whole. Rules
-come from what the checkpoint records, else from the user; a name is never guessed from.
+A rule says, for one tensor, which block of each rank's shard is which block of the full tensor.
+Rules come from what the checkpoint records, else from the user; a name is never guessed from.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from zerotools.core.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Each rank has a slice along `dim`; the slices follow one another in rank order."""
+    """Each rank has a shard along `dim`; the shards are in rank order."""
 
     dim: int
 
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """Each rank has the whole tensor; the first rank's copy counts."""
+    """Each rank has the full tensor; the first rank's copy is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
     """Several tensors joined along `dim`, each split on its own: a fused QKV, a gate with an up
-    projection. `sizes` are theirs along `dim` in the whole; each is a multiple of the ranks."""
+    projection. `sizes` are their sizes along `dim` in the full tensor; each is a multiple of the
+    ranks."""
 
     dim: int
     sizes: tuple[int, ...]
@@ -37,7 +38,8 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlock:
-    """The block `shard` of a rank's tensor is the block of the whole that starts at `start`."""
+    """The block `shard` of a rank's tensor is the block of the full tensor that starts at
+    `start`."""
 
     shard: Box
     start: tuple[int, ...]
@@ -45,7 +47,7 @@ class PlacedBlock:
 
 @dataclass(frozen=True, slots=True)
 class ExplicitBlocks:
-    """Blocks given one by one, for each rank, in a whole of `shape`."""
+    """Blocks listed one by one, for each rank, in a full tensor of `shape`."""
 
     shape: tuple[int, ...]
     of_rank: tuple[tuple[PlacedBlock, ...], ...]
@@ -55,7 +57,7 @@ ShardingRule = Split | Replicated | Fused | ExplicitBlocks
 
 
 def whole_shape(rule: ShardingRule, shards: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Shape of the whole, from the shapes of the ranks' shards.
+    """Shape of the full tensor, from the shapes of the ranks' shards.
 
     Raises:
         ValueError: the shards do not fit the rule.
@@ -109,14 +111,15 @@ def placements(
 
 
 def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int) -> PlacedBlock:
-    """`count` slices of a shard from `first` on, at `start` in the whole, along one dimension."""
+    """`count` rows of a shard from `first` on, at `start` in the full tensor, along one
+    dimension."""
     zeros = (0,) * len(shape)
     box = Box((*zeros[:dim], first, *zeros[dim + 1 :]), (*shape[:dim], count, *shape[dim + 1 :]))
     return PlacedBlock(box, (*zeros[:dim], start, *zeros[dim + 1 :]))
 
 
 def place_chunk(chunk: Chunk, placed: PlacedBlock, dtype: DType) -> Chunk | None:
-    """The part of a shard's chunk that `placed` covers, in the whole's coordinates."""
+    """The part of a shard's chunk that `placed` covers, in the coordinates of the full tensor."""
     common = chunk.box.intersect(placed.shard)
     if common is None:
         return None

@@ -8,7 +8,7 @@ WINDOW = 50
 class StepTimer:
     """Seconds from one step to the next, averaged over about the last 50 of them.
 
-    What lies between two steps (a checkpoint, an evaluation) is part of the pace: it will come
+    Time between two steps (a checkpoint, an evaluation) counts too: it will come
     again.
     """
 
@@ -17,9 +17,9 @@ class StepTimer:
         self._mean: float | None = None
         self._count = 0
 
-    def at(self, step: int, now: float) -> float | None:
-        """`step` is done at `now`, a reading of a monotonic clock: the seconds since the step
-        before it, as far as they are known."""
+    def step_done(self, step: int, now: float) -> float | None:
+        """`step` is done at `now`, a reading of a monotonic clock. Returns the seconds since
+        the previous step, or None if they are not known."""
         before, self._last = self._last, (step, now)
         if before is None or step <= before[0]:
             return None
@@ -29,8 +29,8 @@ class StepTimer:
         self._mean = mean + (seconds - mean) / self._count
         return seconds
 
-    def left(self, steps: int) -> float | None:
-        """Seconds until step number `steps` is done, if it goes on like this."""
+    def seconds_left(self, steps: int) -> float | None:
+        """Seconds until step number `steps` is done, at the present speed."""
         if self._last is None or self._mean is None:
             return None
         return max(0, steps - self._last[0]) * self._mean

@@ -86,7 +86,7 @@ def ranges_of(tensor: Tensor) -> list[Range] | None:
 
 
 def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
-    """Where a box begins in a flattened tensor, if its elements follow one another there."""
+    """Where a box begins in a flattened tensor, if its elements are contiguous there."""
     if len(box.shape) != len(shape):
         return None
     begin, is_one_row = 0, True

@@ -1,6 +1,6 @@
-"""What belongs to a run beside its tensors, in words that all formats share.
+"""What belongs to a run besides its tensors, in words that all formats share.
 
-A reader's format makes a `TrainingState` of its own files; a writer of another format takes one.
+A reader's format makes a `TrainingState` from its files; a writer of another format takes one.
 Where nothing says a thing it is None or empty, and a writer that needs it asks the user.
 """
 

@@ -1,4 +1,4 @@
-"""Bytes of training state that one rank holds, from the shapes of the parameters alone.
+"""Bytes of training state that one rank holds, from the shapes of the parameters only.
 
 Two answers. `textbook` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1):
 in mixed precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master,
@@ -115,7 +115,7 @@ def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: Memory
 
 
 def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Bytes of whole weights on the device in the passes, beside what `torch_engine_state` says.
+    """Bytes of gathered weights on the device in the passes, in addition to `torch_engine_state`.
 
     Where they are kept, those of all blocks; else one block's at a time, and those outside of the
     blocks.

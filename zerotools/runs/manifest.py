@@ -1,7 +1,7 @@
 """MANIFEST.json: the size and SHA-256 of every file of a checkpoint directory.
 
 It is written last, when all other files are there and fsynced, so a directory that has one was
-finished; and it lets a reader tell a checkpoint that is whole from one that was truncated or has
+finished; and it lets a reader tell a complete checkpoint from one that was truncated or has
 rotted. Standard library only: the training process uses it too.
 
     {"version": 1, "files": {"dcp/__0_0.distcp": {"size": 123, "sha256": "..."}}}

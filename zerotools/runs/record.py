@@ -1,4 +1,4 @@
-"""job.json: what a training checkpoint must know beside its tensors. Standard library only.
+"""job.json: what a training checkpoint must know besides its tensors. Standard library only.
 
 The record is plain JSON, so that reading it runs no code, and every value is checked once, here,
 where it enters. The trainer writes it; a reshard rewrites `world_size` and `rng` and keeps the
@@ -147,7 +147,7 @@ class JobRecord:
     zerotools_version: str | None = None
 
     def resharded(self, world_size: int) -> JobRecord:
-        """The same point for another number of ranks, whose random numbers start afresh."""
+        """The same point for another number of ranks, whose random numbers are seeded again."""
         return dataclasses.replace(self, world_size=world_size, rng=RNG_RESEED)
 
 

@@ -11,7 +11,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
-    """Whole cores, at least one. `os.cpu_count()` counts those that others are to use, too."""
+    """Full cores, at least one. `os.cpu_count()` also counts those reserved for others."""
     cores = len(os.sched_getaffinity(0))
     return max(1, int(min((cores, *_quotas(membership, cgroups)))))
 

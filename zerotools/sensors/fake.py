@@ -1,4 +1,4 @@
-"""A probe that answers what it was told, for tests and for trying things without a GPU."""
+"""A probe with given answers, for tests and for trying things without a GPU."""
 
 from __future__ import annotations
 

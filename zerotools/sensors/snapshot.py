@@ -1,6 +1,6 @@
 """What was seen of the machine at one moment: values only.
 
-Units are in the names. A measurement that is missing is None, and the reason stands beside it:
+Units are in the names. A measurement that is missing is None, and the reason is in another field:
 `Gpu.missing` by field, `Gpu.error` where the GPU as a whole could not be read, `gpus_error` where
 NVML could not.
 """

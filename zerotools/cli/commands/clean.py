@@ -182,7 +182,7 @@ def _remove(
 
 
 def _refuse(stayed: Sequence[Answer]) -> None:
-    """What was named, or agreed to, and stays all the same."""
+    """Jobs that were named or confirmed, but could not be removed."""
     if stayed:
         said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MAX_KEPT]]
         if len(stayed) > MAX_KEPT:

@@ -36,11 +36,11 @@ _CHOICES = {
 def command(job_file: str | None, configs: Configs, output: Path | None, as_json: bool) -> int:
     """Print the job file that a config amounts to.
 
-    JOBFILE has what the config does not say (model, data, steps), and what "auto" stands for;
+    JOBFILE has what the config does not have (model, data, steps), and what "auto" stands for;
     where both say something, they must agree. Without it, keys that are missing are listed.
 
-    What became of every key of the config is told on standard error: mapped to a key of the job
-    file, passed through to DeepSpeed, or ignored, and why.
+    What happened to every key of the config is reported on standard error: mapped to a key of the
+    job file, passed through to DeepSpeed, or ignored, and why.
     """
     if configs.lenient and not configs.any:
         raise BadRequest("--lenient is for a config; give --deepspeed or --accelerate")

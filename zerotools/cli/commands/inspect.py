@@ -1,4 +1,4 @@
-"""`zerotools inspect`: what a checkpoint holds, from its metadata alone."""
+"""`zerotools inspect`: what a checkpoint holds, from its metadata only."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _tensors(inspection: Inspection) -> list[str]:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers with runs put together: `0-3, 7`."""
+    """Ascending numbers with consecutive ones joined: `0-3, 7`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

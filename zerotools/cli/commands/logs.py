@@ -129,7 +129,7 @@ class LogReader:
             span *= 2
 
     def _rest(self, attempt: int, rank: int, offset: int, end: int) -> bytes:
-        """What lies in [offset, end), for spans that one answer is too short for."""
+        """The bytes of [offset, end), for ranges that do not fit in one answer."""
         found = b""
         while offset < end:
             part = self._client.logs(

@@ -63,7 +63,7 @@ def command(once: bool, interval: float, socket: Path | None, as_json: bool) -> 
 
 
 def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
-    """The machine, with the daemon's jobs beside it where one answers; as a view and as JSON."""
+    """The machine, with the daemon's jobs if one answers; as a view and as JSON."""
     snapshot = source.read()
     tree: dict[str, Any] = {"snapshot": snapshot.to_json(), "jobs": None, "leases": None}
     try:

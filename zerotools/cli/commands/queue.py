@@ -74,7 +74,8 @@ def open_jobs(client: DaemonClient) -> list[dict[str, Any]]:
 
 
 def table(jobs: Sequence[Job], columns: int | None) -> list[str]:
-    """Lines of the listing. Reasons that do not fit beside their jobs stand below them, whole."""
+    """Lines of the listing. Reasons that do not fit next to their jobs are shown in full below
+    them."""
     rows = [_row(job) for job in jobs]
     paint = {"state": partial(paint_state, stream=sys.stdout)}
     return render.table_and_remarks(HEADERS, rows, right=RIGHT, columns=columns, paint=paint)

@@ -1,4 +1,4 @@
-"""`zerotools resume`: go on with a job that was stopped, cancelled or held, or that failed."""
+"""`zerotools resume`: continue a job that was stopped, cancelled or held, or that failed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
     """Go on with a job that is over: a new job, in the same directory.
 
-    It runs the same job file from the newest checkpoint that is whole, or from the start where
-    there is none. A job that is held goes on itself, where it was. JOB is a number or a name;
+    It runs the same job file from the newest complete checkpoint, or from the start if there is
+    none. A job that is held continues itself, where it was. JOB is a number or a name;
     without it, the newest job is meant.
     """
     client = DaemonClient(socket)

@@ -63,7 +63,8 @@ def command(
     its own directory. All jobs are checked, also against one another, before the first is queued.
 
     With --deepspeed or --accelerate, the job is what JOBFILE and the config say together, as
-    zerotools import prints it; what became of each key of the config is told on standard error.
+    zerotools import prints it; what happened to each key of the config is reported on standard
+    error.
 
     With --follow, Ctrl-C leaves the job running, and the exit status is 6 if the job fails.
     """

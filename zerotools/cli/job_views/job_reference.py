@@ -1,7 +1,7 @@
 """Which job a command means: a number, a name, or none for the newest; and their completion.
 
-Several jobs may have one name, as those do that go on with one another. The newest is meant, unless
-more than one of them is not over: then the command asks for a number.
+Several jobs may have one name, for example jobs that resume one another. The newest is meant,
+unless more than one of them is not over: then the command asks for a number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asking the daemon again and again, also while it restarts: jobs go on without it."""
+"""Polling the daemon, also while it restarts: jobs continue without it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class ProgressLine:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Let the last step stay where it is; on a terminal, it stands below what came after."""
+        """Keep the last step; on a terminal it is shown below what came after it."""
         if self._tty and self._last is not None and self._held is None:
             self._step(self._last)
         if self._held is not None:

@@ -42,9 +42,9 @@ def queue_all(
     submissions: Sequence[Submission],
     queued: Callable[[Job], None],
 ) -> list[Job]:
-    """Queue the jobs in order; `queued` is told of each as soon as it is durable.
+    """Queue the jobs in order; `queued` is called for each as soon as it is durable.
 
-    What is refused all the same, or breaks off, is raised with the files that were queued, that may
+    What is still refused, or breaks off, is raised with the files that were queued, that may
     be, and that were not.
     """
     jobs: list[Job] = []

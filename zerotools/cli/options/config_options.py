@@ -95,7 +95,8 @@ class Configs(NamedTuple):
         return parse_yaml(text, source=str(path), lenient=self.lenient, keys=YAML_KEYS)
 
     def _named(self, name: str) -> Document:
-        """A file that the accelerate config names: from here, as accelerate does, or beside it."""
+        """A file that the accelerate config names: from the working directory, as accelerate does,
+        or next to that config."""
         path = Path(name).expanduser()
         if self.accelerate is not None and not path.exists():
             beside = self.accelerate.parent / path

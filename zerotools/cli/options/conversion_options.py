@@ -225,7 +225,7 @@ def _print_losses(report: WriteReport) -> None:
 
 @contextmanager
 def hint_at_resuming(conversion: Conversion) -> Iterator[None]:
-    """Say what an interrupted run leaves, and how to go on with it."""
+    """Say what an interrupted run leaves, and how to continue it."""
     try:
         yield
     except KeyboardInterrupt:

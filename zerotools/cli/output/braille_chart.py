@@ -9,7 +9,7 @@ ROWS = 12
 FEWEST_ROWS = 4
 NARROWEST = 20
 FRAME = 2
-"""Lines of a chart beside its rows: the title and the steps."""
+"""Lines of a chart besides its rows: the title and the steps."""
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bit of each dot, by row and column within a character."""
@@ -44,7 +44,7 @@ def chart(
     rows: int = ROWS,
 ) -> list[str]:
     """Lines of a chart of `series` by step, at most `columns` wide; `form` writes a value.
-    The lower edge is `least`, or the least value. Later curves lie over earlier ones.
+    The lower edge is `least`, or the smallest value. Later curves are drawn over earlier ones.
 
     Where a column stands for several steps it shows all that lies between the least and the
     greatest of their values.

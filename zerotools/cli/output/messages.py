@@ -58,7 +58,7 @@ def split(message: str) -> tuple[str, str]:
 
 
 def say_error(message: str, stream: TextIO | None = None) -> None:
-    """An error, with its hint on a line of its own."""
+    """An error, with its hint on a separate line."""
     what, hint = split(message)
     say("error", what, stream)
     if hint:

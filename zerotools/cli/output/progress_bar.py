@@ -90,7 +90,7 @@ class ProgressLines:
 def progress(
     total: int, verb: str, stream: TextIO | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """What is to be told how many bytes were done, of `total`; shown on `stream`, or stderr."""
+    """What is called with the number of bytes done, of `total`; shown on `stream`, or stderr."""
     stream = stream or sys.stderr
     bar = (
         ProgressBar(total, verb, stream) if stream.isatty() else ProgressLines(total, verb, stream)

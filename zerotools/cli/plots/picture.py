@@ -1,4 +1,4 @@
-"""Curves as a picture, by matplotlib, which is imported when one is wanted."""
+"""Curves as a picture, by matplotlib, which is imported only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the files beside `.metadata` are all there, and of the save that it describes.
+"""Whether the files next to `.metadata` all exist, and are from the save that it describes.
 
 Two saves of one model have files of the same names and, mostly, of the same sizes. What tells them
 apart is an optimizer's `step`, of which torch spreads one per parameter over the ranks: a file

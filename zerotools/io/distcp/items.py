@@ -114,7 +114,7 @@ def _tree(data: bytes) -> Any:
 
 
 class _opened:
-    """The item's stretch of its file, open."""
+    """The item's range of its file, open."""
 
     def __init__(self, root: Path, item: Item) -> None:
         self._path = root / item.file

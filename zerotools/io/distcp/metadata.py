@@ -29,7 +29,7 @@ _FIELDS = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One saved value: `length` bytes at `offset` of `file`, a name beside `.metadata`."""
+    """One saved value: `length` bytes at `offset` of `file`, a name next to `.metadata`."""
 
     file: str
     offset: int

@@ -1,4 +1,4 @@
-"""CRC-32 of a whole from the CRC-32s of its parts.
+"""CRC-32 of a range from the CRC-32s of its parts.
 
 The CRC of A followed by B is the CRC of A, advanced over len(B) zero bytes, xor the CRC of B.
 Advancing is linear over GF(2): a 32x32 bit matrix, squared once per bit of the length (the method

@@ -1,6 +1,6 @@
 """What the model directories of Hugging Face have in common, whatever format the weights are in.
 
-Weights lie in one file or in several with an index; config and tokenizer files lie beside them.
+Weights are in one file or in several with an index, next to config and tokenizer files.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
 
 
 def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
-    """The source's companions as they are, but for the type of the weights in config.json."""
+    """The source's sidecar files unchanged, except for the type of the weights in config.json."""
     plans: dict[str, FilePlan] = {}
     for name, path in source.companions.items():
         text = adapted_config(path, weights_dtype(tensors)) if name == CONFIG else None

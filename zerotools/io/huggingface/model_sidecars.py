@@ -55,7 +55,7 @@ def of_other_kinds(more: Mapping[str, Path], known: Iterable[str]) -> dict[str, 
 
 
 def sidecar_kind(name: str) -> str:
-    """What a companion belongs to, so that files of two models are never mixed within one kind:
+    """What a sidecar file belongs to, so that files of two models are never mixed within one kind:
     `config`, `generation`, `processor`, or `tokenizer` for all the others."""
     if name == CONFIG:
         return "config"

@@ -45,7 +45,7 @@ class LazyScalars(Mapping[Key, Scalar]):
 
 
 def read_scalar(root: Path, tensor: Tensor) -> Scalar:
-    """The value of a tensor of one element, whose file lies below `root`.
+    """The value of a tensor of one element, whose file is below `root`.
 
     Raises:
         BadFile: it is in no file, or its file ends before it.

@@ -25,7 +25,7 @@ class Journal:
     """`done` has, for each complete file, what was noted about it."""
 
     def __init__(self, directory: Path, identity: Mapping[str, str], *, resume: bool) -> None:
-        """Begin a journal in `directory`, or with `resume` go on with the one that is there.
+        """Begin a journal in `directory`, or with `resume` continue the one that exists.
 
         `identity` says what the output is made of, in parts with names that users understand.
 
@@ -45,7 +45,7 @@ class Journal:
             sync_directory(directory)
 
     def _read(self) -> int:
-        """Take over what is there; the length of its whole lines in bytes."""
+        """Take over the existing journal. Returns the length of its complete lines in bytes."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:

@@ -30,7 +30,7 @@ _MAX_NAMED = 3
 
 
 def write_marker(directory: Path, command: str) -> None:
-    """Note that `command` wrote every file that lies below `directory`; flushed."""
+    """Record that `command` wrote every file below `directory`; flushed."""
     files = {}
     for path in _entries(directory):
         if path.is_dir() or path.name in (MARKER, JOURNAL):

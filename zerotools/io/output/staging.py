@@ -1,4 +1,4 @@
-"""Output that is there whole, or not at all.
+"""Output that is complete, or does not exist.
 
 Everything is written below `<destination>.partial`, flushed, and renamed when it is complete. The
 partial directory is locked while it is written, so that two runs never share one. A run that was
@@ -156,7 +156,7 @@ class Staging:
             return False
 
     def commit(self) -> None:
-        """Flush every directory and put the whole in its place."""
+        """Flush every directory and rename the output to its final name."""
         for path, _, _ in os.walk(self.directory, topdown=False):
             sync_directory(Path(path))
         if self._is_taken():
@@ -169,7 +169,7 @@ class Staging:
         self._committed = True
 
     def _replace(self, check: Callable[[Path], None]) -> None:
-        """Put the whole in the place of what is there, and remove that."""
+        """Replace the existing output, and remove it."""
         check(self.destination)
         self._exchange(self.directory, self.destination)
         try:  # nothing can be put into it any more
@@ -211,7 +211,7 @@ def _make_durably(path: Path) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    """A name beside `path` that nothing has."""
+    """An unused name next to `path`."""
     names = (path.with_name(f"{path.name}.replaced{more}") for more in ("", *range(2, 10_000)))
     return next(name for name in names if not os.path.lexists(name))
 

@@ -1,4 +1,4 @@
-"""Appending a record to a file whole, or not at all.
+"""Append a record to a file completely, or not at all.
 
 Standard library only, and no newer syntax than that of Python 3.9: programs of users write with
 this too.

@@ -1,7 +1,7 @@
 """`metrics.jsonl`: what each step of a run came to, one JSON object per line: one for each step,
 and more for what is measured after it.
 
-An attempt that goes on from an earlier step takes the place of the lines from there on, so that
+An attempt that resumes from an earlier step replaces the lines from that step on, so that
 the file is what an uninterrupted run would have written. Lines that somebody else wrote (objects
 without a step), and those before them, are never touched. A line is in the kernel's hands when
 `append` returns, and on the disk after `sync`. Standard library only, and no newer syntax than that
@@ -73,7 +73,7 @@ def _open_before(path: Path, step: int) -> int:
 
 
 def _end_of_lines_before(file: int, step: int) -> int:
-    """Where the last whole line of a step before `step` ends. Looks from the end."""
+    """Where the last complete line of a step before `step` ends. Searches from the end."""
     start = os.fstat(file).st_size
     held, stop = b"", 0  # held[:stop] is file[start : start + stop], and not judged yet
     while True:

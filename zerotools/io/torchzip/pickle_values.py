@@ -1,4 +1,4 @@
-"""What a pickle can hold beside plain Python values, each as a value that holds no code."""
+"""What a pickle can hold besides plain Python values, each as a value that holds no code."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, Storage, 
 def dumps(tree: Any) -> bytes:
     """The pickle of a tree of plain values and those of `zerotools.io.torchzip.pickle_values`.
 
-    Tensors are written by reference to their storage, which the archive holds beside the pickle.
+    Tensors are written by reference to their storage, which is in the archive, outside the pickle.
 
     Raises:
         Unsupported: a value of another class, or a name with a line break in it.

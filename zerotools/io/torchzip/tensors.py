@@ -1,4 +1,4 @@
-"""The tensors in a tree, also where torch wrapped them in something of its own."""
+"""The tensors in a tree, also where torch wrapped them in its own classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tensors in a pickle whose bytes zerotools does not move, told by the function that rebuilds them.
+"""Tensors in a pickle whose bytes zerotools does not move, recognised by the function that
+rebuilds them.
 
 A reader that meets one refuses it by its name: what is left out without a word is a weight lost.
 Views with the negative or conjugate bit set are among them: their bytes have another sign than
@@ -51,7 +52,7 @@ def unread(value: Any) -> str | None:
 
 
 def _inside(value: Opaque) -> Any:
-    """What torch wrapped in something of its own; None where it did not."""
+    """What torch wrapped in its own class; None if it did not."""
     named = (value.module, value.name)
     if named in PARAMETERS and value.called and value.args:
         return value.args[0]

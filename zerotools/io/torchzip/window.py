@@ -1,4 +1,4 @@
-"""A stretch of an open file, read by absolute position."""
+"""A range of an open file, read by absolute position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FileRange:
 
     @classmethod
     def whole(cls, descriptor: int, path: Path) -> FileRange:
-        """The whole file, as large as it is now."""
+        """The full file, with its present size."""
         return cls(descriptor, path, 0, os.fstat(descriptor).st_size)
 
     def read(self, at: int, count: int) -> bytes:

@@ -1,7 +1,7 @@
 """The records of a torch.save zip, by name: where each one's bytes lie.
 
-The zip may be a whole file or a stretch of one (a `.distcp` file is many, back to back). Every
-number in it is checked against the length of that stretch before it is used. torch stores records
+The zip may be a full file or a range of one (a `.distcp` file is many, back to back). Every
+number in it is checked against the length of that range before it is used. torch stores records
 uncompressed and writes neither comments nor encryption; what does is refused, because compressed
 bytes cannot be addressed.
 

@@ -86,7 +86,7 @@ class Unchanged:
 
 
 def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
-    """The source with the tensors that the target has under names of its own."""
+    """The source with the tensors that the target has under its own names."""
     return replace(source, tensors={**source.tensors, **target.sources})
 
 
@@ -105,7 +105,7 @@ def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> 
     """Refuse what `perform` would refuse of the destination. `there` are bytes that it has already.
 
     Raises:
-        BadRequest: the output exists, lies inside the source, or does not fit on the disk.
+        BadRequest: the output exists, is inside the source, or does not fit on the disk.
     """
     path = conversion.source.origin.path
     check_destination(path, conversion.destination, command=conversion.command, overwrite=overwrite)
@@ -122,14 +122,14 @@ def perform(
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> WriteReport:
-    """Write the target. The output is there whole afterwards, or not at all.
+    """Write the target. Afterwards the output exists completely, or not at all.
 
     With `verify` the source is checked first, as `verify_source` says, and the output is read back
     and compared with it before it gets its name. With `resume`, files that an interrupted run
     completed are kept; interrupting leaves them for that.
 
     Raises:
-        BadRequest: the output exists, lies inside the source, or does not fit on the disk; or an
+        BadRequest: the output exists, is inside the source, or does not fit on the disk; or an
             interrupted run was another one.
         BadFile: the source is incomplete, damaged or changed since it was read, or the output is
             not what was written.
@@ -185,7 +185,7 @@ def refuse_damaged(conversion: Conversion) -> None:
     What is wrong with other files does not touch the output, and stays a warning.
 
     Raises:
-        BadFile: a problem of the source names a file that tensors or companions come from, or
+        BadFile: a problem of the source names a file that tensors or sidecar files come from, or
             blocks whatever is made of it.
     """
     refuse_blocked(conversion.source)
@@ -207,7 +207,7 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
     """Refuse to read the tensors `keys` from a file that is known to be damaged.
 
     Raises:
-        BadFile: a problem of the checkpoint names a file that one of them lies in.
+        BadFile: a problem of the checkpoint names a file that holds one of them.
     """
     problems = {p.file: p for p in checkpoint.problems if p.file is not None}
     chunks = (chunk for key in keys if problems for chunk in checkpoint.tensors[key].chunks)
@@ -218,7 +218,7 @@ def refuse_damaged_files(checkpoint: Checkpoint, keys: Iterable[Key]) -> None:
 
 
 def refuse_blocked(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint of which nothing whole can be made.
+    """Refuse a checkpoint from which no complete output can be made.
 
     Raises:
         BadFile: see above.
@@ -247,7 +247,8 @@ def check_destination(source: Path, destination: Path, *, command: str, overwrit
 
 
 def _check_room(conversion: Conversion, there: int) -> None:
-    """Room for the output, of which so many bytes are there, and for sums beside it."""
+    """Check the free space for the output, of which so many bytes exist, and for sums next to
+    it."""
     needed = conversion.bytes_to_write - there + conversion.sums_bytes
     if conversion.sums_directory is not None:  # what a killed run left there goes first
         needed -= allocated(conversion.sums_directory)

@@ -1,4 +1,4 @@
-"""What an optimizer needs to go on and a checkpoint may not say: param groups, lr, betas.
+"""What an optimizer needs to resume and a checkpoint may not have: param groups, lr, betas.
 
 They come from the checkpoint's own param groups; where those lack one, from the command line, else
 from the `optimizer.params` of a DeepSpeed configuration. Without any groups, all trained parameters

@@ -67,14 +67,14 @@ def execute(
 ) -> WriteReport:
     """Write `target` from `copies`, whose source files lie below `source_root`.
 
-    `on_bytes` is told the size of each tile as it is written or verified. `check` may raise before
-    the output gets its name. `again` are the same copies once more: where they are given, the
-    output is read back and compared with the source. `identity` is what the output is made of: with
-    `resume`, files that an interrupted run of the same identity completed are kept as they are.
-    `sources` are the files that were read so far: they stay the same until the output has its name.
-    `table` has the format that reads the output back.
+    `on_bytes` is called with the size of each tile when it is written or verified. `check` may
+    raise before the output gets its name. `again` are the same copies once more: where they are
+    given, the output is read back and compared with the source. `identity` is what the output is
+    made of: with `resume`, files that an interrupted run of the same identity completed are kept
+    as they are. `sources` are the files that were read so far: they stay the same until the output
+    has its name. `table` has the format that reads the output back.
 
-    The destination is there whole when this returns, and untouched when it raises.
+    The destination is complete when this returns, and unchanged when it raises.
 
     Raises:
         BadRequest: the destination exists or cannot be written, or what is to be resumed is of

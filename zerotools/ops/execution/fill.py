@@ -73,7 +73,8 @@ def _fill(
 
 
 def _not_finite(tile: Tile, raw: Array) -> Losses:
-    """What is not finite in each part: mostly nothing, which one look at the whole tells."""
+    """What is not finite in each part: usually nothing, which one check of the full buffer
+    shows."""
     if _losses(raw, tile.target_dtype) == NO_LOSSES:
         return []
     return [(part.key, _losses(own, tile.target_dtype)) for part, own in _shares(tile, raw)]

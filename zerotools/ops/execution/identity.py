@@ -1,4 +1,4 @@
-"""What an output is made of: a run that was interrupted goes on only if none of it changed."""
+"""What an output is made from: an interrupted run resumes only if none of it changed."""
 
 from __future__ import annotations
 

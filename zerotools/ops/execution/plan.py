@@ -38,7 +38,7 @@ class Copy:
 
 
 class RangeCopy(NamedTuple):
-    """Fill one range of a target, as a flat vector; `pieces` follow one another and cover it."""
+    """Fill one range of a target, as a flattened tensor; `pieces` are consecutive and cover it."""
 
     key: Key
     target: Range

@@ -1,7 +1,7 @@
 """Tiles, the unit of work: copies cut to the size of a buffer, or joined until they fill one.
 
 A copy of boxes is cut into boxes that are contiguous in their target file. Flat copies may be cut
-anywhere, and many ranks make many small ones: those that follow one another in a file share tiles.
+anywhere, and many ranks make many small ones: those that are consecutive in a file share tiles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BoxPart(NamedTuple):
 
 
 class RangePart(NamedTuple):
-    """`numel` elements of a flattened tensor; `pieces` follow one another and cover them."""
+    """`numel` elements of a flattened tensor; `pieces` are consecutive and cover them."""
 
     key: Key
     numel: int
@@ -165,7 +165,7 @@ class _Joining:
 def _split(
     pieces: tuple[Range, ...], at: int, itemsize: int
 ) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    """What lies before element `at`, and the rest."""
+    """The part before element `at`, and the rest."""
     if pieces[-1].end <= at:
         return pieces, ()
     whole = next(i for i, piece in enumerate(pieces) if piece.end > at)

@@ -139,7 +139,7 @@ def _compare_replicas(
 
 
 def _replicas(tensor: Tensor) -> Iterator[tuple[Chunk, Chunk]]:
-    """(copy, first) of every block that lies in several places."""
+    """(copy, first) of every block that is in several places."""
     known: dict[Box, Chunk] = {}
     for chunk in tensor.chunks:
         if chunk.box.is_empty:

@@ -114,7 +114,7 @@ class Writer:
         self._journal.add(file, noted)
 
     def _write_checksums(self, file: str) -> None:
-        """Put the CRCs of each record's parts together, and write the whole's where it belongs."""
+        """Combine the CRCs of each record's parts, and write the result where it belongs."""
         plan = self._target.files[file]
         parts = self._crcs.pop(file, [])
         parts += known_parts(plan, partial(self._crc_of, file))

@@ -1,4 +1,4 @@
-"""Whether a checkpoint that nothing vouches for is whole, by its metadata alone."""
+"""Whether a checkpoint without a manifest is complete, from its metadata only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
 @dataclass(frozen=True, slots=True)
 class Completeness:
     """What there is to say of a path. `is_checkpoint`: it is in a format that zerotools reads;
-    `step`: the checkpoint says it itself; `problem`: why it is not whole, in one sentence."""
+    `step`: the checkpoint says it itself; `problem`: why it is not complete, in one sentence."""
 
     is_checkpoint: bool
     step: int | None = None

@@ -1,4 +1,4 @@
-"""Files beside the tensors of an output: which are carried along, and which are left behind.
+"""Sidecar files of an output: which are copied, and which are not.
 
 Imports no other room of `ops`.
 """

@@ -1,4 +1,4 @@
-"""What a conversion leaves behind: tensors that have no place in the output, and the files beside a
+"""What a conversion leaves out: tensors that the output cannot hold, and the sidecar files of a
 checkpoint's own, such as the Trainer's state, a schedule, the random number state of ranks."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def left_behind(
 
 
 def _names(source: Checkpoint, table: FormatTable) -> list[str]:
-    """Files that are neither the checkpoint's nor companions of the model."""
+    """Files that belong neither to the checkpoint nor to the model's sidecar files."""
     directory = format_of(source, table).run_directory(source)
     if directory is None:
         return []

@@ -31,7 +31,7 @@ def requested_sidecars(directory: Path) -> dict[str, Path]:
 def with_sidecars(
     source: Checkpoint, config_dir: Path | None, like: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
-    """`source` with the files of the model beside it, and a sentence on those of other directories.
+    """`source` with the model's sidecar files, and a note on those from other directories.
 
     Of each kind those of `config_dir` are taken, else the checkpoint's own, else those of `like`,
     else what trainers leave around a checkpoint. Files of one kind are never mixed.

@@ -2,8 +2,8 @@
 layer keeps its weight so (GPT-2's).
 
 This is a computation, and no copy: it is made where the job's record says that it trained adapters,
-and nowhere else. The sums go to a file beside the output, some rows at a time, and the export reads
-them from there like any other source.
+and nowhere else. The sums go to a file next to the output, some rows at a time, and the export
+reads them from there like any other source.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def merge_adapters(
     """What is exported of a run that trained adapters, as the record of its job says; None of any
     other.
 
-    The sums go to a directory beside `scratch`; what a killed run left there goes first.
+    The sums go to a directory next to `scratch`; what a killed run left there is removed first.
 
     Raises:
         BadFile: a weight has half an adapter, or one of other shapes; or an adapter has no weight.

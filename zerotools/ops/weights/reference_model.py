@@ -1,4 +1,4 @@
-"""A reference model: what an export should look like, from headers and config alone."""
+"""A reference model: what an export should match, from headers and config only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reference:
     companions: Mapping[str, Path]
 
     def only(self, wanted: Callable[[str], bool]) -> Reference:
-        """The names that are wanted."""
+        """The names of the tensors to keep."""
         tensors = {name: tensor for name, tensor in self.tensors.items() if wanted(name)}
         return Reference(self.path, tensors, self.companions)
 
@@ -34,7 +34,7 @@ class Reference:
 
 
 def _casts(source: DType, target: DType) -> bool:
-    """Only between floats of at least 16 bits: narrower ones have scales of their own."""
+    """Only between floats of at least 16 bits: narrower ones have separate scales."""
     return source.is_float and target.is_float and min(source.bits, target.bits) >= 16
 
 

@@ -35,7 +35,7 @@ def parse_rule(text: str) -> RenameRule:
 
 
 def namer(prefixes: Sequence[str], rules: Sequence[RenameRule]) -> Callable[[str], str]:
-    """What makes a new name of an old one: each prefix is taken off once where the name begins with
+    """Make a new name from an old one: each prefix is removed once if the name begins with
     it, in the order given, then each rule is applied.
 
     The function raises BadRequest where nothing is left of a name.

@@ -15,7 +15,7 @@ MASTERS, WEIGHTS = "masters", "weights"
 
 
 def weights_from(checkpoint: Checkpoint, choice: str) -> Checkpoint:
-    """Parameters and buffers alone: roles `param` and `buffer`.
+    """Parameters and buffers only: roles `param` and `buffer`.
 
     With `masters` a parameter is its fp32 master, or its 16-bit copy where it has no master; with
     `weights` it is the 16-bit copy, or what there is of a parameter that was not trained.
@@ -63,9 +63,9 @@ def matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], b
 
 
 def choose_names(checkpoint: Checkpoint, wanted: Callable[[str], bool]) -> Checkpoint:
-    """The tensors and tied names that are wanted.
+    """The tensors and tied names to keep.
 
-    Where a tied name is wanted and the name that holds the bytes is not, the tied name holds them.
+    If a tied name is kept and the name that holds the bytes is not, the tied name holds them.
     """
     tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if wanted(key.name)}
     holders: dict[str, str] = {key.name: key.name for key in tensors if key.role == "param"}

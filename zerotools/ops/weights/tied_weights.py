@@ -1,4 +1,4 @@
-"""Tied weights in formats that hold weights alone: once, or under each of their names."""
+"""Tied weights in formats that hold only weights: once, or under each of their names."""
 
 from __future__ import annotations
 

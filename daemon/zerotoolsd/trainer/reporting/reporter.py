@@ -82,7 +82,7 @@ class Reporter:
         if not self._leads:
             self._notifier.heartbeat()
             return
-        self._pace.at(step, time.monotonic())
+        self._pace.step_done(step, time.monotonic())
         peak = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None
         rate = tokens / seconds
         scale = outcome.loss_scale
@@ -97,7 +97,7 @@ class Reporter:
             **({} if mfu is None else {"mfu": mfu}),
             "gpu_peak_bytes": peak,
         }
-        left = self._pace.left(self._steps)
+        left = self._pace.seconds_left(self._steps)
         self._notifier.event("step", steps=self._steps, seconds_left=left, **fields)
         self._write(step, {**fields, "host_bytes": resident_bytes()})
         if outcome.is_skipped:
