@@ -17,7 +17,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_size
 from zerotools.formats.deepspeed.schema.experts import ExpertNaming, ExpertPlacement, is_expert
-from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
+from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.model_tree import DS_VERSION
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of

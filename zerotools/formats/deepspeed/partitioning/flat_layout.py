@@ -42,19 +42,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.ranges import Ranges
-from zerotools.formats.deepspeed.schema.flat_buffer import (
-    FlatPartition,
-    RankRange,
-    zero3_ranges,
-    zero3_rank_ranges,
-    zero12_ranges,
-    zero12_rank_ranges,
-)
+from zerotools.core.ranges import Range, Ranges
+from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
+
+
+class RankRange(NamedTuple):
+    """Elements [begin, end) of a flattened parameter: from `partition_offset` of `rank`'s partition
+    on."""
+
+    rank: int
+    partition_offset: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +102,8 @@ class FlatLayout:
     def rank_ranges(self, shape: tuple[int, ...], offset: int) -> Iterator[RankRange]:
         """Where the parameter of that shape and offset lies."""
         if self.zero12_numel is None:
-            numel = prod(shape)
-            return zero3_rank_ranges(offset, numel, -(-numel // self.dp_size), self.dp_size)
-        return zero12_rank_ranges(offset, prod(shape), self.zero12_numel)
+            return _zero3(offset, prod(shape), self.dp_size)
+        return _zero12(offset, prod(shape), self.zero12_numel)
 
     def tensors(
         self, dtype: DType, partitions: Sequence[FlatPartition | None]
@@ -116,13 +119,42 @@ class FlatLayout:
         offset: int,
         partitions: Sequence[FlatPartition | None],
     ) -> Ranges:
-        zero12_numel, numel = self.zero12_numel, prod(shape)
-        if zero12_numel is None:
-            partition_numel = -(-numel // self.dp_size)
-            return Ranges(
-                dtype, shape, lambda: zero3_ranges(offset, numel, partition_numel, partitions)
+        return Ranges(dtype, shape, lambda: _in_files(self.rank_ranges(shape, offset), partitions))
+
+
+def _zero12(offset: int, numel: int, partition_numel: int) -> Iterator[RankRange]:
+    """Stages 1 and 2: a parameter at [offset, offset+numel) of the group's buffer."""
+    if not numel:
+        return
+    for rank in range(offset // partition_numel, (offset + numel - 1) // partition_numel + 1):
+        first = rank * partition_numel
+        begin, end = max(offset, first), min(offset + numel, first + partition_numel)
+        yield RankRange(rank, begin - first, begin - offset, end - offset)
+
+
+def _zero3(offset: int, numel: int, dp_size: int) -> Iterator[RankRange]:
+    """Stage 3: a parameter whose partitions begin at element `offset` of every rank's."""
+    width = -(-numel // dp_size)
+    for rank in range(dp_size):
+        begin = rank * width
+        if begin >= numel:
+            return
+        yield RankRange(rank, offset, begin, min(begin + width, numel))
+
+
+def _in_files(
+    ranges: Iterator[RankRange], partitions: Sequence[FlatPartition | None]
+) -> Iterator[Range]:
+    """What a partition is too short to hold is left out: a hole, which the plan names."""
+    for rank, at, begin, end in ranges:
+        partition = partitions[rank]
+        if partition is None:
+            continue
+        end = min(end, begin + partition.numel - at)
+        if begin < end:
+            yield Range(
+                begin, end, partition.file, partition.offset + at * partition.dtype.itemsize
             )
-        return Ranges(dtype, shape, lambda: zero12_ranges(offset, numel, zero12_numel, partitions))
 
 
 def partition_size(total: int, dp_size: int, factor: int = 2) -> int:

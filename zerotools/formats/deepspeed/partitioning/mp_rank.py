@@ -7,16 +7,11 @@ from dataclasses import dataclass
 from math import prod
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.ranges import Ranges
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup, flat_groups
+from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.schema.experts import ExpertNaming
-from zerotools.formats.deepspeed.schema.flat_buffer import (
-    FlatPartition,
-    flat_partition_of,
-    zero3_ranges,
-)
+from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, tied_in_module
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_3, OptimStates
 
@@ -162,24 +157,16 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
 
 def _frozen_partitions(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]]:
     """Stage 3: each rank has a padded partition of every frozen parameter."""
-    first, ranks = models[0], len(models)
+    first = models[0]
     for name, shape in first.frozen_shapes.items():
         partitions = [_fragment(model, name) for model in models]
         present = [partition for partition in partitions if partition is not None]
         if not present:
             raise BadFile(f"{first.file.path} lists the frozen parameter {name} without its values")
-        dtype = present[0].dtype
-        yield name, Tensor(dtype, shape, _zero3_chunks(dtype, shape, ranks, partitions))
+        layout = FlatLayout({name: shape}, (), len(models), None)
+        yield from layout.tensors(present[0].dtype, partitions)
 
 
 def _fragment(model: ModelStates, name: str) -> FlatPartition | None:
     part = model.fragments.get(name)
     return None if part is None else flat_partition_of(model.file, part, f"the fragment of {name}")
-
-
-def _zero3_chunks(
-    dtype: DType, shape: tuple[int, ...], ranks: int, partitions: Sequence[FlatPartition | None]
-) -> Ranges:
-    numel = prod(shape)
-    width = -(-numel // ranks)
-    return Ranges(dtype, shape, lambda: zero3_ranges(0, numel, width, partitions))

@@ -12,7 +12,7 @@ model_states     a `*_model_states.pt`, checked
 optimizer_tree   the keys of a `*_optim_states.pt`, their nesting, and new trees of them
 optim_states     a `*_optim_states.pt`, checked: masters, optimizer state, param groups
 loss_scaler      the scaler object in it
-flat_buffer      ranges of one rank's partition as ranges of a parameter
+flat_partition   one rank's partition of a flat buffer, as its file has it
 ds_config        what a DeepSpeed configuration, or a flag, says of ZeRO
 experts          which data-parallel rank has which experts, and their names
 tensor_parallel  how tensor-parallel ranks share each parameter

@@ -21,7 +21,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training import Scalar
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.fields import Fields, integer_of
-from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition, flat_partition_of
+from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile

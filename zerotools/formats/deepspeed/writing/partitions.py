@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, StatePart
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
-from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
+from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.writing.pt_files import FileLayout
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
 from zerotools.io.torchzip.tensors import as_tensor

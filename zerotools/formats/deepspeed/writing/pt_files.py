@@ -27,7 +27,7 @@ from zerotools.core.checkpoint import (
 )
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
+from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps_renumbered

@@ -28,7 +28,7 @@ from zerotools.formats.deepspeed.partitioning.parameter_order import flat_order,
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.experts import ExpertPlacement
-from zerotools.formats.deepspeed.schema.flat_buffer import FlatPartition
+from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER
 from zerotools.formats.deepspeed.writing.partitions import (
     BufferRole,
