@@ -56,7 +56,7 @@ class Held:
         checkpoint: Checkpoint = formats.read(path)
         tensors = {key: elements(checkpoint, key) for key in checkpoint.tensors}
         training = formats.training_of(checkpoint)
-        config = checkpoint.companions.get("config.json")
+        config = checkpoint.model_sidecars.get("config.json")
         ties = config is not None and json.loads(config.read_text()).get("tie_word_embeddings")
         job = checkpoint.origin.details.get("job")
         random = job is not None and job.rng == "per-rank"

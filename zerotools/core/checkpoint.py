@@ -171,10 +171,10 @@ class Checkpoint:
     """Named tensors in the files below `root`, and everything else that was saved with them.
 
     `aliases` maps a tied name to the name that holds the bytes. `state` is a tree of plain values,
-    `TensorRef` and `Opaque`. `files` maps each file to its size in bytes. `companions` are sidecar
-    files that belong to the model rather than to the shards (config.json, tokenizer), by the name
-    that they have beside an export. `stamps` has every file that was read to make this value, by
-    absolute path, as it was before its first byte was read; empty in a `Target`.
+    `TensorRef` and `Opaque`. `files` maps each file to its size in bytes. `model_sidecars` are
+    sidecar files that belong to the model rather than to the shards (config.json, tokenizer), by
+    the name that they have beside an export. `stamps` has every file that was read to make this
+    value, by absolute path, as it was before its first byte was read; empty in a `Target`.
     """
 
     root: Path
@@ -183,7 +183,7 @@ class Checkpoint:
     aliases: Mapping[str, str] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
-    companions: Mapping[str, Path] = field(default_factory=dict)
+    model_sidecars: Mapping[str, Path] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
 

@@ -58,7 +58,7 @@ def test_files_are_named_from_the_root(pair: Path) -> None:
         "pytorch_model_fsdp_0",
         "optimizer_0",
     }
-    assert set(found.companions) == {"config.json"}
+    assert set(found.model_sidecars) == {"config.json"}
     assert formats.read(pair.parent).tensors.keys() == found.tensors.keys()
 
 

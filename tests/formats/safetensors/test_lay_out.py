@@ -86,7 +86,7 @@ def _with_config(source: Checkpoint, tmp_path: Path, config: object, dtype: str)
         Key("ids", "buffer"): Tensor(dtypes.INT64, (100,), ()),
         Key("scale", "buffer"): Tensor(dtypes.FLOAT32, (1,), ()),
     }
-    changed = replace(source, tensors=tensors, companions={"config.json": path})
+    changed = replace(source, tensors=tensors, model_sidecars={"config.json": path})
     target = lay_out_safetensors(changed, tmp_path / "out", max_shard_bytes=GB)
     plan = target.files["config.json"]
     return json.loads(plan.literals[0].data) if plan.literals else plan.carried[0].source

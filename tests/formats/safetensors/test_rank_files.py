@@ -132,7 +132,7 @@ def test_the_config_in_nemo_s_folder_is_a_companion(tmp_path: Path) -> None:
     (copy / ".hf_metadata").mkdir()
     (copy / ".hf_metadata" / "config.json").write_text("{}")
     found = formats.read(copy.parent)
-    assert set(found.companions) == {"config.json"}
+    assert set(found.model_sidecars) == {"config.json"}
 
 
 def test_one_rank_s_file_alone(three: Path) -> None:

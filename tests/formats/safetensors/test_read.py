@@ -27,7 +27,7 @@ def test_one_file(tmp_path: Path) -> None:
     data = checkpoint.path_of(chunk).read_bytes()
     assert data[chunk.offset :] == b"345"
     assert checkpoint.files == {"x.safetensors": len(data)}
-    assert checkpoint.companions == {}
+    assert checkpoint.model_sidecars == {}
 
 
 def test_an_index_says_which_files_and_in_which_order(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_config_and_tokenizer_are_companions(tmp_path: Path) -> None:
     write_file(tmp_path / "model.safetensors", {"a": b"1"})
     for name in ("config.json", "tokenizer.json", "README.md", "optimizer.pt"):
         (tmp_path / name).touch()
-    assert set(read_safetensors(tmp_path).companions) == {"config.json", "tokenizer.json"}
+    assert set(read_safetensors(tmp_path).model_sidecars) == {"config.json", "tokenizer.json"}
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_they_are_taken_from_where_trainers_leave_them(
     assert f"took config.json, tokenizer.json, tokenizer_config.json from {tmp_path / beside}" in (
         *conversion.notes,
         *(
-            f"took {', '.join(sorted(conversion.source.companions))} from {path.parent}"
-            for path in conversion.source.companions.values()
+            f"took {', '.join(sorted(conversion.source.model_sidecars))} from {path.parent}"
+            for path in conversion.source.model_sidecars.values()
         ),
     )
     assert written(conversion) == {"config.json": "theirs", "tokenizer.json": "theirs"}
@@ -81,7 +81,7 @@ def test_a_directory_that_is_not_a_runs_is_not_searched(tmp_path: Path) -> None:
     base(tmp_path / "models", "another")
     conversion = consolidate.prepare(copy, tmp_path / "out", Options())
     assert conversion.lacking is not None
-    assert conversion.source.companions == {}
+    assert conversion.source.model_sidecars == {}
 
 
 def test_the_checkpoints_own_come_before_others_and_after_what_was_asked_for(

@@ -155,7 +155,7 @@ def _show_plan(conversion: Conversion, limits: MemoryBudget, *, as_json: bool) -
     click.echo(
         f"{counted(len(conversion.target.checkpoint.tensors), 'tensor')}; "
         f"read {size(conversion.bytes_to_read)}, write {size(conversion.bytes_to_write)}; "
-        f"at most {size(limits.most_memory)} of buffers"
+        f"at most {size(limits.max_total_bytes)} of buffers"
     )
 
 

@@ -1,4 +1,5 @@
-"""A Hugging Face model directory: weights in one or several safetensors files, index, companions.
+"""A Hugging Face model directory: weights in one or several safetensors files, index, sidecar
+files.
 
 Byte for byte what safetensors' own serializer makes of the same tensors, and sharded as
 huggingface_hub shards: in key order, a file is full when the next tensor would exceed it.

@@ -56,7 +56,7 @@ def read(path: Path) -> Checkpoint:
         tensors=_in_order(tensors, weight_map),
         origin=replace(_origin(path, headers), notes=chosen.notes),
         files={name: header.file_size for name, header in headers.items()},
-        companions=model_sidecars(root) if path.is_dir() else {},
+        model_sidecars=model_sidecars(root) if path.is_dir() else {},
         problems=chosen.problems,
     )
 
@@ -78,7 +78,7 @@ def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Check
         tensors=tensors,
         origin=replace(origin, world_size=max(numbers, default=len(headers)), notes=notes),
         files={name: header.file_size for name, header in headers.items()},
-        companions=(model_sidecars(beside) if beside.is_dir() else {}) | model_sidecars(root),
+        model_sidecars=(model_sidecars(beside) if beside.is_dir() else {}) | model_sidecars(root),
         problems=[*missing_shards(root, headers), *known_better(root, max(headers), tensors)],
     )
 

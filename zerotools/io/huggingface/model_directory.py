@@ -107,7 +107,7 @@ def lay_out_model(
     forbidden: Collection[str] = (),
 ) -> Target:
     """The weights of `source` in `destination`, in one file or several with an index, and its
-    companions.
+    sidecar files.
 
     Raises:
         BadRequest: nothing to write, another role, two tensors of one name, a forbidden name, or a
@@ -142,7 +142,7 @@ def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
 def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
     """The source's sidecar files unchanged, except for the type of the weights in config.json."""
     plans: dict[str, FilePlan] = {}
-    for name, path in source.companions.items():
+    for name, path in source.model_sidecars.items():
         text = adapted_config(path, weights_dtype(tensors)) if name == CONFIG else None
         plans[name] = carried_file(path) if text is None else literal(text)
     return plans

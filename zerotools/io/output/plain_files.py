@@ -27,4 +27,4 @@ def carried_file(path: Path) -> FilePlan:
 
 def sidecar_files(source: Checkpoint) -> dict[str, FilePlan]:
     """config.json, the tokenizer and the like, as they are."""
-    return {name: carried_file(path) for name, path in source.companions.items()}
+    return {name: carried_file(path) for name, path in source.model_sidecars.items()}

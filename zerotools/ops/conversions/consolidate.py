@@ -106,7 +106,7 @@ def _prepare(
     scratch = destination.with_name(f".{destination.name}.sums")
     merged = merge_adapters(checkpoint, scratch, table)
     checkpoint = checkpoint if merged is None else merged.checkpoint
-    beside = like.companions if like is not None else {}
+    beside = like.model_sidecars if like is not None else {}
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
     dtype, why = _choose_dtype(checkpoint, options.dtype)
     weights, notes = _choose_weights(checkpoint, options, wanted, like)

@@ -196,7 +196,7 @@ def refuse_damaged(conversion: Conversion) -> None:
     blamed = {root / file: problem for file, problem in problems.items()}
     plans = conversion.target.files.values()
     parts = (part.source for plan in plans for part in plan.carried)
-    carried = (*conversion.source.companions.values(), *parts)
+    carried = (*conversion.source.model_sidecars.values(), *parts)
     found = next((blamed[path] for path in carried if path in blamed), None)
     if found is not None:
         raise BadFile(f"{found.message}; {_FROM_IT}")

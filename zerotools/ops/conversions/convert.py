@@ -98,7 +98,7 @@ def _prepare(
 ) -> Conversion | Unchanged:
     form, table = request.form, request.table
     given = {} if config_dir is None else requested_sidecars(config_dir)
-    source = replace(source, companions={**source.companions, **given})
+    source = replace(source, model_sidecars={**source.model_sidecars, **given})
     found: list[str] = []
     if not form.holds_state:
         source, found = with_sidecars(source, config_dir, {})
@@ -107,11 +107,11 @@ def _prepare(
         done = _resharded(source, request, force=force)
         if isinstance(done, Unchanged):
             return done
-        return replace(done, target=_with_companions(done.target, given))
+        return replace(done, target=_with_sidecars(done.target, given))
     formats.require_model(source)
     read_by.check_weights(source)
     training, notes = _training(source, request)
-    target = _with_companions(_lay_out(source, training, request), given)
+    target = _with_sidecars(_lay_out(source, training, request), given)
     beside, left = left_behind(source, target, table)
     known = {dropped.what for dropped in target.dropped}
     more = [
@@ -157,7 +157,7 @@ def _check_options(form: Format, options: Mapping[str, Any]) -> None:
         check_world_size(options["world_size"])
 
 
-def _with_companions(target: Target, given: Mapping[str, Path]) -> Target:
+def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
     """With the files that the user named, also where the source's own would be carried along."""
     files = dict(target.files)
     for name, path in given.items():

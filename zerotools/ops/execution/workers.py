@@ -62,7 +62,7 @@ class MemoryBudget:
         return min(most, share) // WIDEST_ITEM_BYTES * WIDEST_ITEM_BYTES
 
     @property
-    def most_memory(self) -> int:
+    def max_total_bytes(self) -> int:
         """Bytes of all buffers together, which is at most `max_memory`."""
         return self.wide_bytes * _BUFFERS_PER_WORKER * self.workers
 

@@ -71,7 +71,7 @@ def _names(source: Checkpoint, table: FormatTable) -> list[str]:
     directory = format_of(source, table).run_directory(source)
     if directory is None:
         return []
-    own = {MARKER, *source.companions}.union(*(form.sidecar_names for form in table.values()))
+    own = {MARKER, *source.model_sidecars}.union(*(form.sidecar_names for form in table.values()))
     if directory == source.root:
         own |= source.files.keys()
     return sorted(

@@ -40,7 +40,7 @@ def with_sidecars(
         BadRequest: `config_dir` has none.
     """
     chosen = {} if config_dir is None else requested_sidecars(config_dir)
-    for more in (source.companions, like):
+    for more in (source.model_sidecars, like):
         chosen |= of_other_kinds(more, chosen)
     around = {}
     if source.origin.path.is_dir():
@@ -49,7 +49,7 @@ def with_sidecars(
     for directory in dict.fromkeys(path.parent for path in around.values()):
         names = [name for name, path in around.items() if path.parent == directory]
         notes.append(f"took {', '.join(names)} from {directory}")
-    return replace(source, companions={**chosen, **around}), notes
+    return replace(source, model_sidecars={**chosen, **around}), notes
 
 
 def lacking_config(source: Checkpoint, target: Target) -> str | None:

@@ -18,12 +18,12 @@ class Reference:
 
     path: Path
     tensors: Mapping[str, Tensor]
-    companions: Mapping[str, Path]
+    model_sidecars: Mapping[str, Path]
 
     def only(self, wanted: Callable[[str], bool]) -> Reference:
         """The names of the tensors to keep."""
         tensors = {name: tensor for name, tensor in self.tensors.items() if wanted(name)}
-        return Reference(self.path, tensors, self.companions)
+        return Reference(self.path, tensors, self.model_sidecars)
 
     def dtype_for(self, name: str, stored: DType, otherwise: DType) -> DType:
         """The reference's type for a tensor of `stored` type, where a cast to it is harmless."""
@@ -47,7 +47,7 @@ def read_reference(path: Path) -> Reference:
     """
     checkpoint = read(path)
     tensors = {key.name: tensor for key, tensor in checkpoint.tensors.items()}
-    return Reference(path, tensors, checkpoint.companions)
+    return Reference(path, tensors, checkpoint.model_sidecars)
 
 
 def check_against(wanted: Checkpoint, reference: Reference) -> None:

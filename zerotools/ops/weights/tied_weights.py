@@ -51,7 +51,7 @@ def _listed(weights: Checkpoint, chosen: Set[str]) -> str:
 
 
 def _config_ties(checkpoint: Checkpoint) -> bool:
-    path = checkpoint.companions.get("config.json")
+    path = checkpoint.model_sidecars.get("config.json")
     if path is None:
         return False
     try:

@@ -58,7 +58,7 @@ def test_what_its_record_says(job: Path) -> None:
     assert (origin.world_size, origin.stage, origin.step) == (2, 3, 40)
     assert origin.details["precision"] == "bf16"
     assert checkpoint.aliases == {"tied": "scale"}
-    assert set(checkpoint.companions) == {"config.json", "tokenizer.model"}
+    assert set(checkpoint.model_sidecars) == {"config.json", "tokenizer.model"}
     assert checkpoint.problems == []
     assert Key("a.weight", "exp_avg") in checkpoint.tensors
 

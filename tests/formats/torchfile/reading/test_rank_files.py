@@ -52,7 +52,7 @@ def test_the_model_and_tokenizer_that_verl_keeps_beside_are_companions(tmp_path:
     shutil.copytree(VERL / "checkpoint", copy)
     (copy / "huggingface").mkdir()
     (copy / "huggingface" / "config.json").write_text("{}")
-    assert set(formats.read(copy).companions) == {"config.json"}
+    assert set(formats.read(copy).model_sidecars) == {"config.json"}
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])

@@ -149,7 +149,7 @@ def test_hugging_face_shards_with_and_without_an_index(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for _ in range(2):
         found = formats.read(tmp_path)
-        assert (names(found), set(found.companions)) == (["a", "b"], {"config.json"})
+        assert (names(found), set(found.model_sidecars)) == (["a", "b"], {"config.json"})
         assert elements(found, Key("b", "param")).tolist() == W[1].tolist()
         where = {"a": "pytorch_model-00001-of-00002.bin", "b": "pytorch_model-00002-of-00002.bin"}
         index = tmp_path / "pytorch_model.bin.index.json"

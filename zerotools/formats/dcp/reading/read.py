@@ -86,7 +86,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         | (dict(record.aliases) if record else {}),
         state=BlobTrees(path, metadata.blobs),
         files=files,
-        companions=_companions(path) if record else model_sidecars(path),
+        model_sidecars=_job_sidecars(path) if record else model_sidecars(path),
         problems=problems,
     )
 
@@ -168,7 +168,7 @@ def _origin(
     )
 
 
-def _companions(path: Path) -> dict[str, Path]:
+def _job_sidecars(path: Path) -> dict[str, Path]:
     """What a job keeps beside its record and tensors: the model's config and tokenizer."""
     return {
         entry.name: entry

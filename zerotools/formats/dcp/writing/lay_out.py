@@ -1,6 +1,6 @@
 """A DCP directory for any number of ranks, laid out as torch would save it there.
 
-A job's checkpoint gets its record, its companions and, when all files are there, its manifest.
+A job's checkpoint gets its record, its sidecar files and, when all files are there, its manifest.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
     Only the shapes and types of its tensors, its flat keys and the other values of its files are
     looked at, so the source's chunks may lie in any way. A source that is a job's checkpoint makes
     one: `dcp/`, job.json with the new world size and random numbers to be seeded afresh, its
-    companions, and a manifest; one of several directories makes as many. The files around any other
-    come along, but for the random number state of single ranks.
+    sidecar files, and a manifest; one of several directories makes as many. The files around any
+    other come along, but for the random number state of single ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.
@@ -88,7 +88,7 @@ def _lay_out_one(
         origin=_origin(source, destination, world_size),
         files={name: plan.size for name, plan in laid_out.files.items()},
         state={},
-        companions={},
+        model_sidecars={},
         problems=(),
     )
     return Target(checkpoint, laid_out.files)

@@ -55,7 +55,7 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
         origin=origin_of(path, found, mp_shards, tensor_ranks, merged),
         aliases=merged.aliases,
         files=_sizes(directory, listing),
-        companions=model_sidecars(directory.parent),
+        model_sidecars=model_sidecars(directory.parent),
         problems=problems,
     )
 

@@ -79,7 +79,7 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
         origin=_origin(path, found_tag, model, saved, numbers, is_stage_3=is_stage_3),
         aliases=model.shared,
         files={name: note_source(directory / name) for name in names},
-        companions=model_sidecars(directory.parent),
+        model_sidecars=model_sidecars(directory.parent),
         problems=problems,
     )
 

@@ -75,7 +75,7 @@ def lay_out(
         ),
         files={name: plan.size for name, plan in plans.items()},
         state={},
-        companions={},
+        model_sidecars={},
         problems=(),
     )
     return Target(

@@ -38,7 +38,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
         origin=Origin(FORMAT, path),
         aliases=tied,
         files={name: size for part in parts.values() for name, size in part.files.items()},
-        companions=model_sidecars(path),
+        model_sidecars=model_sidecars(path),
     )
 
 

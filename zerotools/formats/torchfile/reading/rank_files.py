@@ -93,7 +93,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
         aliases=tied,
         state={**parts[0].contents.state, **moments[-1].contents.state},
         files={file.name: file.size for file, _ in moments},
-        companions=model_sidecars(path)
+        model_sidecars=model_sidecars(path)
         | (model_sidecars(path / _VERL_MODEL) if (path / _VERL_MODEL).is_dir() else {}),
         problems=problems,
     )

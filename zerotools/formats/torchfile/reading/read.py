@@ -43,7 +43,7 @@ def read(path: Path) -> Checkpoint:
     if len(single or indexes) > 1:
         raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
     if single:
-        return replace(_read_file(path / single[0]), companions=model_sidecars(path))
+        return replace(_read_file(path / single[0]), model_sidecars=model_sidecars(path))
     if indexes:
         weight_map = read_index(path / indexes[0])
         files = sorted(set(weight_map.values()))
@@ -56,7 +56,7 @@ def read(path: Path) -> Checkpoint:
         return read_shards(path, found, None)
     groups = rank_groups(listed)
     if not groups and TRAINING in listed:
-        return replace(_read_file(path / TRAINING), companions=model_sidecars(path))
+        return replace(_read_file(path / TRAINING), model_sidecars=model_sidecars(path))
     return read_ranks(path, choose_rank_group(path, groups), groups)
 
 
