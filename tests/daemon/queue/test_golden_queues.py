@@ -30,11 +30,23 @@ TABLES = {"job": ("output_dir", "spec"), "attempt": ("run_dir", "result")}
 
 
 @pytest.fixture(params=QUEUES, ids=lambda path: path.parent.name)
-def state(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def queue(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+@pytest.fixture
+def version(queue: Path) -> str:
+    """The version of zerotools whose daemon left the queue."""
+    return queue.parent.name.removeprefix("zerotools-")
+
+
+@pytest.fixture
+def state(tmp_path: Path, queue: Path) -> Path:
     """The queue, moved to where a test may write; the machine was restarted since."""
     place = tmp_path / "state"
     place.mkdir()
-    shutil.copyfile(request.param, place / "zerotools.db")
+    shutil.copyfile(queue, place / "zerotools.db")
     (tmp_path / "text.txt").write_text("text\n")
     with closing(sqlite3.connect(place / "zerotools.db")) as db, db:
         for table, columns in TABLES.items():
@@ -60,7 +72,7 @@ def test_there_is_a_queue_of_the_first_version() -> None:
     assert QUEUES[0].parent.name == "zerotools-0.1.0"
 
 
-def test_p8_every_job_of_an_older_queue_is_there_and_goes_on(state: Path) -> None:
+def test_p8_every_job_of_an_older_queue_is_there_and_goes_on(state: Path, version: str) -> None:
     with closing(Store(state)) as store:
         before = {job.name: job for job in store.jobs()}
         states = {name: job.state for name, job in before.items()}
@@ -75,7 +87,7 @@ def test_p8_every_job_of_an_older_queue_is_there_and_goes_on(state: Path) -> Non
             "sgd with betas": "queued",
         }
         assert all(not job.reading.problems for job in before.values())
-        assert before["done"].spec_version == "0.1.0"
+        assert before["done"].spec_version == version
 
     async def story() -> None:
         async with running(state, config=CONFIG, leave=True) as it:
@@ -97,12 +109,13 @@ def test_p8_every_job_of_an_older_queue_is_there_and_goes_on(state: Path) -> Non
     asyncio.run(story())
 
 
-def test_p8_an_older_version_refuses_what_this_one_opened_and_leaves_the_files_alone(
+def test_p8_an_older_version_refuses_what_a_newer_one_opened_and_leaves_the_files_alone(
     state: Path,
 ) -> None:
     original = (state / "zerotools.db").read_bytes()
     version = int.from_bytes(original[60:64], "big")
-    Store(state).close()
+    migrations = (*schema.MIGRATIONS, "CREATE TABLE of_a_later_version (id INTEGER);")
+    schema.open_database(state, migrations).close()
     files = {path.name: path.read_bytes() for path in state.glob("zerotools.db*")}
     with pytest.raises(Unsupported, match="a newer version wrote it"):
         schema.open_database(state, schema.MIGRATIONS[:version])
