@@ -179,18 +179,18 @@ def test_a_configuration_counts_in_every_key_and_flags_must_agree(tmp_path: Path
 
 
 def test_settings_of_another_stage_are_refused(tmp_path: Path) -> None:
-    flat, sliced = golden("z2-fp32-w2"), golden("z3-fp32-w2")
+    zero2, zero3 = golden("z2-fp32-w2"), golden("z3-fp32-w2")
     for source, settings, why in (
-        (flat, ZeroSettings(sub_group_size=5), "--sub-group-size is for stage 3"),
-        (sliced, ZeroSettings(round_robin=True), "--round-robin is for stages 1 and 2"),
-        (flat, ZeroSettings(stage=0), "--stage is 0"),
-        (sliced, ZeroSettings(sub_group_size=0), "--sub-group-size is 0"),
+        (zero2, ZeroSettings(sub_group_size=5), "--sub-group-size is for stage 3"),
+        (zero3, ZeroSettings(round_robin=True), "--round-robin is for stages 1 and 2"),
+        (zero2, ZeroSettings(stage=0), "--stage is 0"),
+        (zero3, ZeroSettings(sub_group_size=0), "--sub-group-size is 0"),
     ):
         with pytest.raises(BadRequest, match=why):
             lay_out(source, tmp_path / "out", world_size=2, settings=settings)
 
 
-def test_vectors_in_another_order_than_param_shapes_says_are_refused(tmp_path: Path) -> None:
+def test_buffers_in_another_order_than_param_shapes_says_are_refused(tmp_path: Path) -> None:
     copy = tmp_path / "checkpoint"
     shutil.copytree(DEEPSPEED / "z2-bf16-w2" / "checkpoint", copy)
     column = read(copy).origin.details["columns"][0]

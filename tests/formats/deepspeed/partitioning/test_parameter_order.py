@@ -41,7 +41,7 @@ def test_aligned_parameters_begin_at_multiples(
 
 
 @given(named_shapes, st.integers(1, 5), st.booleans(), st.integers(1, 4))
-def test_parts_and_gaps_fill_every_vector(
+def test_ranges_and_gaps_fill_every_partition(
     drawn: dict[str, tuple[int, ...]], ranks: int, is_stage_3: bool, alignment: int
 ) -> None:
     paddings = () if is_stage_3 else paddings_of(drawn, alignment)

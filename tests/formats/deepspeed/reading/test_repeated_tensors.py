@@ -70,7 +70,7 @@ def test_a_shard_twice_whose_archive_has_no_name_of_a_rank(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("pattern", ["*optim_states.pt", "*model_states.pt"])
 def test_a_file_twice_of_before_torch_1_6(tmp_path: Path, pattern: str) -> None:
-    """It has neither a name nor checksums, and slices of frozen weights lie in the model's too."""
+    """It has no name and no checksums, and model files have partitions of frozen weights too."""
     tag = copied("z3-bf16-w2-legacy", tmp_path)
     assert problems_of(tag) == []
     first, second = sorted(tag.glob(pattern))

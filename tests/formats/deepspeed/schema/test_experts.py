@@ -75,7 +75,7 @@ def test_layers_may_have_different_numbers_of_experts() -> None:
 
 
 def test_experts_that_are_frozen_count_too() -> None:
-    """Only one of two experts of each rank is in the vectors; files have all four."""
+    """Only one of two experts of each rank is in the flat buffers; files have all four."""
     everywhere = [f"a.deepspeed_experts.{number}.w" for number in range(4)]
     naming = ExpertNaming.of(["a.deepspeed_experts.0.w"], everywhere, {})
     assert naming.global_name("a.deepspeed_experts.0.w", 1, 2) == "a.deepspeed_experts.2.w"

@@ -96,7 +96,7 @@ def test_one_tag_is_for_every_stage_and_any_number_of_ranks(tmp_path: Path) -> N
     weight = tree_of(out, "zero/embed.weight/exp_avg.pt")["param"]
     assert isinstance(weight, StoredTensor)
     assert weight.shape == (11, 8)
-    # Frozen weights are whole, which stage 3 saves in slices; others are where zero/ has them.
+    # Frozen weights are whole, which stage 3 partitions; others are where zero/ has them.
     module = tree_of(out, MODEL)["module"]
     assert module["frozen.weight"].shape == (5, 3)
     assert module["embed.weight"].shape == (0,)
@@ -106,9 +106,9 @@ def test_one_tag_is_for_every_stage_and_any_number_of_ranks(tmp_path: Path) -> N
 def test_for_stage_3_alone_vectors_are_bare_as_older_versions_read_them(tmp_path: Path) -> None:
     source = golden("z2-fp32-w2")
     out = write(source, laid_out(source, tmp_path / "out", 3))
-    vector = tree_of(out, "zero/embed.weight/fp32.pt")
-    assert isinstance(vector, StoredTensor)
-    assert vector.shape == (88,)
+    flat = tree_of(out, "zero/embed.weight/fp32.pt")
+    assert isinstance(flat, StoredTensor)
+    assert flat.shape == (88,)
     for_2 = write(source, laid_out(source, tmp_path / "flat", 2))
     assert not (for_2 / "global_step2_universal" / STAGE_3_MODEL).exists()
 

@@ -51,7 +51,7 @@ def test_every_tensor_arrives_at_any_number_of_ranks(case: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_there_and_back_is_what_deepspeed_wrote(case: Path, tmp_path: Path) -> None:
-    """Every vector, number and list of the files at N is DeepSpeed's own, padding included."""
+    """Every partition, number and list of the files at N is DeepSpeed's own, padding included."""
     source = read(case / "checkpoint")
     ranks = source.origin.world_size or 1
     there = reshard(source, tmp_path / "there", ranks + 1)

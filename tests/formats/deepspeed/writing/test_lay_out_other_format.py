@@ -24,7 +24,7 @@ UNIVERSAL = ("universal-z1-fp32-w2", "universal-z2-bf16-w3", "universal-z3-bf16-
 NATIVE = ("z2-bf16-w2", "z3-fp32-w2-sub-groups", "z2-fp16-w2", "z2-bf16-w2-sgd", "z1-fp32-w3")
 
 
-def fresh(
+def write_foreign(
     source: Checkpoint, training: TrainingState, out: Path, ranks: int, settings: ZeroSettings
 ) -> Checkpoint:
     target = lay_out_foreign(source, training, out, world_size=ranks, settings=settings)
@@ -43,7 +43,7 @@ def state(checkpoint: Checkpoint) -> dict[str, tuple[str, bytes]]:
 def test_universal_becomes_native(name: str, stage: int, tmp_path: Path) -> None:
     source = read(DEEPSPEED / name / "checkpoint")
     training = training_of(source)
-    found = fresh(source, training, tmp_path / "out", 3, ZeroSettings(stage=stage))
+    found = write_foreign(source, training, tmp_path / "out", 3, ZeroSettings(stage=stage))
     assert state(found) == state(source)
     assert found.aliases == source.aliases
     again = training_of(found)
@@ -58,7 +58,7 @@ def test_real_torch_runs_become_native(name: str, stage: int, tmp_path: Path) ->
     source = read(TORCH / name / "checkpoint")
     config = {"zero_optimization": {"stage": stage, "sub_group_size": 100}}
     settings = ZeroSettings(ds_config=config)
-    found = fresh(source, training_of(source), tmp_path / "out", 2, settings)
+    found = write_foreign(source, training_of(source), tmp_path / "out", 2, settings)
     ours = contents(found)
     for key, (_, data) in contents(source).items():
         name_of, _, role = key.partition("|")
@@ -75,7 +75,7 @@ def test_deepspeed_comes_back_from_dcp(name: str, tmp_path: Path) -> None:
     there = read(write(source, target))
     back = training_of(there)
     config = {**(training.ds_config or {}), "zero_optimization": {"stage": 2}}
-    found = fresh(there, back, tmp_path / "out", 2, ZeroSettings(ds_config=config))
+    found = write_foreign(there, back, tmp_path / "out", 2, ZeroSettings(ds_config=config))
     ours, theirs = contents(found), contents(source)
     for key, value in theirs.items():
         name_of, _, role = key.partition("|")
@@ -99,7 +99,7 @@ def test_weights_alone_begin_as_fp32_masters_of_a_16_bit_run(tmp_path: Path) -> 
     )
     names = tuple(key.name for key in weights.tensors)
     training = TrainingState(groups=(ParamGroup(names, {"lr": 0.1}),), precision=BFLOAT16)
-    found = fresh(weights, training, tmp_path / "out", 2, ZeroSettings(stage=2))
+    found = write_foreign(weights, training, tmp_path / "out", 2, ZeroSettings(stage=2))
     given = contents(source)
     for name in names:
         assert found.tensors[name, "param"].dtype.name == "float32"  # type: ignore[index]
@@ -163,7 +163,7 @@ def test_a_parameter_that_was_never_stepped_begins_with_zeros(stage: int, tmp_pa
     source = without_state_of(whole, {"layer.weight"}, roles)
     scalars = {k: v for k, v in training.scalars.items() if k.name != "layer.weight"}
     out, settings = tmp_path / "out", ZeroSettings(stage=stage)
-    found = fresh(source, replace(training, scalars=scalars), out, 3, settings)
+    found = write_foreign(source, replace(training, scalars=scalars), out, 3, settings)
     ours, theirs = contents(found), contents(whole)
     for key, (_, data) in ours.items():
         begun = key in ("layer.weight|exp_avg", "layer.weight|exp_avg_sq")
