@@ -9,12 +9,12 @@ import pytest
 
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Chunk, Tensor
+from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar
 from zerotools.io.numeric.numpy_dtypes import numpy_dtype
-from zerotools.io.numeric.scalars import read_scalar, scalar_bytes
+from zerotools.io.numeric.scalars import LazyScalars, read_scalar, scalar_bytes
 
 TYPES = (
     dtypes.FLOAT64, dtypes.FLOAT32, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.INT64, dtypes.INT32,
@@ -43,3 +43,22 @@ def test_a_number_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_scalar(tmp_path, scalar(dtypes.FLOAT32))
     with pytest.raises(BadFile, match="no file holds a number"):
         read_scalar(tmp_path, Tensor(dtypes.FLOAT32, (), []))
+
+
+def test_tensors_are_read_when_they_are_asked_for_and_once(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc" + scalar_bytes(3, dtypes.FLOAT32))
+    there, lost, plain = (Key(name, "step") for name in ("there", "lost", "plain"))
+    read: list[Key] = []
+
+    def reading(key: Key, tensor: Tensor) -> Scalar:
+        read.append(key)
+        return read_scalar(tmp_path, tensor)
+
+    kept = {there: scalar(dtypes.FLOAT32), lost: Tensor(dtypes.FLOAT32, (), []), plain: Scalar(7)}
+    scalars = LazyScalars(kept, reading)
+    assert (list(scalars), there in scalars, read) == ([there, lost, plain], True, [])
+    three = Scalar(3.0, dtypes.FLOAT32)
+    assert [scalars[there], scalars[there], scalars[plain]] == [three, three, Scalar(7)]
+    assert read == [there]
+    with pytest.raises(BadFile, match="no file holds a number"):
+        scalars[lost]

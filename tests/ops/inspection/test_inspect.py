@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from tests.golden_files import JOB
+from tests.golden_files import DEEPSPEED, JOB, TORCH
 from zerotools import formats
+from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.ops.inspection.inspect import inspect, to_json
 
 
@@ -42,3 +46,41 @@ def test_a_lost_file_is_a_problem_that_names_file_and_tensors(tmp_path: Path) ->
     assert any(problem.file == "dcp/__1_0.distcp" for problem in problems)
     holes = {problem.tensor for problem in problems if problem.tensor}
     assert "model.embed_tokens.weight" in holes
+
+
+@dataclass(frozen=True)
+class Unreadable(Mapping[str, Any]):
+    """Values beside the tensors, none of which can be read."""
+
+    keys_there: tuple[str, ...]
+    why: ZerotoolsError
+
+    def __getitem__(self, key: str) -> Any:
+        raise self.why
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys_there)
+
+    def __len__(self) -> int:
+        return len(self.keys_there)
+
+
+def test_a_damaged_value_is_a_problem_and_one_that_is_not_read_a_note() -> None:
+    whole = formats.read(TORCH / "fsdp2-torchtitan-w2" / "checkpoint")
+    keys = tuple(whole.state)
+    bad = inspect(replace(whole, state=Unreadable(keys, BadFile("lr is damaged"))))
+    assert [problem.message for problem in bad.problems] == ["lr is damaged"]
+    odd = inspect(replace(whole, state=Unreadable(keys, Unsupported("lr is odd"))))
+    assert (odd.problems, odd.notes[-1]) == ((), "lr is odd")
+    for described in map(to_json, (bad, odd)):
+        assert described["param_groups"] is None
+        assert described["parameters"] == 108
+
+
+def test_a_file_that_a_problem_names_already_is_not_named_again(tmp_path: Path) -> None:
+    damaged = tmp_path / "universal"
+    shutil.copytree(DEEPSPEED / "universal-z2-bf16-w3" / "checkpoint", damaged)
+    (lost,) = damaged.glob("*/zero/optimizer_state.pt")
+    lost.unlink()
+    inspection = inspect(formats.read(damaged))
+    assert [problem.message for problem in inspection.problems] == [f"{lost} is missing"]

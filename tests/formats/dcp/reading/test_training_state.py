@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.golden_files import JOB, TORCH
 from zerotools import formats
+from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT32
 from zerotools.core.training import Scalar
@@ -78,3 +81,17 @@ def test_a_job_has_its_record() -> None:
 
 def test_fp32_weights_do_not_say_in_which_type_the_model_computes() -> None:
     assert formats.training_of(_golden("fsdp2-dcp-w3")).precision is None
+
+
+def test_what_is_saved_whole_is_a_buffer_only_where_trained_weights_are_cut() -> None:
+    cut = _golden("fsdp2-torchtitan-w2")
+    found = formats.training_of(cut)
+    assert (found.buffers, found.tells_frozen) == ({"norm.seen"}, True)
+    whole = {
+        key: replace(
+            tensor, chunks=[replace(next(iter(tensor.chunks)), box=Box.whole(tensor.shape))]
+        )
+        for key, tensor in cut.tensors.items()
+    }
+    found = formats.training_of(replace(cut, tensors=whole))
+    assert (found.buffers, found.tells_frozen) == (frozenset(), False)
