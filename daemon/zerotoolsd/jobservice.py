@@ -103,7 +103,9 @@ class DispatcherService:
                 now=time.time(),
             )
         except sqlite3.OperationalError as error:
-            raise Unavailable(f"the job cannot be queued: the queue's disk says: {error}") from None
+            raise Unavailable(
+                f"the job cannot be queued: writing the queue failed: {error}"
+            ) from None
         if new:
             self._places[job.id] = place or os.path.normpath(job.output_dir)
             self._dispatcher.announce()
@@ -222,7 +224,7 @@ class DispatcherService:
             raise Conflict(f"job {job_id} is over: it {_how(job.state)}") from None
         except sqlite3.OperationalError as error:
             raise Unavailable(
-                f"job {job_id} cannot be cancelled: the queue's disk says: {error}"
+                f"job {job_id} cannot be cancelled: writing the queue failed: {error}"
             ) from None
         return self._view(self._find(job_id))
 
@@ -263,7 +265,7 @@ class DispatcherService:
             self._dispatcher.resume(job)
         except sqlite3.OperationalError as error:
             raise Unavailable(
-                f"job {job.id} cannot be resumed: the queue's disk says: {error}"
+                f"job {job.id} cannot be resumed: writing the queue failed: {error}"
             ) from None
         return self._view(self._find(job.id))
 

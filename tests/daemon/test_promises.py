@@ -174,7 +174,7 @@ def test_p9_a_full_disk_refuses_submits_and_lets_jobs_go_on(daemon: Daemon) -> N
     assert daemon.process is not None
     pid, (_, most) = daemon.process.pid, resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
-    with pytest.raises(DaemonRefused, match="the job cannot be queued: the queue's disk says"):
+    with pytest.raises(DaemonRefused, match="the job cannot be queued: writing the queue failed"):
         daemon.client.submit(make_job("exit=0"))
     assert daemon.client.job(1)["state"] == "running"
     (daemon.run_dir() / "release").touch()

@@ -92,7 +92,7 @@ async def check_interpreter(python: str, env: Mapping[str, str], needs: Needs = 
     if needs.async_io and (why := await _without_async_io(python, env)):
         raise BadRequest(f"python = {python}: {async_io.refusal(why)}")
     if needs.configuration is not None and (why := await _refused(python, env, needs)):
-        raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not take it: {why}")
+        raise BadRequest(f"deepspeed.config: the DeepSpeed of {python} does not accept it: {why}")
 
 
 async def _refused(python: str, env: Mapping[str, str], needs: Needs) -> str | None:

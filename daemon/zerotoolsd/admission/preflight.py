@@ -102,16 +102,16 @@ def check_output(spec: JobSpec) -> None:
         return
     raise BadRequest(
         f"output_dir = {output}: already holds checkpoints, the newest of step {found.step}; "
-        f'name another directory, or go on from it with resume_from = "{output}"'
+        f'name another directory, or resume from it with resume_from = "{output}"'
     )
 
 
 def _check_export(spec: JobSpec, path: Path) -> None:
-    """A run that goes on replaces its own export, and one that begins nobody's."""
+    """A resumed run replaces its own export; a new run replaces none."""
     if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
         raise BadRequest(
-            f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} is "
-            "there already and would be replaced; move it away, or name another output_dir"
+            f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} "
+            "already exists and would be replaced; move it away, or name another output_dir"
         )
 
 
@@ -120,12 +120,13 @@ def _is_within(path: str, directory: Path) -> bool:
 
 
 def _check_is_newest(resume_from: Path, output: Path) -> None:
-    """Ranks go on from the newest of their own: of an older one the job would see nothing."""
+    """Ranks resume from the newest checkpoint in output_dir, never from an older one in it."""
     given = layout.resolve(resume_from, digests=False).record
     newest = layout.choose(output, digests=False).record
     if given is not None and newest is not None and newest.step > given.step:
         raise BadRequest(
-            f"resume_from = {resume_from}: is of step {given.step} and output_dir = {output} holds "
-            f"step {newest.step}, from which the job would go on; name another output_dir to go on "
-            f'from step {given.step}, or resume_from = "{output}" to go on from step {newest.step}'
+            f"resume_from = {resume_from}: is at step {given.step}, but output_dir = {output} "
+            f"holds step {newest.step}, from which the job would resume; name another output_dir "
+            f"to resume at step {given.step}, or set "
+            f'resume_from = "{output}" to resume at step {newest.step}'
         )

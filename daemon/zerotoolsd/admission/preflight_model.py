@@ -115,7 +115,7 @@ def _check_weights(directory: Path) -> Iterator[str]:
     else:
         yield (
             f"model.path = {directory}: there are no weights in it: to start from random ones, set "
-            f'model.config = "{directory / CONFIG}" in its place'
+            f'model.config = "{directory / CONFIG}" instead'
         )
 
 

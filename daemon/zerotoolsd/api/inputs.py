@@ -22,7 +22,7 @@ async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[s
     try:
         raw = await request.read()
     except (ConnectionError, web.RequestPayloadError) as error:
-        raise BadRequest(f"the request broke off or cannot be decoded: {error}") from error
+        raise BadRequest(f"the request was cut off or cannot be decoded: {error}") from error
     try:
         tree = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except RecursionError:

@@ -113,7 +113,7 @@ class Watcher:
         self._later[attempt.token] = handle
 
     def _never_started(self, attempt: AttemptRow) -> None:
-        cause = "its supervisor ended before it had started anything"
+        cause = "its supervisor ended before it started anything"
         self.give_up(attempt, {"outcome": lifecycle.LOST, "cause": cause})
 
     def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:

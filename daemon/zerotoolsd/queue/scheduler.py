@@ -134,7 +134,7 @@ def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
         return gpu.error or "it is divided into MIG instances, on which zerotools does not train"
     if _is_shut(gpu, limits):
         return (
-            f"{gpu.unmeasured}, so nothing shows whether others use it; to use it all the same, "
+            f"{gpu.unmeasured}, so nothing shows whether others use it; to use it anyway, "
             "set limits.use_unmeasured_gpus = true in the daemon's configuration"
         )
     return None
@@ -177,7 +177,7 @@ def _wanted(request: Request, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | Non
         if not found and (whole := _divided(name, gpus)) is not None:
             return [], (
                 f"needs GPU {name}: that is a MIG instance of GPU {whole.index}, and zerotools "
-                "trains on whole GPUs alone"
+                "trains only on whole GPUs"
             )
         if not found:
             return [], f"needs GPU {name}: there is none; {_inventory(gpus)}"
@@ -219,7 +219,8 @@ def impossible(request: Request, snapshot: Snapshot | None, limits: LimitsConfig
             return None
         return (
             f"ranks = {need}: limits.cpu_ranks of this daemon is {limits.cpu_ranks} (its cores, "
-            "unless its configuration says otherwise); ask for fewer, or set that and restart it"
+            "unless its configuration sets another number); ask for fewer, or set that and "
+            "restart it"
         )
     if snapshot is None:
         return None

@@ -221,7 +221,7 @@ def test_what_deepspeed_itself_says_is_said_at_submit(tmp_path: Path) -> None:
     ask(python, a_deepspeed_job({"zero_optimization": {"stage": 1}}), **env)
     refused = a_deepspeed_job({"zero_optimization": {"stage": 1}, "amp": {"enabled": True}})
     assert refusal(python, refused, **env) == (
-        f"deepspeed.config: the DeepSpeed of {python} does not take it: "
+        f"deepspeed.config: the DeepSpeed of {python} does not accept it: "
         "AssertionError: 2 ranks: no amp"
     )
 
@@ -230,7 +230,7 @@ def test_an_optimizer_that_deepspeed_does_not_have(tmp_path: Path) -> None:
     env = fake_deepspeed(tmp_path, "self.optimizer_name = 'ZeroOneAdam'")
     needs = a_deepspeed_job({"zero_optimization": {"stage": 1}})
     told = refusal(bare(tmp_path / "python"), needs, **env)
-    assert told.endswith("ZeroOneAdam is neither an optimizer of its own nor of torch.optim")
+    assert told.endswith("ZeroOneAdam is neither one of its own optimizers nor one of torch.optim")
 
 
 def test_a_deepspeed_that_cannot_be_imported_here_is_left_to_the_ranks(tmp_path: Path) -> None:

@@ -165,8 +165,8 @@ def test_cpu_ranks_that_were_taken_under_a_higher_limit_run_alone() -> None:
 def test_a_request_that_can_never_be_met_is_told_apart() -> None:
     assert impossible(cpu(1, 8), None, LIMITS) is None
     assert impossible(cpu(1, 9), None, LIMITS) == (
-        "ranks = 9: limits.cpu_ranks of this daemon is 8 (its cores, unless its configuration says "
-        "otherwise); ask for fewer, or set that and restart it"
+        "ranks = 9: limits.cpu_ranks of this daemon is 8 (its cores, unless its configuration sets "
+        "another number); ask for fewer, or set that and restart it"
     )
     assert impossible(wants(1, 2), gpus(2), LIMITS) is None
     assert impossible(wants(1, 3), gpus(2), LIMITS) == "gpus = 3: this machine has GPUs 0, 1"
@@ -221,7 +221,7 @@ def test_a_gpu_that_is_not_measured_is_used_if_the_owner_says_so() -> None:
     decisions = decide([wants(1, 1)], seen(integrated))
     assert started(decisions) == {}
     sentence = (
-        f"GPU 0: {UNMEASURED}, so nothing shows whether others use it; to use it all the same, set "
+        f"GPU 0: {UNMEASURED}, so nothing shows whether others use it; to use it anyway, set "
         "limits.use_unmeasured_gpus = true in the daemon's configuration"
     )
     assert sentence in decisions.waits[1]
@@ -257,7 +257,7 @@ def test_mig_instances_are_named_and_refused() -> None:
         f"gpus: the job needs 2 GPUs and can use 1 of 2: GPU 0: {why}"
     )
     assert impossible(wants(1, ("MIG-77",)), both, USE) == (
-        "gpus: the job needs GPU MIG-77: that is a MIG instance of GPU 0, and zerotools trains on "
-        "whole GPUs alone"
+        "gpus: the job needs GPU MIG-77: that is a MIG instance of GPU 0, and zerotools trains "
+        "only on whole GPUs"
     )
     assert f"GPU 0: {why}" in decide([wants(1, 2)], both).waits[1]

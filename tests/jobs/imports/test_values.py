@@ -173,7 +173,7 @@ def test_a_stage_2_file_of_accelerate_may_name_parameter_offload() -> None:
         assert "offload_param" not in str(imported.deepspeed)
         row = next(r for r in imported.findings.rows if r.key.endswith("offload_param_device"))
         assert row.outcome is KeyOutcome.IGNORED
-        assert row.why.startswith("is of stage 3, and the stage is 2")
+        assert row.why.startswith("is for stage 3, and the stage is 2")
 
 
 @pytest.mark.parametrize(("stage", "told"), [(0, True), (1, False)])

@@ -126,7 +126,7 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"train__learning_rate": float("nan")}, "must be a finite number"),
         ({"train__learning_rate": 10**400}, "must be a finite number"),
         ({"train__precision": "f16"}, 'one of "fp32", "bf16", "fp16"; did you mean "fp16"?'),
-        ({"fp16__hysteresis": 3}, 'fp16: has no place in a train.precision = "bf16" job'),
+        ({"fp16__hysteresis": 3}, 'fp16: cannot be used in a train.precision = "bf16" job'),
         (
             {"train__precision": "fp16", "fp16__initial_scale_power": 2, "fp16__min_loss_scale": 5},
             "fp16.min_loss_scale = 5: must be at most the first scale, which is 4",
@@ -147,8 +147,8 @@ def test_a_bare_python_is_looked_up() -> None:
         ({"env": {"A": 1}}, "env = a table: its key A must be a string"),
         ({"env": {"A=B": "x"}}, "env.A=B: is not a name for an environment variable"),
         ({"env": {"RANK": "x"}}, "env.RANK: is set by the daemon"),
-        ({"gpus": 1}, 'gpus = 1: has no place in a device = "cpu" job; set ranks instead'),
-        ({"device": "cuda"}, 'ranks = 2: has no place in a device = "cuda" job'),
+        ({"gpus": 1}, 'gpus = 1: cannot be used in a device = "cpu" job; set ranks instead'),
+        ({"device": "cuda"}, 'ranks = 2: cannot be used in a device = "cuda" job'),
         ({"device": "cuda", "ranks": ..., "gpus": 0}, "gpus = 0: must be at least 1"),
         ({"device": "cuda", "ranks": ..., "gpus": []}, "must name at least one GPU"),
         ({"device": "cuda", "ranks": ..., "gpus": [0, 0]}, "gpus = [0, 0]: names a GPU twice"),
@@ -167,9 +167,12 @@ def test_a_bare_python_is_looked_up() -> None:
             "must be at most train.learning_rate",
         ),
         ({"data__examples": ["/e"]}, "data.text and data.examples exclude one another"),
-        ({"data__packing": True}, "data.packing = true: has no place beside data.text"),
+        ({"data__packing": True}, "data.packing = true: cannot be combined with data.text"),
         ({"data__text": [], "data__tokens": ["/a.bin"]}, "token_type: is missing; /a.bin does not"),
-        ({"data__token_type": "uint16"}, 'token_type = "uint16": has no place beside data.text'),
+        (
+            {"data__token_type": "uint16"},
+            'token_type = "uint16": cannot be combined with data.text',
+        ),
         ({"data__text": [], "data__examples": ["/e"]}, "data.examples needs the path of a Hugging"),
         (
             {
@@ -182,7 +185,7 @@ def test_a_bare_python_is_looked_up() -> None:
             },
             'must differ, and are "a", "a"',
         ),
-        ({"lora__alpha": 5}, "lora.rank: is missing; without it there are no adapters"),
+        ({"lora__alpha": 5}, "lora.rank: is missing; set it, or leave [lora] out"),
         ({"lora__rank": 4, "lora__dropout": 1}, "lora.dropout = 1.0: must be less than 1"),
         ({"eval__every": 5}, "eval: one of eval.files and eval.fraction is needed"),
         (
@@ -190,16 +193,19 @@ def test_a_bare_python_is_looked_up() -> None:
             "eval.files and eval.fraction exclude one another",
         ),
         ({"eval__fraction": 1}, "eval.fraction = 1.0: must be less than 1"),
-        ({"train__decay_steps": 2}, 'has no place in a train.schedule = "cosine" job'),
+        ({"train__decay_steps": 2}, 'cannot be used in a train.schedule = "cosine" job'),
         (
             {"train__schedule": "wsd", "train__decay_steps": 6, "train__warmup_steps": 5},
             "must leave room for train.warmup_steps, which is 5, in train.steps, which is 10",
         ),
-        ({"train__momentum": 0.5}, 'has no place in a train.optimizer = "adamw" job; leave it out'),
+        (
+            {"train__momentum": 0.5},
+            'cannot be used in a train.optimizer = "adamw" job; leave it out',
+        ),
         ({"train__optimizer": "sgd", "train__eps": 1e-6}, 'out, or set "adamw"'),
         (
             {"train__optimizer": "adafactor", "train__betas": [0.9, 0.98]},
-            'train.betas = [0.9, 0.98]: has no place in a train.optimizer = "adafactor" job',
+            'train.betas = [0.9, 0.98]: cannot be used in a train.optimizer = "adafactor" job',
         ),
         ({"train__momentum": 1.0}, "train.momentum = 1.0: must be less than 1"),
         ({"train__optimizer": "adam"}, '"adamw", "sgd", "adafactor"; did you mean "adamw"?'),

@@ -54,7 +54,7 @@ def test_another_engine_and_another_optimizer_are_refused() -> None:
 def test_nothing_goes_on_from_nvme() -> None:
     [sentence] = why(3, device="nvme", stage=3)
     assert "DeepSpeed does not resume what it offloads to NVMe" in sentence
-    assert 'begin anew with the weights by model.path = "/runs/a b/step-' in why_of(
+    assert 'start a new run from the weights with model.path = "/runs/a b/step-' in why_of(
         weights_only=True
     )
 

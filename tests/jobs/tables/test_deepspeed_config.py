@@ -96,7 +96,7 @@ def test_what_cannot_be_committed_or_resolved_is_refused() -> None:
     writer = {"checkpoint": {"writer": {"type": "fast", "decoupled": True}}}
     assert "checkpoint.writer: writes checkpoints" in refusal(writer)
     universal = {"checkpoint": {"load_universal": True}}
-    assert "zerotools reshard; remove it" in refusal(universal)
+    assert "zerotools reshard first; remove it" in refusal(universal)
     found = refusal({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})
     assert 'optimizer.params.lr = "auto": zerotools submit resolves it' in found
 
@@ -150,8 +150,8 @@ def test_where_state_is_by_the_job_files_names() -> None:
 def test_the_engine_and_its_table_belong_together() -> None:
     assert "needs deepspeed.config" in refusal({}, deepspeed={})
     assert "end at the first; leave it out" in refusal({}, train={"stop_after_nan": 2})
-    assert 'offload: is of engine "torch"' in refusal({}, offload={"optimizer": "cpu"})
-    assert "has no place in an engine" in refusal({"fp16": {}}, engine="torch")
+    assert 'offload: only engine = "torch" has it' in refusal({}, offload={"optimizer": "cpu"})
+    assert "cannot be used in an engine" in refusal({"fp16": {}}, engine="torch")
 
 
 @pytest.mark.parametrize("what", ["optimizer", "param"])
@@ -160,12 +160,12 @@ def test_offload_to_nvme_needs_stage_3_and_a_path(what: str) -> None:
         section = {"stage": stage, f"offload_{what}": {"device": "nvme", **path}}
         return {"zero_optimization": section}
 
-    assert "at stage 3 alone" in refusal(zero(2, nvme_path="/n"))
-    assert "needs nvme_path beside it" in refusal(zero(3))
+    assert "only at stage 3" in refusal(zero(2, nvme_path="/n"))
+    assert "needs nvme_path in the same section" in refusal(zero(3))
     assert "the absolute path of a directory" in refusal(zero(3, nvme_path="nvme"))
     assert on_nvme(job(zero(3, nvme_path="/n")).deepspeed.tree)
     told = refusal(zero(3, nvme_path="/n"), lora={"rank": 4})
-    assert "adapters have no place there; leave [lora] out" in told
+    assert "and no adapters; leave [lora] out" in told
 
 
 def test_old_spellings_are_read() -> None:

@@ -17,12 +17,12 @@ from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
     [
         ({"offload": {"params": "cpu"}, "zero": {"stage": 2}}, "zero.stage is 2; set it to 3"),
         ({"offload": {"optimizer": "disk"}}, "set offload.path"),
-        ({"offload": {"path": "/spill"}}, 'no place beside offload.optimizer = "none"'),
+        ({"offload": {"path": "/spill"}}, 'cannot be combined with offload.optimizer = "none"'),
         ({"offload": {"pin_memory": False}}, "nothing is offloaded"),
         ({"offload": {"optimizer": "nvme"}}, 'must be one of "none", "cpu", "disk"'),
         ({"offload": {"optimizer": "disk", "path": "spill"}}, "must be an absolute path"),
         ({"zero": {"shard_size": 3}}, "zero.shard_size = 3: must divide the 4 ranks"),
-        ({"zero": {"stage": 1, "shard_size": 2}}, "is of stages 2 and 3"),
+        ({"zero": {"stage": 1, "shard_size": 2}}, "needs zero.stage 2 or 3"),
     ],
 )
 def test_a_refusal_names_the_keys(changes: dict[str, Any], sentence: str) -> None:

@@ -53,12 +53,12 @@ def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
     ("job", "sentence"),
     [
         ({"engine": "script", "device": "cpu"}, "script: the table [script] is missing"),
-        ({**tree(), "train": {"steps": 1, "batch_size": 1}}, "train: has no place in an engine"),
-        ({**tree(), "zero": {}}, "zero: has no place in an engine"),
-        ({**tree(), "seed": 0}, "seed: has no place in an engine"),
+        ({**tree(), "train": {"steps": 1, "batch_size": 1}}, "train: cannot be used in an engine"),
+        ({**tree(), "zero": {}}, "zero: cannot be used in an engine"),
+        ({**tree(), "seed": 0}, "seed: cannot be used in an engine"),
         (tree(command=[]), "script.command = []: must name a program"),
         (tree(launcher="mpirun"), 'must be one of "plain", "torchrun", "accelerate", "deepspeed"'),
-        (tree(launcher_options=["-x"]), 'have no place beside script.launcher = "plain"'),
+        (tree(launcher_options=["-x"]), 'cannot be combined with script.launcher = "plain"'),
         (
             tree(command=["/usr/bin/python3", "t.py"], launcher="torchrun"),
             'torchrun starts the interpreter itself; leave "/usr/bin/python3" out',
@@ -67,7 +67,7 @@ def test_the_json_of_a_script_job_has_nothing_of_our_engines() -> None:
         ({**tree(), "env": {"ZEROTOOLS_RESUME_FROM": "x"}}, "is set by the daemon"),
         ({**tree(), "time_limit": "two hours"}, 'time_limit = "two hours": must be seconds'),
         ({**tree(), "time_limit": "9999d"}, 'time_limit = "9999d": must be 3650 days at most'),
-        ({**tree(), "gpus": 1}, 'has no place in a device = "cpu" job'),
+        ({**tree(), "gpus": 1}, 'cannot be used in a device = "cpu" job'),
     ],
 )
 def test_refusals_name_the_key(job: dict[str, Any], sentence: str) -> None:
@@ -82,6 +82,6 @@ def test_other_engines_refuse_a_script() -> None:
         "train": {"steps": 1, "batch_size": 1},
         "script": {"command": ["x"]},
     }
-    assert 'script: has no place in an engine = "torch" job' in refusal(job)
+    assert 'script: cannot be used in an engine = "torch" job' in refusal(job)
     del job["script"]
     assert "script" not in job_to_dict(job_from_dict(job, source="-"))

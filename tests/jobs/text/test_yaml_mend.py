@@ -84,7 +84,7 @@ def test_every_mend_has_its_line() -> None:
     document = parse_yaml(text, source="acc.yaml", lenient=True, keys=YAML_KEYS)
     assert document.accepted == (
         "acc.yaml:4: a non-breaking or other odd space",
-        "acc.yaml:5: lost indentation: zero_stage is of deepspeed_config",
+        "acc.yaml:5: lost indentation: zero_stage belongs to deepspeed_config",
         "acc.yaml:5: \uff1a for :",
     )
     assert document.place(("deepspeed_config", "zero_stage")) == "acc.yaml:5"

@@ -56,7 +56,7 @@ def read_token_header(path: Path, stated: str | None) -> TokenArray:
 
 def _bare(path: Path, size: int, stated: str | None) -> TokenArray:
     if stated is None:
-        raise BadFile(f"{path} does not say what type its ids have: set data.token_type")
+        raise BadFile(f"{path} does not name the type of its ids: set data.token_type")
     if size % ITEM_BYTES[stated]:
         raise BadFile(
             f"{path} has {size} bytes, which is not a multiple of {ITEM_BYTES[stated]} "

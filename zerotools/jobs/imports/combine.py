@@ -145,7 +145,9 @@ def _configured(
         return given
     place = f"{source} {CONFIG}"
     if given is not None:
-        findings.wrong.append(f"{place}: has no place beside {given.source}; remove one of them")
+        findings.wrong.append(
+            f"{place}: cannot be combined with {given.source}; remove one of them"
+        )
         return given
     return Document(place, config, {}) if isinstance(config, Mapping) else None
 
@@ -161,8 +163,8 @@ def _chosen(
     rivals = launched.stated if launched.file is None else (launched.file,)
     for rival in rivals:
         findings.wrong.append(
-            f"{rival.said} = {show(rival.value)}: has no place beside {given.source}, "
-            "which says it all; remove it"
+            f"{rival.said} = {show(rival.value)}: cannot be combined with {given.source}, "
+            "which has the whole configuration; remove it"
         )
     return given
 

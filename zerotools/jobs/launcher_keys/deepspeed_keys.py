@@ -154,7 +154,7 @@ KEYS: dict[str, ConfigKey] = {
     **_all(
         ValueKind.BOOL,
         KeyAction.TUNING,
-        "the types of inputs are the engine torch's own affair",
+        "the engine torch chooses the types of inputs itself",
         "fp16.auto_cast",
         "bf16.immediate_grad_update",
         "bf16.check_grad_overflow",

@@ -45,7 +45,7 @@ REMOVED: Mapping[str, Removal] = {
     "sparse_attention": _GONE_7,
     "zero_optimization.mics_shard_size": _GONE_7,
     "zero_optimization.mics_hierarchical_params_gather": _GONE_7,
-    "amp": Removal((0, 19, 8), "write fp16 or bf16 in its place"),
+    "amp": Removal((0, 19, 8), "write fp16 or bf16 instead"),
     "sparse_gradients": _GONE_8,
     "eigenvalue": _GONE_8,
     "elasticity": Removal((0, 19, 8), _BATCH),

@@ -28,8 +28,8 @@ _NO_LIBRARY = 127
 def refusal(why: str) -> str:
     """The sentence for a job that is offloaded to NVMe where `why` is `lacking`."""
     return (
-        'deepspeed.config offloads to "nvme", which DeepSpeed does by an operator of its own, '
-        f'async_io, and that cannot be compiled here: {why}, or offload to "cpu"'
+        'deepspeed.config offloads to "nvme", and the operator that DeepSpeed needs for it, '
+        f'async_io, cannot be compiled here: {why}, or offload to "cpu"'
     )
 
 

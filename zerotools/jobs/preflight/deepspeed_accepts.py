@@ -40,7 +40,7 @@ def refusal(config: dict[str, Any], world_size: int) -> str | None:
     if name is None or name in theirs.DEEPSPEED_OPTIMIZERS:
         return None
     if not hasattr(import_module("torch.optim"), name):
-        return f"{name} is neither an optimizer of its own nor of torch.optim"
+        return f"{name} is neither one of its own optimizers nor one of torch.optim"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Whether a job can go on from a checkpoint: what its record says against what the job wants."""
+"""Whether a job can resume from a checkpoint: the checkpoint's record against the job."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from zerotools.runs.record import JobRecord
 
 
 def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
-    """Why the job cannot go on from the checkpoint at `path`, one sentence each, and what to do."""
+    """Why the job cannot resume from the checkpoint at `path`, and what to do."""
     where = f"resume_from = {path}"
     if record.weights_only or (spec.engine == "deepspeed" and on_nvme(spec.deepspeed.tree)):
         yield (
-            f"{where}: DeepSpeed does not resume what it offloads to NVMe (its load skips the "
-            "optimizer and says nothing), so such a job cannot go on; offload to the CPU"
-            + (f', or begin anew with the weights by model.path = "{path}"' * record.weights_only)
+            f"{where}: DeepSpeed does not resume what it offloads to NVMe (it loads "
+            "no optimizer state, without an error), so such a job cannot resume; offload to the CPU"
+            + (
+                f', or start a new run from the weights with model.path = "{path}"'
+                * record.weights_only
+            )
         )
         return
     if record.engine != spec.engine:
         yield (
             f'{where}: was written by engine "{record.engine}" and the job has engine = '
-            f'"{spec.engine}"; set that, or begin anew from the weights: zerotools consolidate '
-            f"{shlex.quote(str(path))} OUT and model.path"
+            f'"{spec.engine}"; set that, or start a new run from the weights: zerotools '
+            f"consolidate {shlex.quote(str(path))} OUT and model.path"
         )
         return
     yield from _other_optimizer(spec, record, where)
@@ -44,7 +47,7 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
 
 
 def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
-    """Another number of them fails for its shapes; added another number of times, they do not."""
+    """Adapters of another rank fail by their shapes; those of another scale would load silently."""
     wanted, saved = spec.lora, record.lora
     if saved is None or saved.rank != wanted.rank or saved.scale == wanted.scale:
         return
@@ -55,13 +58,13 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
 
 
 def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
-    """DeepSpeed's optimizer files are cut for one number of ranks and one stage."""
+    """DeepSpeed's optimizer files are partitioned for one world size and one stage."""
     saved, wanted = (record.world_size, record.stage), (spec.world_size, spec.zero.stage)
     if saved == wanted or saved[1] == wanted[1] == 0:  # nothing is cut at stage 0
         return
     if wanted[1] == 0:
         yield (
-            f"resume_from = {path}: was saved at stage {saved[1]} and the job is of stage 0; train "
+            f"resume_from = {path}: was saved at stage {saved[1]} and the job has stage 0; train "
             f"at stage {saved[1]}"
         )
         return

@@ -23,7 +23,7 @@ class CheckpointSpec:
         minimum=1,
     )
     asynchronous: bool = key(
-        "Training waits only while each rank copies its shards to host memory, and goes on while "
+        "Training waits only while each rank copies its shards to host memory, and continues while "
         "they are written. Takes as much host memory as the checkpoint is large, over all ranks.",
         default=False,
     )
@@ -31,7 +31,7 @@ class CheckpointSpec:
         "Older checkpoints of this job are deleted; default: all are kept.", default=None, minimum=1
     )
     keep_every: int | None = key(
-        "Checkpoints of every so many steps stay, whatever `keep_last` says. A multiple of "
+        "Checkpoints of every so many steps stay, regardless of `keep_last`. A multiple of "
         "`every`.",
         default=None,
         minimum=1,
@@ -45,8 +45,8 @@ class CheckpointSpec:
     )
     export_on_finish: str | None = key(
         "When all steps are done, the model is written to `export` in the output directory in this "
-        "type: safetensors with config and tokenizer, for `from_pretrained`. The GPUs have no part "
-        "in it, and where it fails the job has succeeded all the same.",
+        "type: safetensors with config and tokenizer, for `from_pretrained`. It uses no GPU. "
+        "If it fails, the job has still succeeded.",
         default=None,
         allowed=EXPORTS,
     )
@@ -64,8 +64,8 @@ def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
         )
     if every is None:
         yield (
-            f"checkpoint.keep_every = {keep_every}: needs checkpoint.every, of which it is a "
-            "multiple"
+            f"checkpoint.keep_every = {keep_every}: needs checkpoint.every, because it must be a "
+            "multiple of it"
         )
     elif keep_every % every:
         yield (

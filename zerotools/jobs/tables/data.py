@@ -40,7 +40,7 @@ class DataSpec:
         path=True,
     )
     token_type: str | None = key(
-        "The type of the ids in `tokens`; `.npy` files say it themselves.",
+        "The type of the ids in `tokens`; `.npy` files name it in their header.",
         default=None,
         allowed=TOKEN_TYPES,
     )
@@ -52,11 +52,11 @@ class DataSpec:
     )
     prompt_column: str = key("The key of an example that has the prompt.", default="prompt")
     response_column: str = key(
-        "The key of an example that has the response. Its tokens alone make the loss.",
+        "The key of an example that has the response. Only its tokens count in the loss.",
         default="response",
     )
     history_column: str | None = key(
-        "The key of an example that has the turns before: a list of [prompt, response] pairs.",
+        "The key of an example that has the earlier turns: a list of [prompt, response] pairs.",
         default=None,
     )
     max_source_length: int = key(
@@ -145,12 +145,14 @@ def _check_strangers(data: DataSpec, kind: str) -> Iterator[str]:
         name = strange_key.partition(".")[2]
         value = getattr(data, name)
         if value != defaults[name]:
-            yield f"{strange_key} = {show(value)}: has no place beside data.{kind}; leave it out"
+            yield (
+                f"{strange_key} = {show(value)}: cannot be combined with data.{kind}; leave it out"
+            )
 
 
 def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:
     if kind == "tokens" and data.tokenizer == BYTES:
-        yield 'data.tokenizer = "bytes": has no place beside data.tokens; leave it out'
+        yield 'data.tokenizer = "bytes": cannot be combined with data.tokens; leave it out'
     if kind != "examples":
         return
     columns = [data.prompt_column, data.response_column, data.history_column]

@@ -20,7 +20,7 @@ _OWN_LOOPS = {
     "tensor_parallel.tensor_parallel.tp_size": _SHARED,
     "sequence_parallel_size": _SHARED,
     "autotuning.enabled": "tries settings out and exits, and a job trains",
-    "compile.deepcompile": "is done by engine.compile(), which a job does not call",
+    "compile.deepcompile": "needs a call of engine.compile(), which a job does not make",
     "data_efficiency.enabled": "works in DeepSpeed's data loader, and a job reads its data itself",
 }
 """What cannot be in our loop, and why; 0, 1 and false switch it off."""
@@ -32,7 +32,7 @@ class DeepSpeedSpec:
 
     config: str | Mapping[str, Any] | None = key(
         "DeepSpeed's JSON: its path, or a table here. `zerotools submit` resolves what is "
-        '`"auto"` in it, holds it against the job, and queues the result with the job.',
+        '`"auto"` in it, checks it against the job, and queues the result with the job.',
         default=None,
         path=True,
         accelerate="deepspeed_config.deepspeed_config_file",
@@ -98,7 +98,7 @@ def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
 
 
 def check_config(config: Mapping[str, Any]) -> Iterator[str]:
-    """What a job cannot do of a configuration whose every `"auto"` is resolved."""
+    """What jobs do not support in a configuration whose every `"auto"` is resolved."""
     yield from _check_writers(config)
     for name, why in _OWN_LOOPS.items():
         value = at(config, name)
@@ -109,8 +109,8 @@ def check_config(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _check_nvme(config: Mapping[str, Any]) -> Iterator[str]:
     below = {
-        "optimizer": "and keeps the optimizer in host memory below",
-        "param": "and leaves the weights where they are below",
+        "optimizer": "and at lower stages keeps the optimizer in host memory",
+        "param": "and at lower stages leaves the weights where they are",
     }
     for what, instead in below.items():
         section = f"deepspeed.config zero_optimization.offload_{what}"
@@ -118,14 +118,14 @@ def _check_nvme(config: Mapping[str, Any]) -> Iterator[str]:
             continue
         if stage_of(config) < 3:
             yield (
-                f'{section}.device = "nvme": DeepSpeed does it at stage 3 alone, {instead}; set '
+                f'{section}.device = "nvme": DeepSpeed supports it only at stage 3, {instead}; set '
                 'stage 3, or use "cpu"'
             )
         path = at(config, f"zero_optimization.offload_{what}.nvme_path")
         if not isinstance(path, str) or not path.startswith("/"):
             yield (
-                f'{section}.device = "nvme": needs nvme_path beside it, the absolute path of a '
-                "directory on the disk"
+                f'{section}.device = "nvme": needs nvme_path in the same section, the absolute '
+                "path of a directory on the disk"
             )
 
 
@@ -134,11 +134,11 @@ def _check_writers(config: Mapping[str, Any]) -> Iterator[str]:
         section = at(config, name)
         if section and at(config, f"{name}.enabled", True) is not False:
             yield (
-                f"deepspeed.config {name}: writes checkpoints in the background, after the commit "
-                "that makes them whole; remove it"
+                f"deepspeed.config {name}: writes checkpoints in the background, after "
+                "zerotools has marked them as complete; remove it"
             )
     if at(config, "checkpoint.load_universal") is True:
         yield (
-            "deepspeed.config checkpoint.load_universal = true: a job goes on from its own "
-            "checkpoints, at another number of ranks by zerotools reshard; remove it"
+            "deepspeed.config checkpoint.load_universal = true: a job resumes from its own "
+            "checkpoints; for another world size, run zerotools reshard first; remove it"
         )

@@ -24,7 +24,7 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
     if spec.engine != "deepspeed":
         if config is not None:
             yield (
-                f'deepspeed.config: has no place in an engine = "{spec.engine}" job; set '
+                f'deepspeed.config: cannot be used in an engine = "{spec.engine}" job; set '
                 'engine = "deepspeed", or leave [deepspeed] out'
             )
         return
@@ -57,8 +57,8 @@ def check_deepspeed(spec: JobSpec) -> Iterator[str]:
 def _check_torch_only(spec: JobSpec) -> Iterator[str]:
     for key in _changed_keys_of("torch", spec, JobSpec(), ""):
         yield (
-            f'{key}: is of engine "torch"; what DeepSpeed does of the kind, deepspeed.config '
-            "says: leave it out"
+            f'{key}: only engine = "torch" has it; leave it out, and set what DeepSpeed has of '
+            "this kind in deepspeed.config"
         )
 
 
@@ -77,9 +77,9 @@ def _check_adapters(spec: JobSpec) -> Iterator[str]:
     for what in ("optimizer", "param"):
         if spec.lora.rank is not None and device_of(spec.deepspeed.tree, what) == "nvme":
             yield (
-                f'deepspeed.config zero_optimization.offload_{what}.device = "nvme": checkpoints '
-                "would hold the weights alone, and adapters have no place there; leave [lora] out, "
-                'or use "cpu"'
+                f'deepspeed.config zero_optimization.offload_{what}.device = "nvme": its '
+                "checkpoints would hold only the model's weights, and no adapters; leave "
+                '[lora] out, or use "cpu"'
             )
 
 

@@ -37,7 +37,7 @@ def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
         if name not in tree:
             yield f"{name}: the table [{name}] is missing"
     for name in misplaced_keys(tree):
-        why = f'has no place in an engine = "{engine}" job; leave it out'
+        why = f'cannot be used in an engine = "{engine}" job; leave it out'
         if engine == SCRIPT:
-            why += ", or say it in script.command"
+            why += ", or pass it in script.command"
         yield f"{name}: {why}"

@@ -66,12 +66,12 @@ def _check_data_with_others(spec: JobSpec) -> Iterator[str]:
     if given == ["tokens"] and data.token_type is None:
         for name in (*data.tokens, *spec.eval.files):
             if PurePath(name).suffix != ".npy":
-                yield f"data.token_type: is missing; {name} does not say what type its ids have"
+                yield f"data.token_type: is missing; {name} does not name the type of its ids"
                 break
     if given == ["examples"] and tokenizer_of(data, spec.model.path) in (None, BYTES):
         yield (
-            "data.tokenizer: data.examples needs the path of a Hugging Face tokenizer, as there is "
-            "no model.path that could have one"
+            "data.tokenizer: data.examples needs the path of a Hugging Face tokenizer, because "
+            "there is no model.path to take one from"
         )
 
 
@@ -102,7 +102,7 @@ def _check_precision(spec: JobSpec) -> Iterator[str]:
     precision = spec.train.precision
     if precision != "fp16" and spec.fp16 != Fp16Spec():
         yield (
-            f'fp16: has no place in a train.precision = "{precision}" job; leave [fp16] out, or '
+            f'fp16: cannot be used in a train.precision = "{precision}" job; leave [fp16] out, or '
             'set train.precision = "fp16"'
         )
 
@@ -110,7 +110,7 @@ def _check_precision(spec: JobSpec) -> Iterator[str]:
 def _check_checkpoints(spec: JobSpec) -> Iterator[str]:
     if spec.checkpoint.asynchronous and spec.engine != "torch":
         yield (
-            f'checkpoint.asynchronous = true: has no place in an engine = "{spec.engine}" job, '
+            f'checkpoint.asynchronous = true: cannot be used in an engine = "{spec.engine}" job, '
             "which writes its checkpoints itself; leave it out"
         )
     if spec.checkpoint.asynchronous and spec.offload.optimizer == "disk":

@@ -10,8 +10,8 @@ from zerotools.jobs.binding.declaration import key
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSpec:
-    """`[lora]`: low-rank adapters by peft. They alone are trained, and the rest stays as it is.
-    Without `rank` there are none."""
+    """`[lora]`: low-rank adapters by peft. Only they are trained; the other weights do not change.
+    Without `rank` there are no adapters."""
 
     rank: int | None = key("The rank of the adapters.", default=None, minimum=1)
     alpha: float | None = key(
@@ -36,6 +36,9 @@ class LoraSpec:
 def check_lora(spec: LoraSpec) -> Iterator[str]:
     """What is wrong with `[lora]`."""
     if spec.rank is None and spec != LoraSpec():
-        yield "lora.rank: is missing; without it there are no adapters, and [lora] has no place"
+        yield (
+            "lora.rank: is missing; set it, or leave [lora] out: without a rank there are no "
+            "adapters"
+        )
     if spec.dropout >= 1:
         yield f"lora.dropout = {spec.dropout}: must be less than 1"

@@ -23,8 +23,8 @@ class OffloadSpec:
         deepspeed="zero_optimization.offload_optimizer.device",
     )
     params: str = key(
-        "`cpu`: the parameters are in the host's memory too, and come to the GPU block by block. "
-        "Stage 3 only; the optimizer's state is then on the host, or on disk.",
+        "`cpu`: the parameters too are in the host's memory, and are copied to the GPU block by "
+        "block. Stage 3 only; the optimizer's state is then on the host, or on disk.",
         default="none",
         allowed=("none", "cpu"),
         deepspeed="zero_optimization.offload_param.device",
@@ -38,7 +38,8 @@ class OffloadSpec:
         deepspeed="zero_optimization.offload_optimizer.nvme_path",
     )
     pin_memory: bool = key(
-        "Pin what travels between host and GPU: faster, and memory that the machine cannot swap.",
+        "Pin the host memory that is copied to and from the GPU: faster, but it cannot be "
+        "swapped out.",
         default=True,
         deepspeed="zero_optimization.offload_optimizer.pin_memory",
     )
@@ -50,7 +51,7 @@ def check_offload(offload: OffloadSpec) -> Iterator[str]:
         yield 'offload.optimizer = "disk": needs a directory to put it in; set offload.path'
     if offload.optimizer != "disk" and offload.path is not None:
         yield (
-            f"offload.path = {show(offload.path)}: has no place beside offload.optimizer = "
+            f"offload.path = {show(offload.path)}: cannot be combined with offload.optimizer = "
             f'"{offload.optimizer}"; leave it out, or set offload.optimizer = "disk"'
         )
     if not offload.pin_memory and (offload.optimizer, offload.params) == ("none", "none"):

@@ -49,8 +49,8 @@ def check_script(script: ScriptSpec) -> Iterator[str]:
     if script.launcher == "plain":
         if script.launcher_options:
             yield (
-                f"script.launcher_options = {show(script.launcher_options)}: have no place beside "
-                'script.launcher = "plain"; leave them out'
+                f"script.launcher_options = {show(script.launcher_options)}: cannot be combined "
+                'with script.launcher = "plain"; leave them out'
             )
     elif first.rpartition("/")[2].startswith("python"):
         yield (

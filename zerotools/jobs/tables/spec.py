@@ -104,21 +104,21 @@ class JobSpec:
     )
     resume_from: str | None = key(
         "A checkpoint of an earlier job (`step-…`), or its output directory (the newest that "
-        "verifies): the run goes on from there. A script is told of it in `ZEROTOOLS_RESUME_FROM`.",
+        "verifies): the run resumes there. A script finds its path in `ZEROTOOLS_RESUME_FROM`.",
         default=None,
         path=True,
         imported=False,
     )
     max_restarts: int = key(
-        "How often the job is started again after a crash; a crash that made no progress "
-        "counts as one, progress gives the count back.",
+        "How often the job is restarted after a crash. Only crashes in a row without progress "
+        "count: progress sets the count back to 0.",
         default=3,
         minimum=0,
         imported=False,
     )
     time_limit: int | str | None = key(
         'How long the job may run, waiting not counted: seconds, or text such as `"2h"` or '
-        '`"1d12h"`. Then it saves at its next step and is stopped; `zerotools resume` goes on.',
+        '`"1d12h"`. Then it saves at its next step and stops; `zerotools resume` continues it.',
         default=None,
         imported=False,
     )
@@ -126,7 +126,7 @@ class JobSpec:
         "Environment variables of the ranks. Values are never shown.", factory=dict, imported=False
     )
     script: ScriptSpec = key(
-        "A program of one's own.", factory=lambda: ScriptSpec(command=()), imported=False
+        "A training program of your own.", factory=lambda: ScriptSpec(command=()), imported=False
     )
     model: ModelSpec = key("What is trained.", factory=ModelSpec, imported=False)
     data: DataSpec = key("What it is trained on.", factory=DataSpec, imported=False)
@@ -173,9 +173,9 @@ class JobSpec:
 def check_ranks(spec: JobSpec) -> Iterator[str]:
     """What is wrong with `gpus` and `ranks`."""
     if spec.device == "cpu" and spec.gpus is not None:
-        yield f'gpus = {show(spec.gpus)}: has no place in a device = "cpu" job; set ranks instead'
+        yield f'gpus = {show(spec.gpus)}: cannot be used in a device = "cpu" job; set ranks instead'
     if spec.device == "cuda" and spec.ranks is not None:
-        yield f'ranks = {spec.ranks}: has no place in a device = "cuda" job; set gpus instead'
+        yield f'ranks = {spec.ranks}: cannot be used in a device = "cuda" job; set gpus instead'
     if isinstance(spec.gpus, int) and spec.gpus < 1:
         yield f"gpus = {spec.gpus}: must be at least 1"
     if isinstance(spec.gpus, tuple):

@@ -51,8 +51,8 @@ class TrainSpec:
         accelerate="mixed_precision",
     )
     activation_checkpointing: bool = key(
-        "Keep the inputs of the model's blocks alone for the backward pass and compute what lies "
-        "between again: less memory, about a third more work.",
+        "For the backward pass, keep only the inputs of the model's blocks, and compute the "
+        "rest again: less memory, about a third more work.",
         default=False,
         accelerate="fsdp_config.fsdp_activation_checkpointing",
     )
@@ -124,8 +124,8 @@ class TrainSpec:
     )
     stop_after_nan: int = key(
         "The job ends at so many steps in a row whose loss or gradient is not finite. Each of them "
-        "is skipped: the weights stay, the learning rate's schedule waits. fp16 training goes by "
-        "`[fp16]` in its place.",
+        "is skipped: the weights stay, the learning rate's schedule waits. fp16 training "
+        "follows `[fp16]` instead.",
         default=1,
         minimum=1,
         imported=False,
@@ -181,7 +181,7 @@ def _check_decay(train: TrainSpec) -> Iterator[str]:
         yield f"train.momentum = {train.momentum}: must be less than 1"
     if train.decay_steps is not None and train.schedule != "wsd":
         yield (
-            f"train.decay_steps = {train.decay_steps}: has no place in a "
+            f"train.decay_steps = {train.decay_steps}: cannot be used in a "
             f'train.schedule = "{train.schedule}" job; leave it out, or set "wsd"'
         )
 
@@ -193,6 +193,6 @@ def check_optimizer(train: TrainSpec) -> Iterator[str]:
         value = getattr(train, name)
         if train.optimizer != owner and value != getattr(unset, name):
             yield (
-                f"train.{name} = {show(value)}: has no place in a "
+                f"train.{name} = {show(value)}: cannot be used in a "
                 f'train.optimizer = "{train.optimizer}" job; leave it out, or set "{owner}"'
             )

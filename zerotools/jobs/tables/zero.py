@@ -37,8 +37,8 @@ def check_zero(zero: ZeroSpec, world_size: int) -> Iterator[str]:
         return
     if stage < 2:
         yield (
-            f"zero.shard_size = {size}: is of stages 2 and 3, which cut the weights, and "
-            f"zero.stage is {stage}; leave it out"
+            f"zero.shard_size = {size}: needs zero.stage 2 or 3, which shard the weights, "
+            f"and zero.stage is {stage}; leave it out"
         )
     elif world_size >= 1 and world_size % size:
         yield f"zero.shard_size = {size}: must divide the {world_size} ranks"

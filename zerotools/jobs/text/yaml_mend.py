@@ -117,5 +117,5 @@ def _indent(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
         if name in keys.sections and line.split(":", 1)[1].split("#")[0].strip() == "":
             section = name
         elif section is not None and name not in keys.known and keys.belongs(name, section):
-            mends.note(i + 1, f"lost indentation: {name} is of {section}")
+            mends.note(i + 1, f"lost indentation: {name} belongs to {section}")
             lines[i] = f"  {line}"

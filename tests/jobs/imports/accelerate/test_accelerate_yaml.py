@@ -157,7 +157,7 @@ def test_strategies_are_stages(strategy: str, stage: int) -> None:
     [
         (
             DEEPSPEED + "deepspeed_config:\n  deepspeed_config_file: plain.json\n  zero_stage: 3\n",
-            "acc.yaml:4 deepspeed_config.zero_stage = 3: has no place beside "
+            "acc.yaml:4 deepspeed_config.zero_stage = 3: cannot be combined with "
             "acc.yaml:3 deepspeed_config.deepspeed_config_file",
         ),
         (
@@ -224,7 +224,7 @@ def test_a_second_deepspeed_config_has_no_place() -> None:
     acc = parse_yaml("deepspeed_config:\n  zero_stage: 3\n" + DEEPSPEED, source="acc.yaml")
     other = parse_json('{"zero_optimization": {"stage": 3}}', source="ds.json")
     imported = import_configs(a_job(FREE), deepspeed=other, accelerate=acc)
-    assert "deepspeed_config.zero_stage = 3: has no place beside ds.json" in said(imported)
+    assert "deepspeed_config.zero_stage = 3: cannot be combined with ds.json" in said(imported)
 
 
 def test_sections_of_another_type_are_listed() -> None:

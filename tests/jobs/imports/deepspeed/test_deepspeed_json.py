@@ -115,12 +115,12 @@ class TestMapping:
     def test_a_config_of_something_else_is_told_so(self) -> None:
         text = '{"model_type": "llama", "hidden_size": 64}'
         assert said(ds_text(text, A_JOB)) == (
-            "ds.json: has none of DeepSpeed's keys; is it its config?"
+            "ds.json: has none of DeepSpeed's keys; is it a DeepSpeed config?"
         )
 
     def test_names_without_the_prefix_of_stage_3_are_deepspeeds_too(self) -> None:
         config = {"zero_optimization": {"stage": 2, "max_live_parameters": 1e9}}
-        assert "is of stage 3" in said(ds_text(json.dumps(config), A_JOB))
+        assert "is for stage 3" in said(ds_text(json.dumps(config), A_JOB))
 
     def test_what_is_unknown_is_listed(self) -> None:
         imported = ds_text('{"train_batch_size": 8, "my_own": 1, "_comment": "x"}', a_job())
@@ -196,7 +196,7 @@ class TestContradictions:
             ),
             (
                 {"zero_optimization": {"stage": 2, "stage3_prefetch_bucket_size": 5e7}},
-                "ds.json:1 zero_optimization.stage3_prefetch_bucket_size = 50000000: is of "
+                "ds.json:1 zero_optimization.stage3_prefetch_bucket_size = 50000000: is for "
                 "stage 3, and ds.json:1 zero_optimization.stage is 2",
             ),
             (

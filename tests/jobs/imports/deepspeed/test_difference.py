@@ -58,7 +58,9 @@ def test_a_table_of_the_job_file_is_read_alike() -> None:
     assert given(found)["zero_optimization"] == {"stage": 1}
     assert found.tree["zero"] == {"stage": 1}
     twice = replace(a_job(text), source="job.toml")
-    assert "job.toml deepspeed.config: has no place beside ds.json" in said(ds_text("{}", twice))
+    assert "job.toml deepspeed.config: cannot be combined with ds.json" in said(
+        ds_text("{}", twice)
+    )
 
 
 def test_a_disagreement_names_both_places() -> None:

@@ -164,8 +164,8 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
     if file is not None and file.value not in (None, "none"):
         for given in section.values():
             reading.findings.wrong.append(
-                f"{given.said} = {show(given.value)}: has no place beside {file.said}, "
-                "which says it all; remove it"
+                f"{given.said} = {show(given.value)}: cannot be combined with {file.said}, "
+                "which has the whole configuration; remove it"
             )
         reading.row(KeyOutcome.MAPPED, file, None, "read below")
         return Launched(file=file)
@@ -197,7 +197,7 @@ def _leave_parameters(reading: ConfigReading, section: dict[str, ConfigValue]) -
     for name in ("offload_param_device", "offload_param_nvme_path"):
         given = section.get(name)
         if given is not None and given.value not in (None, "none", False):
-            why = f"is of stage 3, and the stage is {stage}: DeepSpeed does not offload parameters"
+            why = f"is for stage 3, and the stage is {stage}: DeepSpeed does not offload parameters"
             reading.row(KeyOutcome.IGNORED, section.pop(name), None, why)
 
 

@@ -50,7 +50,7 @@ def _strategy(reading: ConfigReading, given: ConfigValue) -> None:
         name = _NUMBERED.get(int(str(name)[:4]))
     if name not in _STRATEGIES:
         names = ", ".join(_STRATEGIES)
-        reading.findings.wrong.append(f"{given.said} = {show(given.value)}: is none of {names}")
+        reading.findings.wrong.append(f"{given.said} = {show(given.value)}: must be one of {names}")
         return
     stage, why = _STRATEGIES[name]
     reading.map(given, _STAGE, stage, why)

@@ -58,7 +58,7 @@ def read_optimizer(reading: ConfigReading) -> None:
     if clips is not None:
         reading.findings.wrong.append(
             f"{clips.said} = {show(clips.value)}: DeepSpeed refuses it there; write "
-            f"gradient_clipping = {show(clips.value)} at the top of {reading.source} in its place"
+            f"gradient_clipping = {show(clips.value)} at the top of {reading.source} instead"
         )
     kind = reading.take("optimizer.type")
     if kind is None:
@@ -78,8 +78,10 @@ def read_optimizer(reading: ConfigReading) -> None:
             f"it any more (since {release_text(gone.since)}); {gone.instead}"
         )
         return
-    has = "" if gone is not None else '; engine = "deepspeed" has it'
-    reading.refuse(kind, f"of DeepSpeed's, the engine torch takes AdamW and SGD alone{has}")
+    has = "" if gone is not None else '; engine = "deepspeed" supports it'
+    reading.refuse(
+        kind, f"the engine torch supports only AdamW and SGD of DeepSpeed's optimizers{has}"
+    )
 
 
 def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:

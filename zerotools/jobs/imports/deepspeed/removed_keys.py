@@ -29,7 +29,7 @@ def read_removed(reading: ConfigReading) -> None:
             reading.row(KeyOutcome.IGNORED, given, None, why)
         else:
             reading.findings.wrong.append(
-                f"{given.said} = {show(given.value)}: DeepSpeed {now} does not take it any more "
+                f"{given.said} = {show(given.value)}: DeepSpeed {now} no longer accepts it "
                 f"(since {release_text(gone.since)}) and does not start; {gone.instead}"
             )
 

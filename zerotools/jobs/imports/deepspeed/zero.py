@@ -36,13 +36,13 @@ def read_zero(reading: ConfigReading) -> None:
     _ratio(reading, stage, place)
     tiles = reading.take(_TILES)
     if tiles is not None and stage is not None and stage < 3:
-        reading.row(KeyOutcome.IGNORED, tiles, None, f"is of stage 3, and the stage is {stage}")
+        reading.row(KeyOutcome.IGNORED, tiles, None, f"is for stage 3, and the stage is {stage}")
     elif tiles is not None:
         reading.remaining[_TILES] = tiles
     for name, given in reading.remaining.items():
         if KEYS[name].stage3 and stage in (0, 1, 2) and given.value not in (None, False):
             reading.findings.wrong.append(
-                f"{given.said} = {show(given.value)}: is of stage 3, and {place} is {stage}; "
+                f"{given.said} = {show(given.value)}: is for stage 3, and {place} is {stage}; "
                 "remove it, or train at stage 3"
             )
 
@@ -107,11 +107,13 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
     if size in (None, AUTO) or size < 0:
         reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy")
     elif not size or size != int(size):
-        what = f"{given.said} = {show(size)}: must be a number of ranks, or -1 for all of them"
+        what = (
+            f"{given.said} = {show(size)}: must be a whole number of ranks, or -1 for all of them"
+        )
         reading.findings.wrong.append(what)
     elif stage is not None and stage < 3:
         reading.findings.wrong.append(
-            f"{given.said} = {show(size)}: MiCS is of stage 3, and {place} is {stage}; remove it, "
+            f"{given.said} = {show(size)}: MiCS needs stage 3, and {place} is {stage}; remove it, "
             "or train at stage 3"
         )
     elif reading.engine == "deepspeed":
@@ -128,8 +130,8 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
     part = isinstance(given.value, (int, float)) and given.value < 1
     if part and stage is not None and stage < 3:
         reading.findings.wrong.append(
-            f"{given.said} = {show(given.value)}: DeepSpeed offloads a part of the optimizer at "
-            f"stage 3 alone, and {place} is {stage}; remove it, or train at stage 3"
+            f"{given.said} = {show(given.value)}: DeepSpeed offloads a part of the optimizer only "
+            f"at stage 3, and {place} is {stage}; remove it, or train at stage 3"
         )
     elif reading.engine == "deepspeed":
         reading.remaining[_RATIO] = given

@@ -26,7 +26,7 @@ def read_compile(reading: ConfigReading) -> None:
         reading.map(given, _KEY, True, "block by block; how is left to torch.compile")
     else:
         what = (
-            f"{given.said}: dynamo_backend {backend}: the engine torch compiles by INDUCTOR alone"
+            f"{given.said}: dynamo_backend {backend}: the engine torch compiles only with INDUCTOR"
         )
         reading.findings.unsupported.append(what)
 
@@ -48,6 +48,6 @@ def read_compile_section(reading: ConfigReading) -> None:
     if backend is None:
         return
     if compiles and backend.value not in (None, "inductor"):
-        reading.refuse(backend, "the engine torch compiles by inductor alone")
+        reading.refuse(backend, "the engine torch compiles only with inductor")
     else:
         reading.row(KeyOutcome.IGNORED, backend, None, "as the engine torch does it")

@@ -64,7 +64,9 @@ def read_known_keys(
             continue
         given[name] = ConfigValue(name, title, place, read, note)
     if strange and _is_foreign(document, strange):
-        findings.wrong.append(f"{document.source}: has none of DeepSpeed's keys; is it its config?")
+        findings.wrong.append(
+            f"{document.source}: has none of DeepSpeed's keys; is it a DeepSpeed config?"
+        )
     else:
         _judge_strange(document, strange, findings, fatal)
     return given
