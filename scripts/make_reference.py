@@ -87,7 +87,7 @@ SIGTERM and SIGINT stop the daemon and leave its jobs running; the next daemon o
 directory takes them up again. [Exit codes](exit-codes.md) are those of `zerotools`; a second daemon
 on one state directory exits with 5 and names the first.
 
-## What lies in the state directory
+## What is in the state directory
 
 ```text
 zerotools.db               the queue, an SQLite database
@@ -97,7 +97,7 @@ jobs/ID/attempt-N/         one start of a job:
   attempt.json, spec.json  what was asked
   run.json                 who runs it
   rank-K.log               output of rank K
-  progress.jsonl           what the ranks told, one JSON object per line
+  progress.jsonl           what the ranks reported, one JSON object per line
   exit.json                how it ended
 jobs/ID/held.log           why the job was held, if it was, with the traceback
 jobs/ID/output/            checkpoints of a job without `output_dir`
@@ -105,12 +105,12 @@ cleaning/ID                a job that is being removed
 ```
 
 A queue that cannot be read stops the daemon: it never starts an empty one over it. A queue that an
-older version wrote is opened, after a copy, and every job in it goes on by the rules under which it
-was accepted. A queue that a newer version wrote is refused and left alone.
+older version wrote is opened, after a copy, and every job in it continues under the rules by which
+it was accepted. A queue that a newer version wrote is refused and not changed.
 
 A job with which something unexpected happens, or that another version queued and this one cannot
-read, is **held** with the reason, and the others go on. `zerotools resume` lets it go on where it
-was, `zerotools cancel` ends it.
+read, is **held** with the reason, and the others continue. `zerotools resume` lets it
+continue where it was, `zerotools cancel` ends it.
 
 Nothing of this is removed by itself until `[retention]` says so: see [Remove what old jobs
 left](../how-to/clean-up.md).
