@@ -15,6 +15,7 @@ from pathlib import Path
 from aiohttp import web
 
 import zerotools
+from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
@@ -73,7 +74,7 @@ def main(
     except ZerotoolsError as error:
         if options.debug:
             raise
-        print(f"zerotoolsd: {error}", file=sys.stderr)
+        say_error(str(error))
         return error.exit_code
     return 0
 

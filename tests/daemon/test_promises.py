@@ -298,8 +298,8 @@ def test_a_daemon_whose_socket_is_in_use_leaves_nothing_behind(daemon: Daemon) -
     )
     assert refused.returncode == DaemonRefused.exit_code
     assert refused.stderr == (
-        f"zerotoolsd: another zerotoolsd already listens at {daemon.state / 'api.sock'}; "
-        "stop it, or start with another --socket\n"
+        f"error: another zerotoolsd already listens at {daemon.state / 'api.sock'}\n"
+        "hint: stop it, or start with another --socket\n"
     )
     assert not other.exists()
     assert first is not None
@@ -310,8 +310,7 @@ def test_a_state_directory_that_is_a_file_is_said(daemon: Daemon) -> None:
     daemon.state.write_text("mine")
     assert daemon.spawn().wait(timeout=20) == BadRequest.exit_code
     assert daemon.log.read_text() == (
-        f"zerotoolsd: --state-dir {daemon.state}: is a file, and must be a directory or not there "
-        "yet\n"
+        f"error: --state-dir {daemon.state}: is a file, and must be a directory or not there yet\n"
     )
 
 
@@ -320,11 +319,10 @@ def test_a_second_daemon_on_the_same_state_names_the_first(daemon: Daemon) -> No
     assert first is not None
     assert daemon.spawn().wait(timeout=20) == DaemonRefused.exit_code
     daemon.process = first
-    last = daemon.log.read_text().splitlines()[-1]
-    assert last == (
-        f"zerotoolsd: another zerotoolsd, pid {first.pid}, holds {daemon.state}; "
-        "stop it, or start with another --state-dir"
-    )
+    assert daemon.log.read_text().splitlines()[-2:] == [
+        f"error: another zerotoolsd, pid {first.pid}, holds {daemon.state}",
+        "hint: stop it, or start with another --state-dir",
+    ]
 
 
 def test_a_client_that_waits_does_not_hold_up_the_stop(daemon: Daemon) -> None:

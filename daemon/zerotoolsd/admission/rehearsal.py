@@ -5,26 +5,44 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission.interpreter import ask
+from zerotoolsd.service import Unavailable
 
 PROGRAM = Path(__file__).parents[1] / "trainer" / "rehearsal.py"
 DEADLINE_SECONDS = 120.0
 """Importing torch and transformers takes most of it, on a busy machine."""
 
 
-async def rehearse(spec: JobSpec, python: str, env: Mapping[str, str]) -> list[str]:
+async def rehearse(
+    spec: JobSpec, python: str, env: Mapping[str, str], directory: Path | None = None
+) -> list[str]:
     """Notes on the model of `spec`, which `python` builds without weights, with `env`.
 
-    Raises BadRequest: the ranks would refuse it, or the answer does not come.
+    The program reads the job from a file in `directory` (None: the one for temporary files).
+
+    Raises:
+        BadRequest: the ranks would refuse the model, or the answer does not come.
+        Unavailable: the file cannot be written.
     """
-    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-        json.dump(job_to_dict(spec), file)
-        file.flush()
+    with ExitStack() as stack:
+        try:
+            # Unbuffered: else closing it would try again to write what did not fit on the disk.
+            file = stack.enter_context(
+                tempfile.NamedTemporaryFile(suffix=".json", dir=directory, buffering=0)
+            )
+            _write_all(file, json.dumps(job_to_dict(spec)).encode())
+        except OSError as error:
+            raise Unavailable(
+                f"the model cannot be checked: a file in {directory or tempfile.gettempdir()} "
+                f"cannot be written: {error.strerror}; free some space there"
+            ) from None
         output = await ask(
             python, env, "-P", str(PROGRAM), file.name, deadline_seconds=DEADLINE_SECONDS
         )
@@ -39,3 +57,9 @@ async def rehearse(spec: JobSpec, python: str, env: Mapping[str, str]) -> list[s
     if problem is not None:
         raise BadRequest(str(problem))
     return notes
+
+
+def _write_all(file: Any, data: bytes) -> None:
+    left = memoryview(data)
+    while left:  # a full disk takes a part, and refuses the rest
+        left = left[file.write(left) :]

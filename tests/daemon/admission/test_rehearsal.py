@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.launching import TINY_LLAMA
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.admission import rehearsal
+from zerotoolsd.service import Unavailable
 
 pytestmark = pytest.mark.torch
 
@@ -91,3 +93,21 @@ def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:
     mute.chmod(0o700)
     with pytest.raises(BadRequest, match=r"could not build the model, and did not say why"):
         asyncio.run(rehearsal.rehearse(spec, str(mute), {}))
+
+
+def test_a_directory_that_takes_no_file_is_named(tmp_path: Path) -> None:
+    spec, missing = job_from_dict(job(), source="job"), tmp_path / "missing"
+    with pytest.raises(Unavailable, match=rf"a file in {missing} cannot be written: No such file"):
+        asyncio.run(rehearsal.rehearse(spec, sys.executable, {}, missing))
+
+
+def test_a_disk_that_fills_up_in_the_middle_is_said(tmp_path: Path) -> None:
+    spec = job_from_dict(job(), source="job")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(Unavailable, match=rf"a file in {tmp_path} cannot be written: File too"):
+            asyncio.run(rehearsal.rehearse(spec, sys.executable, {}, tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
