@@ -167,7 +167,7 @@ def test_it_is_written_for_interpreters_that_zerotools_itself_is_not_for() -> No
 
 _IMPORTED = (
     "zerotools",
-    "zerotools.core.pace",
+    "zerotools.core.step_timer",
     "zerotools.io.telemetry.datagrams",
     "zerotools.io.telemetry.event_file",
     "zerotools.io.telemetry.metrics",

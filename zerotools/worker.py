@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zerotools.core.pace import StepTimer
+from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.datagrams import LARGEST_DATAGRAM, Sender, encode, resident_bytes
 from zerotools.io.telemetry.metrics import Metrics
 

@@ -37,7 +37,7 @@ from zerotools.ops.estimate import (  # noqa: E402
 )
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
-from zerotoolsd.trainer.memory.places import SCRATCH  # noqa: E402
+from zerotoolsd.trainer.memory.tiers import SCRATCH  # noqa: E402
 from zerotoolsd.trainer.model.memory_estimate import parameters_of  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
 from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402

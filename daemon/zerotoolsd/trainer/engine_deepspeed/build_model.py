@@ -18,7 +18,7 @@ from torch import nn
 from zerotools.jobs.tables.deepspeed import precision_of, stage_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
-from zerotoolsd.trainer.memory.places import make_memory
+from zerotoolsd.trainer.memory.tiers import make_memory
 from zerotoolsd.trainer.model.initial import initialise, units, with_memory, with_values
 from zerotoolsd.trainer.model.lora import is_adapter
 from zerotoolsd.trainer.model.meta_model import MetaModel

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from zerotools.core.memory_layout import MOMENTS
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, local
-from zerotoolsd.trainer.memory.places import MemoryTier
+from zerotoolsd.trainer.memory.tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 BETA2_DECAY = -0.8

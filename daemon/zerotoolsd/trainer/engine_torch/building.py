@@ -16,7 +16,7 @@ from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
 from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.engine_torch.state import LiveState
-from zerotoolsd.trainer.memory.places import make_memory
+from zerotoolsd.trainer.memory.tiers import make_memory
 from zerotoolsd.trainer.model.initial import initialise
 from zerotoolsd.trainer.model.lora import is_adapter
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations

@@ -23,7 +23,7 @@ from zerotools.core.memory_layout import GRADIENTS, MASTERS
 from zerotoolsd.trainer.engine_torch.copy_stream import CopyStream, DirectCopy, make_copy_stream
 from zerotoolsd.trainer.engine_torch.gradients import joined_norm, local, local_norm, reduction_of
 from zerotoolsd.trainer.engine_torch.partition import RowPartition
-from zerotoolsd.trainer.memory.places import SCRATCH, MemoryTiers
+from zerotoolsd.trainer.memory.tiers import SCRATCH, MemoryTiers
 from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
 
 WINDOW_BYTES = 64 << 20

@@ -14,7 +14,7 @@ from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, UpdatePath, clipping, local
-from zerotoolsd.trainer.memory.places import MemoryTier
+from zerotoolsd.trainer.memory.tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")

@@ -10,7 +10,7 @@ import torch
 
 from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import ShardedOptimizer
-from zerotoolsd.trainer.memory.places import MemoryTiers
+from zerotoolsd.trainer.memory.tiers import MemoryTiers
 from zerotoolsd.trainer.model.sharding import is_whole
 from zerotoolsd.trainer.model.weights import persistent_buffers
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import Unsupported
-from zerotoolsd.trainer.memory.places import START, MemoryTier
+from zerotoolsd.trainer.memory.tiers import START, MemoryTier
 from zerotoolsd.trainer.model.lora import base_module, is_adapter, start_adapter
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.sharding import local_part

@@ -28,8 +28,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from zerotools.core.memory_layout import HOST, WEIGHTS, MemoryLayout
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
-from zerotoolsd.trainer.memory.places import BUFFERS, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.memory.reductions import free_reduction_buffers
+from zerotoolsd.trainer.memory.tiers import BUFFERS, MemoryTier, MemoryTiers
 from zerotoolsd.trainer.model.meta_model import MetaModel
 
 REPLICATE, SHARD = "replicate", "shard"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from zerotools.core.counts import counted
-from zerotools.core.pace import StepTimer
+from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.saving import Saved

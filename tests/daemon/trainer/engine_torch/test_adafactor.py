@@ -16,7 +16,7 @@ def test_steps_are_those_of_torch() -> None:
     from zerotools.jobs.tables.train import TrainSpec
     from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
-    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.memory.tiers import make_memory
 
     numbers = torch.Generator().manual_seed(3)
     mine = {
@@ -53,7 +53,7 @@ def test_it_keeps_a_number_per_row_and_column() -> None:
     import torch
 
     from zerotoolsd.trainer.engine_torch.adafactor import first_state
-    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.memory.tiers import make_memory
 
     place = make_memory(torch.device("cpu")).device
     state = first_state(torch.nn.Parameter(torch.zeros(64, 32)), place)

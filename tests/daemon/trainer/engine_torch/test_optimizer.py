@@ -30,7 +30,7 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
 
     from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
-    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.memory.tiers import make_memory
 
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 3)

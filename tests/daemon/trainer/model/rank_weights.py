@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotools.core.memory_layout import MemoryLayout  # noqa: E402
 from zerotools.jobs.tables.model import ModelSpec  # noqa: E402
-from zerotoolsd.trainer.memory.places import make_memory  # noqa: E402
+from zerotoolsd.trainer.memory.tiers import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.initial import initialise  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
 from zerotoolsd.trainer.model.sharding import shard  # noqa: E402

@@ -41,7 +41,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     from transformers import LlamaConfig
 
     from zerotools.core.memory_layout import MemoryLayout
-    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.memory.tiers import make_memory
     from zerotoolsd.trainer.model.meta_model import draw
     from zerotoolsd.trainer.model.sharding import shard
 

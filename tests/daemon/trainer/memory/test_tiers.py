@@ -17,7 +17,7 @@ def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path
     import torch
 
     from zerotools.core.memory_layout import GRADIENTS, MASTERS, MOMENTS
-    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.memory.tiers import make_memory
 
     memory = make_memory(torch.device("cpu"), "disk", OffloadSpec(path=str(tmp_path)))
     ledger = memory.ledger
@@ -42,7 +42,7 @@ def test_bytes_are_counted_by_place_and_sort_until_they_are_freed(tmp_path: Path
 def test_without_offload_state_is_on_the_device() -> None:
     import torch
 
-    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.memory.tiers import make_memory
 
     memory = make_memory(torch.device("cpu"))
     assert memory.state is memory.transfer is memory.device
@@ -52,7 +52,7 @@ def test_a_directory_that_cannot_hold_it_is_named(tmp_path: Path) -> None:
     import torch
 
     from zerotools.core.memory_layout import MASTERS
-    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.memory.tiers import make_memory
 
     memory = make_memory(torch.device("cpu"), "disk", OffloadSpec(path=str(tmp_path)))
     with pytest.raises(BadRequest, match=f"{tmp_path} cannot hold the optimizer's state: "):
@@ -78,7 +78,7 @@ def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> 
 
     from zerotools.core.memory_layout import GRADIENTS, MASTERS, WEIGHTS
     from zerotoolsd.trainer.engine_torch.copy_stream import make_copy_stream
-    from zerotoolsd.trainer.memory.places import make_memory
+    from zerotoolsd.trainer.memory.tiers import make_memory
 
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
