@@ -65,7 +65,7 @@ class Worker:
         self._phase = "init"
         self._step = 0
         self._sent = 0.0
-        self._pace = StepTimer()
+        self._timer = StepTimer()
         self._metrics: Metrics | None = None
         self._told = False
         self._listens = False
@@ -76,7 +76,7 @@ class Worker:
             return
         now = time.monotonic()
         self._step = int(step)
-        seconds = self._pace.step_done(self._step, now)
+        seconds = self._timer.step_done(self._step, now)
         self._phase = "train" if self._phase in ("init", "save") else self._phase
         if self._rank:
             if now - self._sent >= HEARTBEAT_SECONDS:
@@ -93,7 +93,7 @@ class Worker:
         if seconds and isinstance(tokens, (int, float)):
             found["tokens_per_second"] = tokens / seconds
         if isinstance(steps, int):
-            found["seconds_left"] = self._pace.seconds_left(steps)
+            found["seconds_left"] = self._timer.seconds_left(steps)
         return {name: value for name, value in found.items() if value is not None}
 
     def _write(self, fields: Mapping[str, Any]) -> None:

@@ -64,7 +64,7 @@ def timed(run_dir: Path, group: WorldGroup) -> Clock:
     """All steps of the job in `run_dir`; no checkpoint is written, and nothing of it stays."""
     spec = read_spec(run_dir)
     steps = spec.train.total_steps
-    clock = Clock(group.rank, Notifier(None, group.rank.number), steps=steps)
+    clock = Clock(group.rank, Notifier(None, group.rank.index), steps=steps)
     ready = prepare(spec, run_dir, group, clock, Phases(time.monotonic()))
     with suppress(Enough):
         ready.train()

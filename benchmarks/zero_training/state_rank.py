@@ -114,7 +114,7 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     spec = read_spec(run_dir)
     gc.collect()
     before = set(storages())
-    reporter = Reporter(group.rank, Notifier(None, group.rank.number), steps=1)
+    reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=1)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
     assert isinstance(ready.engine, TorchEngine)
     live = ready.engine.live
@@ -127,7 +127,7 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     def note(*_: Any) -> None:
         found.setdefault("held", by_place(live, before))
 
-    live.optimizer.windows[0].torch.register_step_pre_hook(note)
+    live.optimizer.buckets[0].torch.register_step_pre_hook(note)
     for module in inner(live.model):
         module.register_forward_hook(note_blocks)
     ready.train()

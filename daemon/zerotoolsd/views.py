@@ -107,7 +107,7 @@ def _without_secrets(spec: JobSpec) -> dict[str, Any]:
 
 
 def attempt_view(attempt: AttemptRow) -> AttemptView:
-    """One attempt; while it runs, what its ranks have told so far."""
+    """One attempt; while it runs, what its ranks have reported so far."""
     result = attempt.result or {}
     known = last_report.last_report(attempt)
     step = known.step or {}

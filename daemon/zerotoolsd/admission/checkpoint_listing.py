@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import MANIFEST
 
 
@@ -21,11 +21,11 @@ class FoundCheckpoint:
 def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
     """The checkpoints in `output_dir` that were finished, the newest first."""
     try:
-        listed = layout.listing(output_dir)
+        listed = checkpoint_dirs.listing(output_dir)
     except OSError:
         return
     for path in listed:
-        step = layout.step_of(path.name)
+        step = checkpoint_dirs.step_of(path.name)
         if step is not None and (path / MANIFEST).is_file():
             yield FoundCheckpoint(step, path)
 

@@ -12,7 +12,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.preflight.resumable import not_resumable
 from zerotools.jobs.tables.checkpoint import EXPORT
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.admission import checkpoint_listing, preflight_data, preflight_model
 from zerotoolsd.admission.needs import lacking
 
@@ -38,7 +38,10 @@ def _missing(spec: JobSpec) -> Iterator[str]:
             f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "
             'itself, in which zerotools submit has resolved what is "auto"'
         )
-    if spec.resume_from is not None and not layout.resolve_hint(Path(spec.resume_from)).is_dir():
+    if (
+        spec.resume_from is not None
+        and not checkpoint_dirs.resolve_hint(Path(spec.resume_from)).is_dir()
+    ):
         yield f"resume_from = {spec.resume_from}: there is no such directory"
     elif spec.resume_from is not None:
         yield from _unusable(spec, Path(spec.resume_from))
@@ -62,7 +65,7 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
 def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
     """Sizes are compared here; the ranks compare digests."""
     try:
-        choice = layout.resolve(resume_from, digests=False)
+        choice = checkpoint_dirs.resolve(resume_from, digests=False)
         if choice.record is not None and choice.path is not None:
             yield from not_resumable(spec, choice.record, choice.path)
             yield from _nothing_left(spec, choice.record.step, choice.path)
@@ -121,8 +124,8 @@ def _is_within(path: str, directory: Path) -> bool:
 
 def _check_is_newest(resume_from: Path, output: Path) -> None:
     """Ranks resume from the newest checkpoint in output_dir, never from an older one in it."""
-    given = layout.resolve(resume_from, digests=False).record
-    newest = layout.choose(output, digests=False).record
+    given = checkpoint_dirs.resolve(resume_from, digests=False).record
+    newest = checkpoint_dirs.choose(output, digests=False).record
     if given is not None and newest is not None and newest.step > given.step:
         raise BadRequest(
             f"resume_from = {resume_from}: is at step {given.step}, but output_dir = {output} "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import open_regular
 from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
@@ -54,11 +54,11 @@ def last_report(attempt: AttemptRow) -> LastReport:
 
 
 def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
-    """Step and path of the newest checkpoint that the job's ranks told of."""
-    for told in map(last_report, reversed(attempts)):
-        if told.checkpoint_step is not None:
-            own = Path(job.output_dir) / layout.directory_name(told.checkpoint_step)
-            return told.checkpoint_step, Path(told.checkpoint_path or own)
+    """Step and path of the newest checkpoint that the job's ranks reported."""
+    for report in map(last_report, reversed(attempts)):
+        if report.checkpoint_step is not None:
+            own = Path(job.output_dir) / checkpoint_dirs.directory_name(report.checkpoint_step)
+            return report.checkpoint_step, Path(report.checkpoint_path or own)
     return None
 
 
@@ -78,7 +78,7 @@ def last_sign_of_life(run_dir: Path) -> float | None:
 
 
 def report_so_far(run_dir: Path) -> LastReport:
-    """What the ranks of an attempt told its supervisor, and what that measured."""
+    """What the ranks of an attempt reported to its supervisor, and what that measured."""
     messages = list(_newest_first(run_dir / PROGRESS))
     step = next((m for m in messages if m.get("event") == "step"), None)
     newest = next(_checkpoints(messages), None)

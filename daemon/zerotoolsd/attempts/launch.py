@@ -83,11 +83,11 @@ def prepare(
     config: Config,
     command: RankCommand,
     umask: int,
-    told_before: Sequence[str] = (),
+    reported_before: Sequence[str] = (),
 ) -> None:
     """Make the run directory and write what its processes read. May be repeated. Raises OSError.
 
-    `told_before`: the checkpoints that earlier attempts told of, the newest first.
+    `reported_before`: the checkpoints that earlier attempts reported, the newest first.
     """
     run_dir = Path(attempt.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -96,7 +96,7 @@ def prepare(
     spec = replace(job.spec, output_dir=job.output_dir)
     plan = _plan(spec, job, attempt, config, command, umask)
     if spec.engine == SCRIPT:
-        plan = _for_program(plan, spec, job, told_before)
+        plan = _for_program(plan, spec, job, reported_before)
     write_json(run_dir / SPEC, job_to_dict(spec))
     write_json(run_dir / ATTEMPT, plan.to_json())
 
@@ -128,7 +128,7 @@ def _plan(
     )
 
 
-def _for_program(plan: Plan, spec: JobSpec, job: JobRow, told_before: Sequence[str]) -> Plan:
+def _for_program(plan: Plan, spec: JobSpec, job: JobRow, reported_before: Sequence[str]) -> Plan:
     """`plan` for a program of the user's, with the files that it needs. Raises OSError."""
     run_dir = Path(plan.env["ZEROTOOLS_RUN_DIR"])
     package = Path(str(zerotools.__file__)).parent
@@ -137,11 +137,11 @@ def _for_program(plan: Plan, spec: JobSpec, job: JobRow, told_before: Sequence[s
     env["PYTHONPATH"] = ":".join(path for path in paths if path)
     env["ZEROTOOLS_OUTPUT_DIR"] = job.output_dir
     finder: tuple[str, ...] = ()
-    if spec.script.checkpoint_dir or told_before or spec.resume_from:
+    if spec.script.checkpoint_dir or reported_before or spec.resume_from:
         settings = {
             "checkpoint_dir": spec.script.checkpoint_dir,
             "before": str(run_dir.parent / BEFORE),
-            "told": list(told_before),
+            "told": list(reported_before),
             "given": spec.resume_from,
         }
         write_json(run_dir / FINDER, settings)

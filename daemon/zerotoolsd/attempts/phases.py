@@ -16,7 +16,7 @@ _LONGEST_LINE = 500
 
 
 def phase_of(
-    run_dir: Path, told: LastReport, *, quiet_seconds: float, now: float
+    run_dir: Path, report: LastReport, *, quiet_seconds: float, now: float
 ) -> dict[str, Any]:
     """`JobView.phase` of the attempt in `run_dir`.
 
@@ -29,8 +29,8 @@ def phase_of(
     moved = min(max(times), now) if times else None
     quiet = bool(quiet_seconds) and moved is not None and now - moved >= quiet_seconds
     return {
-        "doing": told.doing,
-        "since": None if told.doing_since is None else min(told.doing_since, now),
+        "doing": report.doing,
+        "since": None if report.doing_since is None else min(report.doing_since, now),
         "last_progress": moved,
         "quiet": quiet,
         "last_line": _last_line(logs[-1][1]) if logs else None,

@@ -69,7 +69,7 @@ class AttemptStarter:
         self.begin(attempt, self._over)
 
     def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
-        """Start an attempt that is committed as launching; `failed` is told where that fails."""
+        """Start an attempt that is committed as launching; `failed` is called where that fails."""
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
         try:

@@ -105,7 +105,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _told_within(own: Path, attempts: Sequence[AttemptRow]) -> list[Path]:
-    """Checkpoints that the job's own program told of and that lie in the state directory."""
+    """Checkpoints that the job's own program reported and that lie in the state directory."""
     paths = (last_report.last_report(attempt).checkpoint_path for attempt in attempts)
     return [Path(path) for path in paths if path and Path(path).is_relative_to(own)]
 

@@ -23,13 +23,13 @@ REST = 10
 
 class Search:
     """One attempt's search. `settings`: `checkpoint_dir`, or None; `before`, a file that says what
-    lay there before the job's first attempt; `told`, the paths that its ranks told of, newest
+    lay there before the job's first attempt; `told`, the paths that its ranks reported, newest
     first; `given`, what to go on from if nothing of the job's own is found."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         directory = settings["checkpoint_dir"]
         self._directory = None if directory is None else Path(directory)
-        self._told = [Path(path) for path in settings["told"]]
+        self._reported = [Path(path) for path in settings["told"]]
         self._given: str | None = settings["given"]
         self._before = self._read_before(Path(settings["before"]))
         self._unlisted = ""
@@ -63,14 +63,14 @@ class Search:
         """The newest checkpoint of the job that is whole. Nothing writes while this is called."""
         passed_over: list[dict[str, str]] = []
         found = {each.path: each for each in self._own()}
-        for path in self._told:
+        for path in self._reported:
             if path not in found and (candidate := candidate_of(path)) is not None:
                 found[path] = candidate
         chosen = self._given
         for each in _newest_first(found.values()):
             seen = _judge(each.path)
             self._judged[each.path] = each.fingerprint
-            if seen.problem is None or (not seen.is_checkpoint and each.path in self._told):
+            if seen.problem is None or (not seen.is_checkpoint and each.path in self._reported):
                 chosen = str(each.path)
                 break
             if seen.is_checkpoint:

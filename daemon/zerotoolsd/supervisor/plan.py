@@ -1,4 +1,4 @@
-"""`attempt.json`: everything that the supervisor is told."""
+"""`attempt.json`: everything that the supervisor needs to know."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTSIDE = "SIGTERM"
 """The reason of a stop that the daemon did not ask for."""
 
 FINDER = "finder.json"
-"""What the finder of checkpoints is told (`zerotoolsd.finder`)."""
+"""What the finder of checkpoints needs to know (`zerotoolsd.finder`)."""
 
 PORT = "{free_port}"
 """A word of `argv` in whose place the supervisor puts a free port of the loopback."""

@@ -104,7 +104,7 @@ class Progress:
                 self._take(message)
 
     def found(self, path: str, step: int | None) -> None:
-        """A checkpoint was found that no rank told of; without a step it is of the newest one."""
+        """A checkpoint was found that no rank reported; without a step it is of the newest one."""
         if path not in self._told_paths:
             event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
             self._take_event({**event, "step": self.steps_done if step is None else step})

@@ -102,12 +102,12 @@ def _initiator(
     broken: Sequence[SupervisedRank], errors: Sequence[dict[str, Any]]
 ) -> SupervisedRank:
     """The rank that failed first: the others fail because their peer is gone."""
-    told = [error["rank"] for error in sorted(errors, key=_error_time)]
+    reported = [error["rank"] for error in sorted(errors, key=_error_time)]
 
     def order(rank: SupervisedRank) -> tuple[bool, bool, int]:
         by_signal = rank.signal is not None and rank.signal != signal.SIGABRT
         refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT)
-        place = told.index(rank.index) if rank.index in told else len(told)
+        place = reported.index(rank.index) if rank.index in reported else len(reported)
         return (not by_signal, not refused, place)
 
     return min(broken, key=order)

@@ -69,7 +69,7 @@ class RankMonitor:
                 return
 
     def stop_asked(self) -> bool:
-        """Whether anybody wants an end, also one that the ranks were not told of any more."""
+        """Whether anybody wants an end, also if the ranks were not asked for it."""
         return self._asked or Path(REQUEST).exists()
 
     def heed(self, finder: Finder) -> None:

@@ -4,7 +4,7 @@ The supervisor starts it as `python -P entry.py --run-dir DIR`; nothing else imp
 Imports go down only, in this order:
 
     entry, process, session       the rank as a process, and its life from first to last
-    rehearsal                     what a rank would refuse, told before a job is queued
+    rehearsal                     what a rank would refuse, said before a job is queued
     starting, loop                the state at the start, and steps to the end
     engine_choice                 the engine that a job names
     checkpointing                 when the loop saves

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import Committer
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
@@ -87,7 +87,7 @@ def make_checkpointing(
     on rank 0 with every one that is about to be committed.
     """
     wanted = spec.checkpoint
-    named = layout.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
+    named = checkpoint_dirs.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
     keeping = KeepPolicy(wanted.keep_last, wanted.keep_every, wanted.best, named)
     committer = Committer(Path(spec.output_dir or ""), keeping, add_files, before_commit)
     if not (wanted.asynchronous and isinstance(engine, CopyingEngine)):

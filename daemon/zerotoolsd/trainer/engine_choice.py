@@ -18,7 +18,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 def make_engine(
     spec: JobSpec,
     layout: MemoryLayout,
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     group: WorldGroup,
     reporter: Reporter,
     start: ResumePoint | None,
@@ -37,6 +37,6 @@ def make_engine(
     if spec.engine == "deepspeed":
         from zerotoolsd.trainer.engine_deepspeed.engine import make_deepspeed_engine
 
-        return make_deepspeed_engine(spec, blueprint, group, reporter, start)
-    live = build(spec, layout, blueprint, group, reporter, resumes=start is not None)
+        return make_deepspeed_engine(spec, meta_model, group, reporter, start)
+    live = build(spec, layout, meta_model, group, reporter, resumes=start is not None)
     return TorchEngine(spec, live, group)

@@ -75,7 +75,7 @@ class TrainingRun:
         started = time.monotonic()
         train, rank = self.spec.train, self.group.rank
         size = train.batch_size
-        share = self.batches.share(self.consumed, size, rank.number, rank.world_size)
+        share = self.batches.share(self.consumed, size, rank.index, rank.world_size)
         outcome = self.engine.step(share, self.step, self.stop.asked)
         if self.step == first:
             self.phases.done("first step")

@@ -29,7 +29,7 @@ def main(run_dir: Path, started: float) -> NoReturn:
     `started` is the reading of `time.monotonic` when the process began.
     """
     rank = rank_from(os.environ)
-    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.number)
+    notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.index)
     notifier.enter("init")
     for name, value in OFFLINE.items():
         os.environ.setdefault(name, value)
@@ -66,5 +66,5 @@ def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
         traceback.print_exception(error)
     notifier.event("error", kind=what, message=sentence(error))
     if rank.leads or what == "crash":
-        print(f"rank {rank.number} ends with status {status}: {sentence(error)}", flush=True)
+        print(f"rank {rank.index} ends with status {status}: {sentence(error)}", flush=True)
     return status

@@ -1,4 +1,4 @@
-"""What a rank would find wrong with its model, told before a job is queued.
+"""What a rank would find wrong with its model, said before a job is queued.
 
 `python -P rehearsal.py SPEC`, under the job's interpreter: builds the model of the job in the file
 SPEC on the meta device, compares it with the tokenizer, and prints

@@ -66,7 +66,7 @@ def run(
     ):
         phases.done("process group")
         group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
-        stack.callback(remove_own_directories, spec, rank.number)
+        stack.callback(remove_own_directories, spec, rank.index)
         if rank.leads:
             reporter.write_to(_metrics(spec, stack))
         return prepare(spec, run_dir, group, reporter, phases, before_commit).train()
@@ -94,19 +94,19 @@ def prepare(
         reporter.say(note)
     phases.done("data")
     check_fit(config, data.vocabulary, fixed_length(spec.data))
-    blueprint = draw(config, spec.lora)
+    meta_model = draw(config, spec.lora)
     reporter.measure_by(
         measure_by(
             group,
             config,
-            blueprint.parameter_count(),
+            meta_model.parameter_count(),
             fixed_length(spec.data) or 0,
             spec.train.precision,
         )
     )
     layout = memory_layout_of(spec)
-    reporter.expect_state(predict(blueprint, layout, on_gpu=spec.device == "cuda"))
-    evaluation = make_evaluation(spec, data.held_out, blueprint, group)
+    reporter.expect_state(predict(meta_model, layout, on_gpu=spec.device == "cuda"))
+    evaluation = make_evaluation(spec, data.held_out, meta_model, group)
     phases.done("model")
     decision = choose_resume_point(spec, group)
     for skipped in decision.skipped:
@@ -116,7 +116,7 @@ def prepare(
     reporter.prepares(
         "loading the weights" if start is None else f"loading step {start.record.step}"
     )
-    engine = make_engine(spec, layout, blueprint, group, reporter, start)
+    engine = make_engine(spec, layout, meta_model, group, reporter, start)
     phases.done("weights")
     begin(spec, engine, group, reporter, start)
     if spec.data.packing:
@@ -124,7 +124,7 @@ def prepare(
     if start is not None:
         warn_of_changes(spec, data.record, start, reporter)
         phases.done("resume")
-    add_files = partial(_add_files, spec, blueprint)
+    add_files = partial(_add_files, spec, meta_model)
     checkpoints = make_checkpointing(spec, engine, group, reporter, add_files, before_commit)
     stop = StopRequest(run_dir, group.rank)
     stop.listen()
@@ -138,7 +138,7 @@ def prepare(
         checkpoints,
         reporter,
         phases,
-        describe_run(spec, blueprint, group, data.record),
+        describe_run(spec, meta_model, group, data.record),
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
         evaluation=evaluation,
@@ -154,8 +154,8 @@ def _metrics(spec: JobSpec, stack: ExitStack) -> Metrics:
     return metrics
 
 
-def _add_files(spec: JobSpec, blueprint: MetaModel, staging: Path) -> None:
-    blueprint.config.save_pretrained(staging)
+def _add_files(spec: JobSpec, meta_model: MetaModel, staging: Path) -> None:
+    meta_model.config.save_pretrained(staging)
     tokenizer = tokenizer_of(spec.data, spec.model.path)
     if tokenizer is not None and tokenizer != BYTES:
         copy_tokenizer(Path(tokenizer), staging)

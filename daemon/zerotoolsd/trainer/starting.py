@@ -8,7 +8,7 @@ import zerotools
 from zerotools.core.errors import BadFile
 from zerotools.jobs.tables.data import kind_of, longest_sequence
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import (
     RNG_PER_RANK,
     DataRecord,
@@ -37,14 +37,14 @@ def begin(
         ZerotoolsError: the checkpoint does not load into this model.
     """
     rank = group.rank
-    rng.seed_rank(spec.seed, start.record.step if start else 0, rank.number)
+    rng.seed_rank(spec.seed, start.record.step if start else 0, rank.index)
     if start is None:
         return
     engine.load(start.path, start.record)
     same = start.record.rng == RNG_PER_RANK and start.record.world_size == rank.world_size
     if same:
         try:
-            rng.restore(start.path / layout.rng_name(rank.number))
+            rng.restore(start.path / checkpoint_dirs.rng_name(rank.index))
         except BadFile as error:
             raise BadCheckpoint(str(error)) from None
     reporter.resumed(start.path, start.record, rank.world_size, same)
@@ -75,11 +75,11 @@ def warn_of_changes(
 
 
 def describe_run(
-    spec: JobSpec, blueprint: MetaModel, group: WorldGroup, data: DataRecord
+    spec: JobSpec, meta_model: MetaModel, group: WorldGroup, data: DataRecord
 ) -> JobRecord:
     """The record of this run's checkpoints, as of step 0, but for what the engine adds."""
     train = spec.train
-    trainable, frozen = blueprint.parameter_count()
+    trainable, frozen = meta_model.parameter_count()
     return JobRecord(
         step=0,
         steps_total=train.total_steps,
@@ -92,7 +92,7 @@ def describe_run(
         sequence_length=longest_sequence(spec.data),
         optimizer=OptimizerRecord(train.optimizer, ()),
         model=ModelRecord(trainable, frozen),
-        aliases=dict(blueprint.aliases),
+        aliases=dict(meta_model.aliases),
         schedule={
             "name": train.schedule,
             "learning_rate": train.learning_rate,
@@ -102,14 +102,14 @@ def describe_run(
             **({"decay_steps": decay_steps(train)} if train.schedule == "wsd" else {}),
         },
         rng=RNG_PER_RANK,
-        lora=_lora(spec, blueprint),
+        lora=_lora(spec, meta_model),
         data=data,
         torch_version=str(torch.__version__),
         zerotools_version=zerotools.__version__,
     )
 
 
-def _lora(spec: JobSpec, blueprint: MetaModel) -> LoraRecord | None:
+def _lora(spec: JobSpec, meta_model: MetaModel) -> LoraRecord | None:
     if spec.lora.rank is None:
         return None
-    return LoraRecord(spec.lora.rank, spec.lora.scale, fan_in_fan_out(blueprint.model))
+    return LoraRecord(spec.lora.rank, spec.lora.scale, fan_in_fan_out(meta_model.model))

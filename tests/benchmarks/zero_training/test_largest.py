@@ -95,6 +95,6 @@ def test_sizes_are_transformers_models() -> None:
     from zerotoolsd.trainer.model.meta_model import draw
 
     size = Size(256, 4)
-    blueprint = draw(AutoConfig.for_model(**size.config(512)))
-    assert Counter(parameters_of(blueprint)) == Counter(size.parameters())
-    assert blueprint.parameter_count() == (size.numel, 0)
+    meta_model = draw(AutoConfig.for_model(**size.config(512)))
+    assert Counter(parameters_of(meta_model)) == Counter(size.parameters())
+    assert meta_model.parameter_count() == (size.numel, 0)

@@ -36,7 +36,7 @@ def main() -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(staging))
 
     rank = rank_from()
-    notifier = Notifier(os.environ["ZEROTOOLS_NOTIFY"], rank.number)
+    notifier = Notifier(os.environ["ZEROTOOLS_NOTIFY"], rank.index)
     raise SystemExit(run(run_dir, rank, notifier, time.monotonic(), before_commit))
 
 

@@ -25,7 +25,7 @@ def told(run_dir: Path, group: WorldGroup) -> str | None:
     """Why the job in `run_dir` cannot be made ready."""
     try:
         spec = read_spec(run_dir)
-        reporter = Reporter(group.rank, Notifier(None, group.rank.number), steps=spec.train.steps)
+        reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
         prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
     except ZerotoolsError as error:
         return f"{type(error).__name__}: {error}"

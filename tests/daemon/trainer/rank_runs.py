@@ -135,7 +135,7 @@ def joined(tensor: DTensor, parts: Iterable[Part]) -> torch.Tensor:
 def first_batch(ready: TrainingRun, group: WorldGroup) -> float:
     """The mean loss of the batch that the next step will train on, by evaluation."""
     rank, size = group.rank, ready.spec.train.batch_size
-    share = ready.batches.share(ready.consumed, size, rank.number, rank.world_size)
+    share = ready.batches.share(ready.consumed, size, rank.index, rank.world_size)
     found = ready.engine.evaluate(share.examples)
     loss, tokens = group.total([found.loss, found.tokens])
     return loss / tokens
@@ -158,7 +158,7 @@ def write_weights(engine: Any, directory: Path, group: WorldGroup) -> None:
 def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """Run the job in `run_dir`; what there is to compare."""
     spec = read_spec(run_dir)
-    reporter = Recorder(group.rank, Notifier(None, group.rank.number), steps=spec.train.steps)
+    reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
     evaluated, error = first_batch(ready, group), None
     begun, start = state(ready.engine, group)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.launching import job, start
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 SCRIPT = Path(__file__).with_name("rank_runs.py")
 
@@ -35,7 +35,7 @@ class Runs:
 
     def checkpoint(self, name: str, step: int) -> Path:
         """Where a step is saved."""
-        return self.directory / name / "out" / layout.directory_name(step)
+        return self.directory / name / "out" / checkpoint_dirs.directory_name(step)
 
 
 def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, Any]]) -> Runs:

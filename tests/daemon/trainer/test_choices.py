@@ -11,7 +11,7 @@ from harness.launching import TINY_GPT2, TINY_LLAMA
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools import formats
 from zerotools.core.errors import Unsupported
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = pytest.mark.torch
 TOLERANCE = 2e-6
@@ -32,7 +32,7 @@ def gpt2(stage: int, **train: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("choices")
-    source = directory / "out" / "sgd-1" / "out" / layout.directory_name(2)
+    source = directory / "out" / "sgd-1" / "out" / checkpoint_dirs.directory_name(2)
     jobs = {
         "sgd-0": sgd(0),
         "sgd-1": sgd(1, checkpoint={"every": 2}),

@@ -8,7 +8,7 @@ import pytest
 
 from harness.launching import TINY_GPT2, job, run
 from tests.daemon.trainer.tensors import load
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.launch import EXPORTING
 
 pytestmark = pytest.mark.torch
@@ -27,7 +27,7 @@ def test_the_newest_checkpoint_becomes_a_model_that_transformers_loads(
 
     made = run(tmp_path, job(text, model={"config": TINY_GPT2}, checkpoint={"every": 2}))
     output_dir = made.run_dir / "out"
-    saved = load(output_dir / layout.directory_name(4))
+    saved = load(output_dir / checkpoint_dirs.directory_name(4))
     for dtype, wanted in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         done = export(output_dir, dtype)
         assert (done.returncode, done.stdout) == (0, f"exported to {output_dir / 'export'}\n")

@@ -20,7 +20,7 @@ from tests.daemon.trainer.finetuning import (
     write_lines,
 )
 from tests.daemon.trainer.several import Runs, run_all
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(40, "three numbers of ranks")]
 TOLERANCE = 2e-6
@@ -88,7 +88,7 @@ def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
     said = {"predict_with_generate": True, "max_new_tokens": 6}
     still = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     packed = {"packing": True, "sequence_length": 200}
-    half = str(out / "stage-1" / "out" / layout.directory_name(2))
+    half = str(out / "stage-1" / "out" / checkpoint_dirs.directory_name(2))
     return {
         "stage-3": make.of(eval={**held, "batch_size": 3, **said}),
         "stage-1": make.of(zero={"stage": 1}, eval=held, checkpoint={"every": 2}),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
@@ -44,35 +44,35 @@ class Committer:
 
     def make_staging(self, step: int) -> Path:
         """A directory for the checkpoint of `step` that nobody takes for one. Raises OSError."""
-        name = f"{layout.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
+        name = f"{checkpoint_dirs.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
         staging = self.output_dir / name
         staging.mkdir(parents=True)
         return staging
 
     def commit(self, staging: Path, record: JobRecord) -> Committed:
         """Complete `staging`, into which all ranks have written, and rename it. Raises OSError."""
-        layout.write_record(staging, record)
+        checkpoint_dirs.write_record(staging, record)
         self.add_files(staging)
         self.before_commit(staging)
         for file in _files(staging):
             sync_file(file)
         write_manifest(staging)
         for directory in (*_directories(staging), staging):
-            layout.sync_directory(directory)
+            checkpoint_dirs.sync_directory(directory)
         size = sum(file.stat().st_size for file in _files(staging))
-        path = self.output_dir / layout.directory_name(record.step)
+        path = self.output_dir / checkpoint_dirs.directory_name(record.step)
         if path.exists():  # only one that did not verify: a whole one would have been resumed from
             _discard(path)
         staging.rename(path)
-        layout.sync_directory(self.output_dir)
+        checkpoint_dirs.sync_directory(self.output_dir)
         return Committed(path, size, self._tidy(path))
 
     def _tidy(self, newest: Path) -> str | None:
         """The hints and the old checkpoints; what went wrong. `newest` is whole either way."""
         try:
-            layout.write_latest(self.output_dir, newest.name)
+            checkpoint_dirs.write_latest(self.output_dir, newest.name)
             self._point_at_best(newest)
-            for path in self.keeping.superfluous(self.output_dir, newest):
+            for path in self.keeping.to_delete(self.output_dir, newest):
                 _discard(path)
         except OSError as error:
             return f"{error.filename or self.output_dir}: {error.strerror}"
@@ -80,8 +80,10 @@ class Committer:
 
     def _point_at_best(self, newest: Path) -> None:
         best = self.keeping.best_of(self.output_dir, newest)
-        if best is not None and best != layout.hinted(self.output_dir, layout.BEST):
-            layout.write_hint(self.output_dir, layout.BEST, best.name)
+        if best is not None and best != checkpoint_dirs.hinted(
+            self.output_dir, checkpoint_dirs.BEST
+        ):
+            checkpoint_dirs.write_hint(self.output_dir, checkpoint_dirs.BEST, best.name)
 
 
 def clear_leftovers(output_dir: Path) -> None:
@@ -89,7 +91,7 @@ def clear_leftovers(output_dir: Path) -> None:
     if not output_dir.is_dir():
         return
     for path in list(output_dir.iterdir()):
-        if path.name.startswith((layout.STAGING_PREFIX, layout.TRASH_PREFIX)):
+        if path.name.startswith((checkpoint_dirs.STAGING_PREFIX, checkpoint_dirs.TRASH_PREFIX)):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -106,7 +108,7 @@ def sync_file(path: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    trash = path.with_name(f"{layout.TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
+    trash = path.with_name(f"{checkpoint_dirs.TRASH_PREFIX}{path.name}-{secrets.token_hex(4)}")
     path.rename(trash)
     shutil.rmtree(trash)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 
 @dataclass(frozen=True)
@@ -27,37 +27,40 @@ class KeepPolicy:
     best: str | None = None
     named: Path | None = None
 
-    def superfluous(self, output_dir: Path, newest: Path) -> list[Path]:
+    def to_delete(self, output_dir: Path, newest: Path) -> list[Path]:
         """What of `output_dir` may go, now that `newest` is whole."""
         if self.last is None:
             return []
-        hints = (layout.hinted(output_dir, hint) for hint in (layout.LATEST, layout.BEST))
+        hints = (
+            checkpoint_dirs.hinted(output_dir, hint)
+            for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
+        )
         pinned = {path.resolve() for path in (newest, self.named, *hints) if path is not None}
         return [
             path
-            for path in layout.listing(output_dir)[self.last :]
+            for path in checkpoint_dirs.listing(output_dir)[self.last :]
             if path.resolve() not in pinned and not self._is_due(path)
         ]
 
     def _is_due(self, path: Path) -> bool:
-        step = layout.step_of(path.name)
+        step = checkpoint_dirs.step_of(path.name)
         return self.every is not None and step is not None and step % self.every == 0
 
     def best_of(self, output_dir: Path, newest: Path) -> Path | None:
         """The best checkpoint in `output_dir`, of which `newest` was just written."""
         if self.best is None:
             return None
-        hinted = layout.hinted(output_dir, layout.BEST)
+        hinted = checkpoint_dirs.hinted(output_dir, checkpoint_dirs.BEST)
         # The hint saves a look at all records; one that is gone, or written anew, says nothing.
         known = hinted is not None and hinted != newest and self._value(hinted) < math.inf
-        candidates = [hinted, newest] if known else layout.listing(output_dir)
+        candidates = [hinted, newest] if known else checkpoint_dirs.listing(output_dir)
         values = {path: self._value(path) for path in candidates if path is not None}
         found = min(values, key=lambda path: (values[path], path.name), default=None)
         return found if found is not None and values[found] < math.inf else None
 
     def _value(self, path: Path) -> float:
         try:
-            value = layout.read_record(path).measured.get(self.best or "", math.inf)
+            value = checkpoint_dirs.read_record(path).measured.get(self.best or "", math.inf)
         except ZerotoolsError:  # not one to go back to, whatever it was
             return math.inf
         return value if math.isfinite(value) else math.inf

@@ -39,7 +39,7 @@ def _is_writer(tensor: torch.Tensor, rank: Rank, loads: dict[int, list[int]]) ->
 def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
     """Which of its replicas this rank holds, and how many there are."""
     if not isinstance(tensor, DTensor):
-        return rank.number, rank.world_size
+        return rank.index, rank.world_size
     mesh = tensor.device_mesh
     coordinate = mesh.get_coordinate()
     assert coordinate is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
@@ -20,7 +20,7 @@ class ResumePoint:
 
     path: Path
     record: JobRecord
-    skipped: tuple[layout.SkippedCheckpoint, ...] = ()
+    skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ResumeDecision:
     """`start` is None for a run that begins at step 0."""
 
     start: ResumePoint | None
-    skipped: tuple[layout.SkippedCheckpoint, ...] = ()
+    skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
 
 
 def choose_resume_point(spec: JobSpec, group: WorldGroup) -> ResumeDecision:
@@ -47,10 +47,10 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup) -> ResumeDecision:
 def _decide(spec: JobSpec) -> ResumeDecision:
     output_dir = Path(spec.output_dir or "")
     clear_leftovers(output_dir)
-    own = layout.choose(output_dir)
+    own = checkpoint_dirs.choose(output_dir)
     if spec.resume_from is not None:
         above = own.record.step if own.record is not None else -1
-        given = _given(layout.resolve_hint(Path(spec.resume_from)), above)
+        given = _given(checkpoint_dirs.resolve_hint(Path(spec.resume_from)), above)
         if given is not None:
             return ResumeDecision(given, (*own.skipped, *given.skipped))
     if own.path is not None and own.record is not None:
@@ -67,7 +67,7 @@ def _given(path: Path, above: int) -> ResumePoint | None:
     if above >= 0 and not _is_ahead(path, above):
         return None
     try:
-        choice = layout.resolve(path)
+        choice = checkpoint_dirs.resolve(path)
     except BadFile as error:
         raise BadCheckpoint(str(error)) from None
     assert choice.path is not None
@@ -77,9 +77,14 @@ def _given(path: Path, above: int) -> ResumePoint | None:
 
 def _is_ahead(path: Path, above: int) -> bool:
     try:
-        if (path / layout.RECORD).exists():
-            return layout.read_record(path).step > above
+        if (path / checkpoint_dirs.RECORD).exists():
+            return checkpoint_dirs.read_record(path).step > above
     except BadFile:
         return False
-    steps = [layout.step_of(directory.name) or 0 for directory in layout.listing(path)]
-    return any(step > above for step in steps) and layout.choose(path, above=above).path is not None
+    steps = [
+        checkpoint_dirs.step_of(directory.name) or 0 for directory in checkpoint_dirs.listing(path)
+    ]
+    return (
+        any(step > above for step in steps)
+        and checkpoint_dirs.choose(path, above=above).path is not None
+    )

@@ -76,7 +76,7 @@ class Saves:
             raise self._diverged
 
     def over(self) -> list[SaveResult]:
-        """The saves that are over and were not told of yet."""
+        """The saves that are over and were not reported yet."""
         if self._task is not None and self._task.is_over:
             self._wait()
         ended, self._ended = self._ended, []

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import Committed, Committer, sync_file
 from zerotoolsd.trainer.rank.failures import Diverged
@@ -96,6 +96,6 @@ class Saver:
 
     def _write_part(self, staging: Path, write: Callable[[Path], None], random: str) -> None:
         write(staging)
-        path = staging / layout.rng_name(self.group.rank.number)
+        path = staging / checkpoint_dirs.rng_name(self.group.rank.index)
         path.write_text(random, "utf-8")
         sync_file(path)

@@ -31,7 +31,7 @@ def make_model(
     deepspeed: Any,
     spec: JobSpec,
     config: ConfigMapping,
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     device: torch.device,
     *,
     to_be_loaded: bool,
@@ -45,23 +45,23 @@ def make_model(
     path = None if to_be_loaded or spec.model.path is None else Path(spec.model.path)
     from_seed = path is None and not to_be_loaded
     if stage_of(config) == 3:
-        return _cut(deepspeed, spec, config, blueprint, device, path, from_seed)
-    model = copy.deepcopy(blueprint.model)
+        return _cut(deepspeed, spec, config, meta_model, device, path, from_seed)
+    model = copy.deepcopy(meta_model.model)
     _allocate(model, device)
     parameters, host = dict(model.named_parameters()), make_memory(device).host
     given = parameters if from_seed else _adapters(parameters) if path is not None else {}
-    initialise(given, dict(model.named_buffers()), blueprint, spec.seed, host)
+    initialise(given, dict(model.named_buffers()), meta_model, spec.seed, host)
     if path is None:
         return model, []
     targets = {**parameters, **persistent_buffers(model)}
-    return model, load_weights(targets, blueprint.aliases, path)
+    return model, load_weights(targets, meta_model.aliases, path)
 
 
 def _cut(
     deepspeed: Any,
     spec: JobSpec,
     config: ConfigMapping,
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     device: torch.device,
     path: Path | None,
     from_seed: bool,
@@ -69,15 +69,15 @@ def _cut(
     cutter = deepspeed.zero.Init(module=nn.Module(), config_dict_or_path=dict(config))
     precision = precision_of(config)
     cutting = _Cutting(
-        copy.deepcopy(blueprint.model),
-        blueprint,
+        copy.deepcopy(meta_model.model),
+        meta_model,
         device,
         None if precision == "fp32" else TORCH_DTYPES[precision],
         cutter._convert_to_zero_parameters,
     )
     unused: list[str] | None = None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for prefix, unit in units(blueprint):
+        for prefix, unit in units(meta_model):
             adapted = path is not None and any(_adapters(dict(unit.named_parameters(prefix))))
             by_rule = from_seed or adapted or next(unit.buffers(), None) is not None
             left = cutting.fill(prefix, spec.seed if by_rule else None, path)
@@ -91,18 +91,18 @@ def _adapters(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]
 
 
 class _Cutting:
-    """`model`, a copy of the blueprint's, whose units are filled and cut up one by one."""
+    """`model`, a copy of the meta model's, whose units are filled and cut up one by one."""
 
     def __init__(
         self,
         model: Any,
-        blueprint: MetaModel,
+        meta_model: MetaModel,
         device: torch.device,
         kind: torch.dtype | None,
         cut: Callable[[list[nn.Parameter]], None],
     ) -> None:
         self.model = model
-        self._blueprint = blueprint
+        self._meta_model = meta_model
         self._device = device
         self._kind = kind
         self._cut = cut
@@ -110,21 +110,21 @@ class _Cutting:
         # `tie_weights` left one parameter in several places: it is cut once, and put in all.
         self._places: dict[str, list[str]] = {}
         for name, _ in model.named_parameters(remove_duplicate=False):
-            self._places.setdefault(blueprint.aliases.get(name, name), []).append(name)
+            self._places.setdefault(meta_model.aliases.get(name, name), []).append(name)
 
     def fill(self, prefix: str, seed: int | None, path: Path | None) -> list[str]:
         """Give the unit `prefix` its values, by `seed`, then from `path`, and cut it up; what of
         `path` it has no use for. Its memory is gone when this returns."""
-        blueprint, host = self._blueprint, self._host
+        meta_model, host = self._meta_model, self._host
         if seed is None:
-            unit = with_memory(blueprint, prefix, host)
+            unit = with_memory(meta_model, prefix, host)
         else:
-            unit = with_values(blueprint, prefix, seed, host)
+            unit = with_values(meta_model, prefix, seed, host)
         targets = dict(unit.named_parameters(prefix))
         left = []
         if path is not None:
             kept = {_join(prefix, name): b for name, b in persistent_buffers(unit).items()}
-            left = load_weights({**targets, **kept}, blueprint.aliases, path)
+            left = load_weights({**targets, **kept}, meta_model.aliases, path)
         made = {name: self._parameter(value) for name, value in targets.items()}
         self._cut(list(made.values()))
         for name, parameter in made.items():
@@ -142,11 +142,11 @@ class _Cutting:
 
 
 def weight_groups(
-    model: Any, blueprint: MetaModel, weight_decay: float | None
+    model: Any, meta_model: MetaModel, weight_decay: float | None
 ) -> list[dict[str, Any]]:
     """The trainable parameters for DeepSpeed's optimizer, `names` beside them: those of two or more
     dimensions decay, the others do not. One group where nothing is said of a decay."""
-    shapes = {name: p.dim() for name, p in blueprint.model.named_parameters()}
+    shapes = {name: p.dim() for name, p in meta_model.model.named_parameters()}
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not weight_decay:
         return [_group(named, list(named))]

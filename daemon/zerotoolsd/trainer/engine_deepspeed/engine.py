@@ -179,7 +179,7 @@ class DeepSpeedEngine:
 
 def make_deepspeed_engine(
     spec: JobSpec,
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     group: WorldGroup,
     reporter: Reporter,
     start: ResumePoint | None,
@@ -194,19 +194,19 @@ def make_deepspeed_engine(
     config = completed(spec)
     make_adam_ready(deepspeed, config, reporter.say)
     if on_nvme(config):
-        make_nvme_ready(config, Path(spec.output_dir or ""), group.rank.number, reporter.say)
+        make_nvme_ready(config, Path(spec.output_dir or ""), group.rank.index, reporter.say)
     if spec.train.activation_checkpointing:
-        checkpoint_activations(blueprint.model)
+        checkpoint_activations(meta_model.model)
     deepspeed.init_distributed()  # `zero.Init` reads batch sizes as of one rank before this
     with refused_by_deepspeed():
         model, unused = make_model(
-            deepspeed, spec, config, blueprint, group.device, to_be_loaded=start is not None
+            deepspeed, spec, config, meta_model, group.device, to_be_loaded=start is not None
         )
     if unused:
         reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
     model.train()
     decay = at(config, "optimizer.params.weight_decay")
-    groups = weight_groups(model, blueprint, decay)
+    groups = weight_groups(model, meta_model, decay)
     names = tuple(tuple(each.pop("names")) for each in groups)
     with refused_by_deepspeed():
         engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)

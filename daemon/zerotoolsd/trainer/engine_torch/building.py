@@ -29,7 +29,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 def build(
     spec: JobSpec,
     layout: MemoryLayout,
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     group: WorldGroup,
     reporter: Reporter,
     *,
@@ -42,21 +42,21 @@ def build(
             room for what is to be on disk.
     """
     if spec.train.activation_checkpointing:
-        checkpoint_activations(blueprint.model)
+        checkpoint_activations(meta_model.model)
     if layout.state_tier == DISK:
-        check_disk_space(blueprint, layout, Path(spec.offload.path or ""), group)
+        check_disk_space(meta_model, layout, Path(spec.offload.path or ""), group)
     memory = make_memory(group.device, layout.state_tier, spec.offload)
-    model = shard(blueprint, layout, memory, compiled=spec.train.compile)
+    model = shard(meta_model, layout, memory, compiled=spec.train.compile)
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout.stage) if layout.has_masters else None
-    way: UpdatePath = masters or _way(parameters, layout, group.device)
-    live = LiveState(model, make_optimizer(way, spec.train, memory.state), memory, masters)
-    _fill(live, spec, blueprint, reporter, resumes=resumes)
+    update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)
+    live = LiveState(model, make_optimizer(update_path, spec.train, memory.state), memory, masters)
+    _fill(live, spec, meta_model, reporter, resumes=resumes)
     model.train()
     return live
 
 
-def _way(
+def _update_path(
     parameters: Mapping[str, torch.nn.Parameter], layout: MemoryLayout, device: torch.device
 ) -> UpdatePath:
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -69,18 +69,18 @@ def _way(
 
 
 def _fill(
-    live: LiveState, spec: JobSpec, blueprint: MetaModel, reporter: Reporter, *, resumes: bool
+    live: LiveState, spec: JobSpec, meta_model: MetaModel, reporter: Reporter, *, resumes: bool
 ) -> None:
     buffers = dict(live.model.named_buffers())
     parameters = {} if resumes else live.parameters
     if spec.model.path is not None:  # a directory's model has no adapters
         parameters = {name: p for name, p in parameters.items() if is_adapter(name)}
-    initialise(parameters, buffers, blueprint, spec.seed, live.memory.host)
+    initialise(parameters, buffers, meta_model, spec.seed, live.memory.host)
     if resumes:
         return
     if spec.model.path is not None:
         targets = {**live.parameters, **persistent_buffers(live.model)}
-        unused = load_weights(targets, blueprint.aliases, Path(spec.model.path))
+        unused = load_weights(targets, meta_model.aliases, Path(spec.model.path))
         if unused:
             reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
-    live.publish()
+    live.copy_to_model()

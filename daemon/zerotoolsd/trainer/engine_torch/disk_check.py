@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def check_disk_space(
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     layout: MemoryLayout,
     path: Path,
     group: WorldGroup,
@@ -30,7 +30,7 @@ def check_disk_space(
     """
 
     def look() -> None:
-        need = optimizer_state_of_all_ranks(parameters_of(blueprint), layout)
+        need = optimizer_state_of_all_ranks(parameters_of(meta_model), layout)
         try:
             path.mkdir(parents=True, exist_ok=True)
             free = free_bytes(path)

@@ -12,7 +12,7 @@ from typing import Any
 from torch.distributed.fsdp import FSDPModule
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.checkpoints.hostcopy import HostCopy
 from zerotoolsd.trainer.checkpoints.replicas import own_part
@@ -98,12 +98,12 @@ class TorchEngine:
     def write(self, staging: Path) -> None:
         """As `Engine.write`: tensors by torch's DCP, each replica once."""
         tree = own_part(self.live.tree(), self.group.rank)
-        write_tensors(tree, staging / layout.DCP, self.group)
+        write_tensors(tree, staging / checkpoint_dirs.DCP, self.group)
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
         """As `CopyingEngine.copy`."""
         tree = self._host.take(own_part(self.live.tree(), self.group.rank))
-        return lambda staging, group: write_tensors(tree, staging / layout.DCP, group)
+        return lambda staging, group: write_tensors(tree, staging / checkpoint_dirs.DCP, group)
 
     def describe(self, record: JobRecord) -> JobRecord:
         """As `Engine.describe`."""
@@ -117,7 +117,7 @@ class TorchEngine:
 
     def load(self, directory: Path, record: JobRecord) -> None:
         """As `Engine.load`: at any number of ranks, of any stage."""
-        load_shards(self.live, directory / layout.DCP, self.group)
+        load_shards(self.live, directory / checkpoint_dirs.DCP, self.group)
         self.skipped = record.skipped_steps
         if self.spec.train.precision == "fp16":
             self.loss_scale = resumed(self.spec.fp16, record.loss_scale)

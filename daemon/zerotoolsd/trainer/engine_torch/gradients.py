@@ -44,7 +44,7 @@ class UpdatePath(Protocol):
     """How gradients come to the optimizer's `weights`, and updates back to the model.
 
     Between two backward passes: `norm`, then either `discard`, or `fetch` and `store` of each of
-    `windows` in order and then `finish`. All ranks call each together.
+    `buckets` in order and then `finish`. All ranks call each together.
     """
 
     @property
@@ -55,7 +55,7 @@ class UpdatePath(Protocol):
     def reduction(self) -> Reduction:
         """Sums over the ranks among which the weights are cut."""
 
-    def windows(self) -> list[list[str]]:
+    def buckets(self) -> list[list[str]]:
         """Names of weights that are updated at a time; all of them, once."""
 
     def norm(self) -> float:
@@ -65,7 +65,7 @@ class UpdatePath(Protocol):
         """Give these weights their gradients, times `factor`."""
 
     def store(self, names: Iterable[str]) -> None:
-        """Let go of these gradients, and bring the updated weights on their way."""
+        """Let go of these gradients, and start to copy the updated weights to the model."""
 
     def finish(self) -> None:
         """Every rank's model has what all of them updated."""
@@ -81,8 +81,8 @@ class InPlaceUpdate:
         self.weights = weights
         self.reduction = reduction_of(weights, device)
 
-    def windows(self) -> list[list[str]]:
-        """As `UpdatePath.windows`: one."""
+    def buckets(self) -> list[list[str]]:
+        """As `UpdatePath.buckets`: one."""
         return [list(self.weights)]
 
     def norm(self) -> float:
@@ -116,8 +116,8 @@ class PartitionedUpdate:
         device = next(iter(parameters.values())).device
         self.reduction = reduction_of(self.weights, device)
 
-    def windows(self) -> list[list[str]]:
-        """As `UpdatePath.windows`: one."""
+    def buckets(self) -> list[list[str]]:
+        """As `UpdatePath.buckets`: one."""
         return [list(self.weights)]
 
     def norm(self) -> float:
@@ -174,9 +174,9 @@ def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> float:
     return math.sqrt(float(reduction.sum(squares)))
 
 
-def clipping(norm: float, largest: float) -> float:
-    """What gradients of `norm` are multiplied by; `largest` 0 leaves them."""
-    return min(1.0, largest / (norm + ROUNDING)) if largest else 1.0
+def clipping(norm: float, max_norm: float) -> float:
+    """What gradients of `norm` are multiplied by; `max_norm` 0 leaves them."""
+    return min(1.0, max_norm / (norm + ROUNDING)) if max_norm else 1.0
 
 
 def _gradients(weights: Iterable[nn.Parameter]) -> list[torch.Tensor]:

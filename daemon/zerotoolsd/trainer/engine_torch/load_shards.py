@@ -34,7 +34,7 @@ def load_shards(live: LiveState, directory: Path, group: WorldGroup) -> None:
     except CheckpointException as error:  # a BaseException: it must not pass as an interruption
         first = next(iter(error.failures.values()))[0]
         raise BadCheckpoint(f"{directory} cannot be loaded: {first}") from error
-    live.publish()
+    live.copy_to_model()
 
 
 def _differences(live: LiveState, stored: Metadata, directory: Path) -> Iterator[str]:

@@ -4,8 +4,8 @@ The model's weights are 16-bit (fp32 in fp32 training) and on the device. Of eac
 fp32 master of the rows that it updates, wherever the optimizer's state is. In the backward pass,
 as soon as a block's gradients are reduced over the ranks, this rank's rows of them are copied to a
 buffer beside the masters, and the device's copy is freed. When all are there and their global norm
-is known, the optimizer goes over the masters a window at a time, and while it works on one the
-weights of the window before travel up, through the same buffers.
+is known, the optimizer updates the masters a bucket at a time, and while it works on one the
+weights of the bucket before are copied to the device, through the same buffers.
 
 Every parameter has a master, frozen ones too: it is what checkpoints hold, exactly.
 """
@@ -26,24 +26,24 @@ from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.memory.tiers import SCRATCH, MemoryTiers
 from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
 
-WINDOW_BYTES = 64 << 20
+BUCKET_BYTES = 64 << 20
 """fp32 bytes of masters that are updated at a time, over all ranks that share them."""
 
 
 class MasterWeights:
-    """The masters of a model's parameters, and the way of gradients and updates (`Way`)."""
+    """The masters of a model's parameters, and the path of gradients and updates (`UpdatePath`)."""
 
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
         memory: MemoryTiers,
         stage: int,
-        window_bytes: int = WINDOW_BYTES,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         """`parameters` are all of the model's. The masters are not initialised."""
         self._parameters = parameters
         self._memory = memory
-        self._window_bytes = window_bytes
+        self._bucket_bytes = bucket_bytes
         trained = {name: p for name, p in parameters.items() if p.requires_grad}
         frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
         self._cut = _partition(trained) if stage == 1 and trained else None
@@ -55,13 +55,13 @@ class MasterWeights:
         self._scratch: torch.Tensor | None = None
         self._norms: dict[str, torch.Tensor] = {}
         offloaded = memory.state is not memory.device
-        self._courier: CopyStream = (
+        self._copies: CopyStream = (
             make_copy_stream(memory.device.device) if offloaded else DirectCopy()
         )
         for name, parameter in trained.items():
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 
-    def publish(self) -> None:
+    def copy_to_model(self) -> None:
         """Give the model the values of all masters; all ranks call it together."""
         with torch.no_grad():
             for name, master in self.tensors.items():
@@ -70,26 +70,26 @@ class MasterWeights:
                 if cut is not None:
                     cut.share()
 
-    def windows(self) -> list[list[str]]:
-        """As `Way.windows`; the same on every rank, whatever rows it has."""
+    def buckets(self) -> list[list[str]]:
+        """As `UpdatePath.buckets`; the same on every rank, whatever rows it has."""
         found: list[list[str]] = []
         room = 0
         for name, weight in self.weights.items():
             size = weight.numel() * weight.itemsize
             if not found or size > room:
                 found.append([])
-                room = self._window_bytes
+                room = self._bucket_bytes
             found[-1].append(name)
             room -= size
         return found
 
     def norm(self) -> float:
-        """As `Way.norm`: the device took it, block by block, before it let go of the gradients."""
+        """As `UpdatePath.norm`: the device took it block by block, and freed each."""
         return joined_norm(list(self._norms.values()), self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """As `Way.fetch`."""
-        self._courier.arrived()
+        """As `UpdatePath.fetch`."""
+        self._copies.wait_on_host()
         free = 0
         for name in names:
             if name not in self._norms:
@@ -104,23 +104,23 @@ class MasterWeights:
             self.weights[name].grad = _like(self.tensors[name], gradient)
 
     def store(self, names: Iterable[str]) -> None:
-        """As `Way.store`."""
+        """As `UpdatePath.store`."""
         for name in names:
             if self.weights[name].grad is not None:
                 self.weights[name].grad = None
                 buffer = self._buffers[name]
                 buffer.copy_(local(self.tensors[name]))
-                self._courier.up(buffer, self._rows(name))
+                self._copies.to_device(buffer, self._rows(name))
 
     def finish(self) -> None:
-        """As `Way.finish`."""
-        self._courier.delivered()
+        """As `UpdatePath.finish`."""
+        self._copies.wait_on_device()
         if self._cut is not None:
             self._cut.share()
         self._norms.clear()
 
     def discard(self) -> None:
-        """As `Way.discard`."""
+        """As `UpdatePath.discard`."""
         self._norms.clear()
 
     def _take(self, name: str, weight: nn.Parameter) -> None:
@@ -129,7 +129,7 @@ class MasterWeights:
         assert isinstance(gradient, DTensor)
         rows = local(gradient if self._cut is None else self._cut.rows_of(gradient))
         self._norms[name] = local_norm(rows)
-        self._courier.down(rows, self._buffers[name])
+        self._copies.to_host(rows, self._buffers[name])
         weight.grad = None
 
     def _rows(self, name: str) -> torch.Tensor:
@@ -155,7 +155,7 @@ class MasterWeights:
     def _room(self) -> torch.Tensor:
         if self._scratch is None:
             sizes = {name: buffer.numel() for name, buffer in self._buffers.items()}
-            most = max(sum(sizes[name] for name in names) for names in self.windows())
+            most = max(sum(sizes[name] for name in names) for names in self.buckets())
             place = self._memory.device
             if self._memory.state is not place:
                 place = self._memory.host

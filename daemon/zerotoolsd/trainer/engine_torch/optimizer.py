@@ -30,47 +30,47 @@ class UpdateBucket:
 
 @dataclass(frozen=True)
 class ShardedOptimizer:
-    """torch's optimizers over the weights that `way` brings gradients to."""
+    """torch's optimizers over the weights that `update_path` brings gradients to."""
 
-    way: UpdatePath
-    windows: tuple[UpdateBucket, ...]
+    update_path: UpdatePath
+    buckets: tuple[UpdateBucket, ...]
     kind: str
 
     def norm(self) -> float:
         """The global norm of the gradients as they are, scaled by the loss scale."""
-        return self.way.norm()
+        return self.update_path.norm()
 
-    def step(self, rate: float, *, norm: float, largest: float, loss_scale: float = 1.0) -> None:
+    def step(self, rate: float, *, norm: float, max_norm: float, loss_scale: float = 1.0) -> None:
         """Update the weights at learning rate `rate`, by gradients of `norm` that are clipped to
-        `largest` (0: not), both without the loss scale; all ranks call it together."""
-        factor = clipping(norm, largest) / loss_scale
-        for window in self.windows:
-            for group in window.torch.param_groups:
+        `max_norm` (0: not), both without the loss scale; all ranks call it together."""
+        factor = clipping(norm, max_norm) / loss_scale
+        for bucket in self.buckets:
+            for group in bucket.torch.param_groups:
                 group["lr"] = rate
-            self.way.fetch(window.names, factor)
-            window.torch.step()
-            self.way.store(window.names)
-        self.way.finish()
+            self.update_path.fetch(bucket.names, factor)
+            bucket.torch.step()
+            self.update_path.store(bucket.names)
+        self.update_path.finish()
 
     def discard(self) -> None:
         """Let go of the gradients; the weights stay as they are."""
-        self.way.discard()
+        self.update_path.discard()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Its tensors as `<parameter name>.<state>`; they are live, not copies."""
         return {
             f"{name}.{role}": tensor
-            for window in self.windows
-            for name in window.names
-            for role, tensor in window.torch.state[self.way.weights[name]].items()
+            for bucket in self.buckets
+            for name in bucket.names
+            for role, tensor in bucket.torch.state[self.update_path.weights[name]].items()
         }
 
     def describe(self) -> OptimizerRecord:
         """The groups by parameter name, for the checkpoint's record."""
-        names = {weight: name for name, weight in self.way.weights.items()}
+        names = {weight: name for name, weight in self.update_path.weights.items()}
         found: dict[bool, tuple[dict[str, Any], list[str]]] = {}
-        for window in self.windows:
-            for group in window.torch.param_groups:
+        for bucket in self.buckets:
+            for group in bucket.torch.param_groups:
                 _, params = found.setdefault(_decays(group["params"][0]), (group, []))
                 params += [names[weight] for weight in group["params"]]
         groups = (
@@ -85,22 +85,28 @@ class ShardedOptimizer:
         return OptimizerRecord(self.kind, tuple(groups))
 
 
-def make_optimizer(way: UpdatePath, train: TrainSpec, place: MemoryTier) -> ShardedOptimizer:
+def make_optimizer(
+    update_path: UpdatePath, train: TrainSpec, place: MemoryTier
+) -> ShardedOptimizer:
     """What `train.optimizer` names, its state at `place`; tensors of two or more dimensions decay,
     the others do not."""
-    windows = [_window(way, tuple(names), train, place) for names in way.windows() if names]
-    return ShardedOptimizer(way, tuple(windows), train.optimizer)
+    buckets = [
+        _bucket(update_path, tuple(names), train, place) for names in update_path.buckets() if names
+    ]
+    return ShardedOptimizer(update_path, tuple(buckets), train.optimizer)
 
 
-def _window(
-    way: UpdatePath, names: tuple[str, ...], train: TrainSpec, place: MemoryTier
+def _bucket(
+    update_path: UpdatePath, names: tuple[str, ...], train: TrainSpec, place: MemoryTier
 ) -> UpdateBucket:
-    weights = [way.weights[name] for name in names]
+    weights = [update_path.weights[name] for name in names]
     groups = [
         {"params": [p for p in weights if _decays(p)], "weight_decay": train.weight_decay},
         {"params": [p for p in weights if not _decays(p)], "weight_decay": 0.0},
     ]
-    optimizer = _optimizer([group for group in groups if group["params"]], train, way.reduction)
+    optimizer = _optimizer(
+        [group for group in groups if group["params"]], train, update_path.reduction
+    )
     # torch makes the state in the first step; asking for it earlier takes a step with zero
     # gradients, which counts. Tensors that exist can be loaded into, and saved at step 0.
     for weight in weights:

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-WINDOW_BYTES = 16 << 20
+BUCKET_BYTES = 16 << 20
 """What a rank sends at a time; it receives as much from each."""
 
 
@@ -45,16 +45,16 @@ class RowPartition:
         self,
         weights: Mapping[str, nn.Parameter],
         mesh: DeviceMesh,
-        window_bytes: int = WINDOW_BYTES,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         """`mesh` has one dimension; the weights are DTensors that each rank holds whole. At most
-        `window_bytes` are sent at a time."""
+        `bucket_bytes` are sent at a time."""
         self._weights = weights
         self._mesh = mesh
         self.rows = {
             name: nn.Parameter(self.rows_of(weight.detach())) for name, weight in weights.items()
         }
-        self._windows = list(_windows(list(weights.values()), mesh.size(), window_bytes))
+        self._buckets = list(_buckets(list(weights.values()), mesh.size(), bucket_bytes))
 
     def take_gradients(self) -> None:
         """Give the rows the gradients of the whole weights."""
@@ -63,14 +63,14 @@ class RowPartition:
 
     def share(self) -> None:
         """Give every rank every row; all ranks call it together."""
-        for window in self._windows:
-            self._exchange(window)
+        for bucket in self._buckets:
+            self._exchange(bucket)
 
-    def _exchange(self, window: Sequence[_Piece]) -> None:
+    def _exchange(self, bucket: Sequence[_Piece]) -> None:
         rank, ranks = self._mesh.get_local_rank(), self._mesh.size()
-        length = sum(piece.length for piece in window)
-        mine = window[0].flat.new_zeros(length)
-        for piece, place in _placed(window, mine):
+        length = sum(piece.length for piece in bucket)
+        mine = bucket[0].flat.new_zeros(length)
+        for piece, place in _placed(bucket, mine):
             part = piece.of(rank)
             place[: part.numel()].copy_(part)
         everyone = mine.new_empty(ranks * length)
@@ -78,7 +78,7 @@ class RowPartition:
         for other in range(ranks):
             if other == rank:
                 continue
-            for piece, place in _placed(window, everyone[other * length : (other + 1) * length]):
+            for piece, place in _placed(bucket, everyone[other * length : (other + 1) * length]):
                 part = piece.of(other)
                 part.copy_(place[: part.numel()])
 
@@ -97,27 +97,27 @@ class RowPartition:
 
 
 def _placed(
-    window: Sequence[_Piece], memory: torch.Tensor
+    bucket: Sequence[_Piece], memory: torch.Tensor
 ) -> Iterator[tuple[_Piece, torch.Tensor]]:
     start = 0
-    for piece in window:
+    for piece in bucket:
         yield piece, memory[start : start + piece.length]
         start += piece.length
 
 
-def _windows(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[list[_Piece]]:
+def _buckets(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[list[_Piece]]:
     """All pieces of all weights, a bounded number of bytes at a time."""
-    window: list[_Piece] = []
+    bucket: list[_Piece] = []
     room = most
     for piece in _pieces(weights, ranks, most):
         size = piece.length * piece.flat.itemsize
-        if window and size > room:
-            yield window
-            window, room = [], most
-        window.append(piece)
+        if bucket and size > room:
+            yield bucket
+            bucket, room = [], most
+        bucket.append(piece)
         room -= size
-    if window:
-        yield window
+    if bucket:
+        yield bucket
 
 
 def _pieces(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[_Piece]:

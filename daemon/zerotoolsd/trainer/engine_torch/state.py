@@ -19,7 +19,7 @@ from zerotoolsd.trainer.model.weights import persistent_buffers
 class LiveState:
     """The model and optimizer that train. Their tensors are loaded into in place.
 
-    Where there are `masters`, the model's own weights are copies of them: see `publish`.
+    Where there are `masters`, the model's own weights are copies of them: see `copy_to_model`.
     """
 
     model: Any
@@ -34,11 +34,11 @@ class LiveState:
             return self.masters.tensors
         return dict(self.model.named_parameters())
 
-    def publish(self) -> None:
+    def copy_to_model(self) -> None:
         """Have the model compute with the values of `parameters`, after they were set from
         outside; all ranks call it together."""
         if self.masters is not None:
-            self.masters.publish()
+            self.masters.copy_to_model()
 
     def tree(self) -> dict[str, dict[str, torch.Tensor]]:
         """`model.<name>` and `optim.<name>.<state>`; canonical names only."""

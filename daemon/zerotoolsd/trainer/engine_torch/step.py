@@ -63,7 +63,7 @@ def train_step(
     rate = learning_rate(train, step - skipped)
     if not skip:
         live.optimizer.step(
-            rate, norm=grad_norm, largest=train.max_grad_norm, loss_scale=loss_scale or 1.0
+            rate, norm=grad_norm, max_norm=train.max_grad_norm, loss_scale=loss_scale or 1.0
         )
     else:
         live.optimizer.discard()

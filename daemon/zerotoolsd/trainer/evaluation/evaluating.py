@@ -62,7 +62,7 @@ class Evaluation:
         batch. What takes long, to generate, is left out where `stop_asked` says yes on any rank."""
         started = time.monotonic()
         loss, tokens = 0.0, 0
-        for examples in self._batches(group.rank.number, group.rank.world_size):
+        for examples in self._batches(group.rank.index, group.rank.world_size):
             summed = engine.evaluate(examples)
             loss += summed.loss
             tokens += summed.tokens
@@ -85,7 +85,7 @@ class Evaluation:
 
 
 def make_evaluation(
-    spec: JobSpec, pool: ExamplePool | None, blueprint: MetaModel, group: WorldGroup
+    spec: JobSpec, pool: ExamplePool | None, meta_model: MetaModel, group: WorldGroup
 ) -> Evaluation | None:
     """The evaluation that a job asks for.
 
@@ -98,5 +98,5 @@ def make_evaluation(
     size = spec.eval.batch_size or spec.train.micro_batch_size or 1
     most = spec.eval.max_sequences
     count = len(pool) if most is None else min(most, len(pool))
-    predictions = make_predictions(spec, pool, blueprint, group, count, size)
+    predictions = make_predictions(spec, pool, meta_model, group, count, size)
     return Evaluation(pool, spec.eval.every, size, count, predictions)

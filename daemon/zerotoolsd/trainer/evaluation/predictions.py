@@ -17,7 +17,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.tables.data import tokenizer_of
 from zerotools.jobs.tables.eval import PREDICTIONS
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.data.reading import model_input_of
 from zerotoolsd.trainer.data.sequences import ExamplePool
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer
@@ -83,7 +83,7 @@ class Predictions:
         """
         started = time.monotonic()
         said: list[Ids] = []
-        for numbers in self._batches(group.rank.number, group.rank.world_size):
+        for numbers in self._batches(group.rank.index, group.rank.world_size):
             # A rank that has nothing left takes part without being counted.
             prompts = [self._pair(number)[0] for number in numbers or [0]]
             found = engine.generate(prompts, self.decoding)[: len(numbers)]
@@ -119,7 +119,7 @@ class Predictions:
             }
             for number in range(self.count)
         )
-        path = self.directory / f"{layout.directory_name(step)}.jsonl"
+        path = self.directory / f"{checkpoint_dirs.directory_name(step)}.jsonl"
         problem = write_rows(path, rows)
         written = None if problem else str(path)
         return Predicted(score(predictions, references), self.count, seconds, written, problem)
@@ -153,7 +153,7 @@ class Predictions:
 def make_predictions(
     spec: JobSpec,
     pool: ExamplePool,
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     group: WorldGroup,
     count: int,
     batch_size: int,
@@ -166,7 +166,7 @@ def make_predictions(
     """
     if not spec.eval.predict_with_generate:
         return None
-    model, config = blueprint.model, blueprint.config
+    model, config = meta_model.model, meta_model.config
     if not model.can_generate():
         raise Unsupported(
             f"eval.predict_with_generate = true: transformers generates no text by "

@@ -1,6 +1,6 @@
 """Initial weights that depend on the seed and the parameter's name, not on the ranks.
 
-Every rank walks over the blueprint, one block (or one module outside the blocks) at a time: gives
+Every rank walks over the meta_model, one block (or one module outside the blocks) at a time: gives
 it memory on the CPU, runs the model's own initialisation on each of its modules, with random
 numbers seeded by (seed, name of the module), keeps its own shard, and lets go of the rest. No rank
 ever holds more than a block beside its shards. Buffers, which no checkpoint need hold, come from
@@ -36,34 +36,34 @@ def seed_from(*parts: object) -> int:
 def initialise(
     parameters: Mapping[str, torch.Tensor],
     buffers: Mapping[str, torch.Tensor],
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     seed: int,
     host: MemoryTier,
 ) -> None:
-    """Fill `parameters` and `buffers` of the blueprint's model, by name, with memory of `host` to
+    """Fill `parameters` and `buffers` of the meta model's model, by name, with memory of `host` to
     make them in. Parameters that are not given are not initialised: they will be loaded.
 
     Raises:
         Unsupported: the model's own rule leaves a tensor without a value.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for prefix, module in units(blueprint):
+        for prefix, module in units(meta_model):
             names = (name for name, _ in module.named_parameters(prefix))
             wanted = not parameters.keys().isdisjoint(names)
             if wanted or next(module.buffers(), None) is not None:
-                _fill(parameters, buffers, blueprint, seed, host, prefix)
+                _fill(parameters, buffers, meta_model, seed, host, prefix)
 
 
 def _fill(
     parameters: Mapping[str, torch.Tensor],
     buffers: Mapping[str, torch.Tensor],
-    blueprint: MetaModel,
+    meta_model: MetaModel,
     seed: int,
     host: MemoryTier,
     prefix: str,
 ) -> None:
     """One unit; its memory is gone when this returns."""
-    unit = with_values(blueprint, prefix, seed, host)
+    unit = with_values(meta_model, prefix, seed, host)
     for name, value in unit.named_parameters(prefix):
         if name in parameters:
             _keep(parameters[name], value)
@@ -71,30 +71,30 @@ def _fill(
         buffers[name].copy_(value)
 
 
-def with_values(blueprint: MetaModel, prefix: str, seed: int, host: MemoryTier) -> nn.Module:
+def with_values(meta_model: MetaModel, prefix: str, seed: int, host: MemoryTier) -> nn.Module:
     """The unit `prefix` with memory and its initial values. The caller keeps the random numbers,
     and the gradients, of the process apart.
 
     Raises:
         Unsupported: the model's own rule leaves a tensor without a value.
     """
-    unit = with_memory(blueprint, prefix, host)
-    _run_rule(blueprint.model, prefix, unit, seed)
+    unit = with_memory(meta_model, prefix, host)
+    _run_rule(meta_model.model, prefix, unit, seed)
     for name, value in [*unit.named_parameters(prefix), *unit.named_buffers(prefix)]:
         _check(name, value)
     return unit
 
 
-def units(blueprint: MetaModel) -> Iterator[tuple[str, nn.Module]]:
+def units(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
     """(name, module): each block whole, each other module that has tensors of its own."""
     inside: str | None = None
-    for name, module in blueprint.model.named_modules():
+    for name, module in meta_model.model.named_modules():
         if inside is not None and name.startswith(inside):
             continue
-        if name in blueprint.blocks:
+        if name in meta_model.blocks:
             inside = f"{name}."
             yield name, module
-        elif _own_names(name, module) - set(blueprint.aliases):
+        elif _own_names(name, module) - set(meta_model.aliases):
             yield name, _alone(module)
 
 
@@ -107,10 +107,10 @@ def _alone(module: nn.Module) -> nn.Module:
     return alone
 
 
-def with_memory(blueprint: MetaModel, prefix: str, host: MemoryTier) -> nn.Module:
+def with_memory(meta_model: MetaModel, prefix: str, host: MemoryTier) -> nn.Module:
     """The unit `prefix` with memory, and any values."""
-    module = blueprint.model.get_submodule(prefix)
-    if prefix not in blueprint.blocks:
+    module = meta_model.model.get_submodule(prefix)
+    if prefix not in meta_model.blocks:
         alone = _alone(module)
         _give_memory(alone, host)
         return alone

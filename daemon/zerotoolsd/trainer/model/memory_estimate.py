@@ -11,11 +11,11 @@ from zerotoolsd.trainer.model.meta_model import MetaModel
 MIB = 1 << 20
 
 
-def parameters_of(blueprint: MetaModel) -> list[Parameter]:
+def parameters_of(meta_model: MetaModel) -> list[Parameter]:
     """The parameters, each with the block that it is gathered with; tied ones once."""
     found = []
-    for name, parameter in blueprint.model.named_parameters():
-        block = next((b for b in blueprint.blocks if name.startswith(f"{b}.")), None)
+    for name, parameter in meta_model.model.named_parameters():
+        block = next((b for b in meta_model.blocks if name.startswith(f"{b}.")), None)
         found.append(Parameter(tuple(parameter.shape), parameter.requires_grad, block))
     return found
 
@@ -42,9 +42,9 @@ class Prediction:
         return f"state of a rank: {', '.join(parts)}; activations are not estimated"
 
 
-def predict(blueprint: MetaModel, layout: MemoryLayout, *, on_gpu: bool) -> Prediction:
+def predict(meta_model: MetaModel, layout: MemoryLayout, *, on_gpu: bool) -> Prediction:
     """What a rank will make of the model."""
-    parameters = parameters_of(blueprint)
+    parameters = parameters_of(meta_model)
     state = state_of(parameters, layout)
     return Prediction(
         bytes_at(state, DEVICE),

@@ -69,14 +69,14 @@ def _dimensions(tensor: DTensor) -> list[tuple[int, Any]]:
 
 
 def shard(
-    blueprint: MetaModel, layout: MemoryLayout, memory: MemoryTiers, *, compiled: bool = False
+    meta_model: MetaModel, layout: MemoryLayout, memory: MemoryTiers, *, compiled: bool = False
 ) -> Any:
-    """A copy of the blueprint's model, each parameter a DTensor whose local part has memory.
+    """A copy of the meta model's model, each parameter a DTensor whose local part has memory.
 
     The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
     Blocks are `compiled` where that is asked for.
     """
-    model = copy.deepcopy(blueprint.model)
+    model = copy.deepcopy(meta_model.model)
     model.to(TORCH_DTYPES[layout.weights_dtype])
     mesh = make_mesh(memory.device.device, layout)
     options = {
@@ -85,7 +85,7 @@ def shard(
         "offload_policy": _offload(layout, memory),
         "reshard_after_forward": not layout.keeps_gathered,
     }
-    for name in blueprint.blocks:
+    for name in meta_model.blocks:
         block = model.get_submodule(name)
         if compiled:
             # Not the module: FSDP's hooks stay outside, and the parameters keep their names.
@@ -93,7 +93,7 @@ def shard(
         fully_shard(block, **options)
     fully_shard(model, **options)
     free_reduction_buffers(model, layout, memory.device.device)
-    _allocate(model, blueprint, layout, memory)
+    _allocate(model, meta_model, layout, memory)
     return model
 
 
@@ -133,11 +133,11 @@ def wrap(
 
 
 def _allocate(
-    model: nn.Module, blueprint: MetaModel, layout: MemoryLayout, memory: MemoryTiers
+    model: nn.Module, meta_model: MetaModel, layout: MemoryLayout, memory: MemoryTiers
 ) -> None:
     place = memory.transfer if layout.params_tier == HOST else memory.device
     made: dict[nn.Parameter, nn.Parameter] = {}
-    whole = blueprint.model.named_buffers(remove_duplicate=False)
+    whole = meta_model.model.named_buffers(remove_duplicate=False)
     types = {name: buffer.dtype for name, buffer in whole}
     for prefix, module in model.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -97,7 +97,7 @@ def join(rank: Rank, device: str) -> WorldGroup:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl",
             timeout=STEP_TIMEOUT,
-            rank=rank.number,
+            rank=rank.index,
             world_size=rank.world_size,
             device_id=place,
         )
@@ -105,7 +105,7 @@ def join(rank: Rank, device: str) -> WorldGroup:
         place = torch.device("cpu")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
-            "gloo", timeout=STEP_TIMEOUT, rank=rank.number, world_size=rank.world_size
+            "gloo", timeout=STEP_TIMEOUT, rank=rank.index, world_size=rank.world_size
         )
     control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
     return WorldGroup(rank, place, control)

@@ -18,22 +18,23 @@ STOP = "stop"
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of the job; `local` counts on this machine, and picks the GPU."""
+    """One process of the job; `index` counts from 0 to `world_size` - 1, `local` on this machine,
+    where it picks the GPU."""
 
-    number: int
+    index: int
     local: int
     world_size: int
 
     @property
     def leads(self) -> bool:
         """Whether this is rank 0, which decides, reports and commits."""
-        return self.number == 0
+        return self.index == 0
 
 
 def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
     """The rank that the supervisor's variables describe; one rank alone without them."""
     return Rank(
-        number=int(environment.get("RANK", "0")),
+        index=int(environment.get("RANK", "0")),
         local=int(environment.get("LOCAL_RANK", "0")),
         world_size=int(environment.get("WORLD_SIZE", "1")),
     )

@@ -32,7 +32,7 @@ class Reporter:
         self._notifier = notifier
         self._steps = steps or 0
         self._logged = 0.0
-        self._pace = StepTimer()
+        self._timer = StepTimer()
         self._metrics: Metrics | None = None
         self._utilization: Utilization | None = None
         self.state: Prediction | None = None
@@ -82,7 +82,7 @@ class Reporter:
         if not self._leads:
             self._notifier.heartbeat()
             return
-        self._pace.step_done(step, time.monotonic())
+        self._timer.step_done(step, time.monotonic())
         peak = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else None
         rate = tokens / seconds
         scale = outcome.loss_scale
@@ -97,7 +97,7 @@ class Reporter:
             **({} if mfu is None else {"mfu": mfu}),
             "gpu_peak_bytes": peak,
         }
-        left = self._pace.seconds_left(self._steps)
+        left = self._timer.seconds_left(self._steps)
         self._notifier.event("step", steps=self._steps, seconds_left=left, **fields)
         self._write(step, {**fields, "host_bytes": resident_bytes()})
         if outcome.is_skipped:

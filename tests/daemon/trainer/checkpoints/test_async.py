@@ -11,7 +11,7 @@ from harness.launching import TINY_GPT2, job, start
 from tests.daemon.trainer.kills import killable, survive
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import read_manifest
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "five layouts, each three times")]
@@ -36,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
         beside = {"every": 1, "asynchronous": True}
         jobs[f"sync-{case}"] = {**tree, "checkpoint": {"every": 1}}
         jobs[f"async-{case}"] = {**tree, "checkpoint": beside}
-        source = directory / "out" / f"async-{case}" / "out" / layout.directory_name(2)
+        source = directory / "out" / f"async-{case}" / "out" / checkpoint_dirs.directory_name(2)
         jobs[f"resumed-{case}"] = {**tree, "checkpoint": beside, "resume_from": str(source)}
     held_out = {"fraction": 0.1, "every": 1}
     by_eval = {"every": 1, "keep_last": 1, "best": "eval_loss"}
@@ -72,7 +72,7 @@ def test_a_run_goes_on_from_one_bit_for_bit(runs: Runs, case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_rank_writes_its_part(runs: Runs, case: str) -> None:
-    shards = runs.checkpoint(f"async-{case}", 4) / layout.DCP
+    shards = runs.checkpoint(f"async-{case}", 4) / checkpoint_dirs.DCP
     sizes = [path.stat().st_size for path in shards.glob("*.distcp")]
     assert len(sizes) == 2
     assert max(sizes) < 1.2 * min(sizes)
@@ -82,20 +82,22 @@ def test_old_ones_go_but_for_every_second_and_the_best(runs: Runs) -> None:
     output_dir = runs.directory / "kept" / "out"
     losses = runs.losses("kept")
     best = 1 + losses.index(min(losses))
-    steps = {layout.step_of(path.name) for path in layout.listing(output_dir)}
+    steps = {checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(output_dir)}
     assert steps == {2, 4, 5, best}
-    assert (output_dir / layout.BEST).read_text() == f"{layout.directory_name(best)}\n"
-    record = layout.read_record(runs.checkpoint("kept", best))
+    assert (
+        output_dir / checkpoint_dirs.BEST
+    ).read_text() == f"{checkpoint_dirs.directory_name(best)}\n"
+    record = checkpoint_dirs.read_record(runs.checkpoint("kept", best))
     assert record.measured == {"loss": losses[best - 1]}
 
 
 def test_the_best_by_evaluation_is_the_one_that_evaluated_best(runs: Runs) -> None:
     output_dir = runs.directory / "evaluated" / "out"
-    best = layout.hinted(output_dir, layout.BEST)
+    best = checkpoint_dirs.hinted(output_dir, checkpoint_dirs.BEST)
     assert best is not None
-    records = [layout.read_record(path) for path in layout.listing(output_dir)]
+    records = [checkpoint_dirs.read_record(path) for path in checkpoint_dirs.listing(output_dir)]
     smallest = min(records, key=lambda record: record.measured["eval_loss"])
-    assert layout.step_of(best.name) == smallest.step
+    assert checkpoint_dirs.step_of(best.name) == smallest.step
 
 
 def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Runs) -> None:
@@ -103,9 +105,11 @@ def test_steps_that_are_not_finite_are_skipped_until_they_are_too_many(runs: Run
     assert [outcome["is_skipped"] for outcome in report["outcomes"]] == [False, True, True]
     assert not any(math.isfinite(outcome["grad_norm"]) for outcome in report["outcomes"][1:])
     assert re.match(r"2 skipped in a row, and the .* of step 4 is (nan|inf): ", report["error"])
-    record = layout.check(runs.checkpoint("patient", 3))
+    record = checkpoint_dirs.check(runs.checkpoint("patient", 3))
     assert record.skipped_steps == 2
-    assert layout.choose(runs.directory / "patient" / "out").path == runs.checkpoint("patient", 3)
+    assert checkpoint_dirs.choose(runs.directory / "patient" / "out").path == runs.checkpoint(
+        "patient", 3
+    )
 
 
 def test_weights_that_are_not_finite_are_not_saved(runs: Runs) -> None:
@@ -139,6 +143,6 @@ def test_what_fails_beside_training_is_told_and_a_stop_waits_for_what_does_not(
     steps = [event["step"] for event in attempt.events("checkpoint")]
     assert steps[-1] == max(attempt.losses())
     assert steps == sorted(set(steps))
-    [newest] = layout.listing(tmp_path / "out")
-    assert layout.check(newest).step == steps[-1]
+    [newest] = checkpoint_dirs.listing(tmp_path / "out")
+    assert checkpoint_dirs.check(newest).step == steps[-1]
     assert attempt.datagrams[-1]["phase"] == "stopped"

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 from tests.runs.test_checkpoint_dirs import make
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
 from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics
 
 
 def steps(paths: list[Path]) -> list[int]:
-    return sorted(layout.step_of(path.name) or 0 for path in paths)
+    return sorted(checkpoint_dirs.step_of(path.name) or 0 for path in paths)
 
 
 def fill(output_dir: Path, losses: dict[int, float | None]) -> Path:
@@ -21,14 +21,14 @@ def fill(output_dir: Path, losses: dict[int, float | None]) -> Path:
 
 def test_what_is_older_than_the_last_goes_but_what_is_pinned_stays(tmp_path: Path) -> None:
     newest = fill(tmp_path, dict.fromkeys(range(10, 80, 10)))
-    assert KeepPolicy().superfluous(tmp_path, newest) == []
-    assert steps(KeepPolicy(last=2).superfluous(tmp_path, newest)) == [10, 20, 30, 40, 50]
-    assert steps(KeepPolicy(last=2, every=20).superfluous(tmp_path, newest)) == [10, 30, 50]
+    assert KeepPolicy().to_delete(tmp_path, newest) == []
+    assert steps(KeepPolicy(last=2).to_delete(tmp_path, newest)) == [10, 20, 30, 40, 50]
+    assert steps(KeepPolicy(last=2, every=20).to_delete(tmp_path, newest)) == [10, 30, 50]
     named = tmp_path / "link"
-    named.symlink_to(tmp_path / layout.directory_name(30))
-    layout.write_hint(tmp_path, layout.BEST, layout.directory_name(10))
+    named.symlink_to(tmp_path / checkpoint_dirs.directory_name(30))
+    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, checkpoint_dirs.directory_name(10))
     kept = KeepPolicy(last=1, every=20, named=named)
-    assert steps(kept.superfluous(tmp_path, newest)) == [50]
+    assert steps(kept.to_delete(tmp_path, newest)) == [50]
 
 
 def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> None:
@@ -36,9 +36,9 @@ def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> Non
     assert KeepPolicy().best_of(tmp_path, newest) is None
     keeping = KeepPolicy(best="loss")
     best = keeping.best_of(tmp_path, newest)
-    assert best == tmp_path / layout.directory_name(20)
+    assert best == tmp_path / checkpoint_dirs.directory_name(20)
     assert KeepPolicy(best="eval_loss").best_of(tmp_path, newest) is None
-    layout.write_hint(tmp_path, layout.BEST, best.name)
+    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, best.name)
     better = fill(tmp_path, {50: 1.4})
     assert keeping.best_of(tmp_path, better) == better
 
@@ -46,21 +46,21 @@ def test_the_best_is_the_smallest_and_of_equals_the_first(tmp_path: Path) -> Non
 def test_the_best_is_found_again_where_the_hint_is_lost_or_its_checkpoint(tmp_path: Path) -> None:
     newest = fill(tmp_path, {10: 1.0, 20: 1.2, 30: 1.1})
     keeping = KeepPolicy(best="loss")
-    (tmp_path / layout.BEST).write_text("step-00000099\n")
-    assert keeping.best_of(tmp_path, newest) == tmp_path / layout.directory_name(10)
-    layout.write_hint(tmp_path, layout.BEST, layout.directory_name(10))
-    shutil.rmtree(tmp_path / layout.directory_name(10))
+    (tmp_path / checkpoint_dirs.BEST).write_text("step-00000099\n")
+    assert keeping.best_of(tmp_path, newest) == tmp_path / checkpoint_dirs.directory_name(10)
+    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, checkpoint_dirs.directory_name(10))
+    shutil.rmtree(tmp_path / checkpoint_dirs.directory_name(10))
     assert keeping.best_of(tmp_path, newest) == newest
     # The best one itself is written anew, and is worse now.
-    layout.write_hint(tmp_path, layout.BEST, newest.name)
+    checkpoint_dirs.write_hint(tmp_path, checkpoint_dirs.BEST, newest.name)
     shutil.rmtree(newest)
     worse = fill(tmp_path, {30: 3.0})
-    assert keeping.best_of(tmp_path, worse) == tmp_path / layout.directory_name(20)
+    assert keeping.best_of(tmp_path, worse) == tmp_path / checkpoint_dirs.directory_name(20)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_the_best(tmp_path: Path) -> None:
     newest = fill(tmp_path, {10: 1.0, 20: 1.2})
-    (tmp_path / layout.directory_name(10) / layout.RECORD).write_text("{}")
+    (tmp_path / checkpoint_dirs.directory_name(10) / checkpoint_dirs.RECORD).write_text("{}")
     assert KeepPolicy(best="loss").best_of(tmp_path, newest) == newest
 
 
@@ -77,8 +77,10 @@ def test_the_loss_of_a_checkpoint_is_the_mean_since_the_one_before() -> None:
     assert measured.take(5) == {}
 
 
-@pytest.mark.parametrize("hint", [layout.LATEST, layout.BEST])
+@pytest.mark.parametrize("hint", [checkpoint_dirs.LATEST, checkpoint_dirs.BEST])
 def test_a_job_resumes_from_what_a_hint_names(tmp_path: Path, hint: str) -> None:
     fill(tmp_path, {10: 1.0, 20: 2.0})
-    layout.write_hint(tmp_path, hint, layout.directory_name(10))
-    assert layout.resolve(tmp_path / hint).path == tmp_path / layout.directory_name(10)
+    checkpoint_dirs.write_hint(tmp_path, hint, checkpoint_dirs.directory_name(10))
+    assert checkpoint_dirs.resolve(
+        tmp_path / hint
+    ).path == tmp_path / checkpoint_dirs.directory_name(10)

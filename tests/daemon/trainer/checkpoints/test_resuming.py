@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.launching import TINY_GPT2, Attempt, job, run, start
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = pytest.mark.torch
 FAULTY = Path(__file__).parents[1] / "rank_faulty.py"
@@ -21,16 +21,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Attempt:
 
 
 def checkpoint(attempt: Attempt, step: int) -> Path:
-    return attempt.run_dir / "out" / layout.directory_name(step)
+    return attempt.run_dir / "out" / checkpoint_dirs.directory_name(step)
 
 
 def test_a_checkpoint_is_complete_and_described(whole: Attempt) -> None:
     assert [event["step"] for event in whole.events("checkpoint")] == [2, 4]
-    record = layout.check(checkpoint(whole, 2))
+    record = checkpoint_dirs.check(checkpoint(whole, 2))
     assert (record.step, record.world_size, record.stage) == (2, 2, 3)
     assert record.consumed_sequences == 2 * 12
     assert (checkpoint(whole, 2) / "config.json").is_file()
-    assert layout.latest(whole.run_dir / "out") == checkpoint(whole, 4)
+    assert checkpoint_dirs.latest(whole.run_dir / "out") == checkpoint(whole, 4)
     assert all(name.endswith(".step") for name in record.replicated)
 
 
@@ -46,7 +46,7 @@ def test_the_same_world_size_continues_bit_for_bit(tmp_path: Path, text: Path) -
     assert (event["step"], event["saved_world_size"], event["rng"]) == (2, 2, "restored")
     assert resumed.losses() == {step: uninterrupted.losses()[step] for step in (3, 4)}
     assert digest(checkpoint(resumed, 4)) == digest(checkpoint(uninterrupted, 4))
-    assert layout.read_record(checkpoint(resumed, 4)).aliases == {
+    assert checkpoint_dirs.read_record(checkpoint(resumed, 4)).aliases == {
         "lm_head.weight": "transformer.wte.weight"
     }
 
@@ -68,8 +68,8 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_named(
 ) -> None:
     output_dir = tmp_path / "out"
     shutil.copytree(whole.run_dir / "out", output_dir)
-    damaged = output_dir / layout.directory_name(4)
-    shard = next((damaged / layout.DCP).glob("*.distcp"))
+    damaged = output_dir / checkpoint_dirs.directory_name(4)
+    shard = next((damaged / checkpoint_dirs.DCP).glob("*.distcp"))
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
@@ -79,8 +79,11 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_named(
     assert [event["path"] for event in skipped] == [str(damaged)]
     assert shard.name in skipped[0]["why"]
     assert attempt.events("resumed")[0]["step"] == 2
-    assert [layout.step_of(path.name) for path in layout.listing(output_dir)] == [5, 4]
-    layout.check(damaged)  # written anew
+    assert [checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(output_dir)] == [
+        5,
+        4,
+    ]
+    checkpoint_dirs.check(damaged)  # written anew
 
 
 def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
@@ -95,14 +98,16 @@ def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
     statuses = killed.finish()
     assert statuses[0] == -signal.SIGKILL
     assert statuses[1] not in (0, 64, 65, 75)
-    assert [path.name for path in layout.listing(output_dir)] == [layout.directory_name(2)]
-    assert len(list(output_dir.glob(f"{layout.STAGING_PREFIX}*"))) == 1
-    before = digest(output_dir / layout.directory_name(2))
+    assert [path.name for path in checkpoint_dirs.listing(output_dir)] == [
+        checkpoint_dirs.directory_name(2)
+    ]
+    assert len(list(output_dir.glob(f"{checkpoint_dirs.STAGING_PREFIX}*"))) == 1
+    before = digest(output_dir / checkpoint_dirs.directory_name(2))
     attempt = run(tmp_path, tree)
     assert attempt.events("resumed")[0]["step"] == 2
-    assert digest(output_dir / layout.directory_name(2)) == before
-    assert list(output_dir.glob(f"{layout.STAGING_PREFIX}*")) == []
-    layout.check(output_dir / layout.directory_name(4))
+    assert digest(output_dir / checkpoint_dirs.directory_name(2)) == before
+    assert list(output_dir.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")) == []
+    checkpoint_dirs.check(output_dir / checkpoint_dirs.directory_name(4))
 
 
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, text: Path) -> None:
@@ -111,27 +116,31 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, text: Pa
     assert attempt.finish() == [0, 0], attempt.log()
     assert [event["step"] for event in attempt.events("save_failed")] == [2]
     assert "No space left on device" in attempt.events("save_failed")[0]["why"]
-    assert [layout.step_of(path.name) for path in layout.listing(tmp_path / "out")] == [4]
-    assert list((tmp_path / "out").glob(f"{layout.STAGING_PREFIX}*")) == []
+    assert [
+        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(tmp_path / "out")
+    ] == [4]
+    assert list((tmp_path / "out").glob(f"{checkpoint_dirs.STAGING_PREFIX}*")) == []
 
 
 def test_a_hint_that_cannot_be_written_costs_no_checkpoint(tmp_path: Path, text: Path) -> None:
-    (tmp_path / "out" / layout.LATEST).mkdir(parents=True)
+    (tmp_path / "out" / checkpoint_dirs.LATEST).mkdir(parents=True)
     attempt = run(tmp_path, job(text, checkpoint={"every": 2, "keep_last": 1}))
     assert [event["step"] for event in attempt.events("checkpoint")] == [2, 4]
     assert attempt.events("save_failed") == []
     assert "step 4 is whole, what follows it failed: " in attempt.log()
-    layout.check(checkpoint(attempt, 4))
+    checkpoint_dirs.check(checkpoint(attempt, 4))
 
 
 def test_what_the_job_names_through_a_link_is_kept(
     whole: Attempt, tmp_path: Path, text: Path
 ) -> None:
-    kept = tmp_path / "out" / layout.directory_name(2)
+    kept = tmp_path / "out" / checkpoint_dirs.directory_name(2)
     shutil.copytree(checkpoint(whole, 2), kept)
     link = tmp_path / "out" / "best"
     link.symlink_to(kept)
     tree = job(text, train={"steps": 5}, checkpoint={"every": 1, "keep_last": 1})
     attempt = run(tmp_path, {**tree, "resume_from": str(link)})
     assert attempt.events("resumed")[0]["step"] == 2
-    assert [layout.step_of(path.name) for path in layout.listing(tmp_path / "out")] == [5, 2]
+    assert [
+        checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(tmp_path / "out")
+    ] == [5, 2]

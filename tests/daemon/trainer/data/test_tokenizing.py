@@ -5,7 +5,7 @@ import pytest
 
 from harness.launching import job, run
 from zerotools.core.errors import BadRequest
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.data.corpus import PIECE_BYTES
 from zerotoolsd.trainer.data.tokenizing import TokenFile, load_tokenizer, tokenize
 
@@ -65,8 +65,8 @@ def test_a_run_with_a_tokenizer_of_its_own(tmp_path: Path, text: Path) -> None:
     attempt = run(tmp_path / "run", job(text, ranks=2, data={"tokenizer": str(directory)}))
     losses = attempt.losses()
     assert losses[4] < losses[1]
-    checkpoint = attempt.run_dir / "out" / layout.directory_name(4)
+    checkpoint = attempt.run_dir / "out" / checkpoint_dirs.directory_name(4)
     assert json.loads((checkpoint / "tokenizer.json").read_text())["model"]["vocab"] == vocabulary
-    record = layout.check(checkpoint)
+    record = checkpoint_dirs.check(checkpoint)
     assert record.data is not None
     assert record.data.tokens == sum(len(line.split()) for line in text.read_text().splitlines())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.daemon.trainer.several import Runs, run_all
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = pytest.mark.torch
 
@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     np.save(directory / "a.npy", np.frombuffer(ids[:half], "u1").astype("i8"))
     np.save(directory / "b.npy", np.frombuffer(ids[half:], "u1").astype("u4"))
     (directory / "all.bin").write_bytes(np.frombuffer(ids, "u1").astype("<u2").tobytes())
-    half_way = directory / "out" / "held-out" / "out" / layout.directory_name(2)
+    half_way = directory / "out" / "held-out" / "out" / checkpoint_dirs.directory_name(2)
     jobs = {
         "text": {},
         "npy": {"data": {"text": [], "tokens": [str(directory / "*.npy")]}},
@@ -47,8 +47,8 @@ def test_they_train_as_the_text_does(runs: Runs, kind: str) -> None:
 
 
 def test_another_number_of_sequences_is_said_at_resume(runs: Runs) -> None:
-    whole = layout.read_record(runs.checkpoint("text", 4)).data
-    kept = layout.read_record(runs.checkpoint("held-out", 2)).data
+    whole = checkpoint_dirs.read_record(runs.checkpoint("text", 4)).data
+    kept = checkpoint_dirs.read_record(runs.checkpoint("held-out", 2)).data
     assert whole is not None
     assert kept is not None
     assert whole.sequences is not None

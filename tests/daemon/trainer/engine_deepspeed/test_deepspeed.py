@@ -24,7 +24,7 @@ from zerotools.jobs.tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = [
@@ -104,7 +104,7 @@ def jobs(runs: Path, data: Path) -> dict[str, dict[str, Any]]:
 
 
 def step(runs: Path, name: str, number: int = 2) -> Path:
-    return runs / name / "out" / layout.directory_name(number)
+    return runs / name / "out" / checkpoint_dirs.directory_name(number)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def test_overflows_are_skipped_counted_and_recorded(runs: Runs) -> None:
     skips = runs.of("z2-fp16", "is_skipped")
     assert skips[0]
     assert not skips[-1]
-    record = layout.check(runs.checkpoint("z2-fp16", 8))
+    record = checkpoint_dirs.check(runs.checkpoint("z2-fp16", 8))
     assert record.skipped_steps == sum(skips) == runs.of("z2-fp16", "skipped")[-1]
     assert record.loss_scale is not None
     assert record.loss_scale.cur_iter == 8
@@ -224,7 +224,7 @@ def test_overflows_are_skipped_counted_and_recorded(runs: Runs) -> None:
 
 
 def test_the_record_says_what_wrote_it(runs: Runs) -> None:
-    record = layout.check(runs.checkpoint("z2", 2))
+    record = checkpoint_dirs.check(runs.checkpoint("z2", 2))
     assert (record.engine, record.stage, record.world_size) == ("deepspeed", 2, 2)
     assert record.consumed_sequences == 24
     assert record.optimizer.name == "adamw"
@@ -236,7 +236,7 @@ def test_the_record_says_what_wrote_it(runs: Runs) -> None:
 def test_resharded_checkpoints_resume_on_other_ranks(runs: Runs, moved: Runs, stage: int) -> None:
     wanted = pytest.approx(runs.losses(f"z{stage}")[2:], rel=TOLERANCE)
     assert moved.losses(f"z{stage}") == wanted
-    record = layout.check(moved.checkpoint(f"z{stage}", 3))
+    record = checkpoint_dirs.check(moved.checkpoint(f"z{stage}", 3))
     assert (record.world_size, record.step, record.consumed_sequences) == (3, 3, 36)
 
 
@@ -284,7 +284,7 @@ def test_a_stop_saves_and_other_ranks_are_refused(tmp_path: Path, text: Path) ->
     attempt.mailbox.wait_for("step")
     attempt.processes[1].terminate()
     assert attempt.finish() == [EXIT_STOPPED] * 2, attempt.log()
-    saved = layout.choose(tmp_path / "first" / "out")
+    saved = checkpoint_dirs.choose(tmp_path / "first" / "out")
     assert saved.record is not None
     assert f"stopped at step {saved.record.step} as asked" in attempt.log()
     one = run(tmp_path / "one", job_of(ranks=1, resume_from=str(saved.path)), expect=EXIT_BAD_JOB)

@@ -24,7 +24,7 @@ from tests.daemon.trainer.engine_deepspeed.test_deepspeed import (
     weights,
 )
 from tests.daemon.trainer.several import Runs, run_all
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed, pytest.mark.peft]
 STAGES = (0, 1, 2, 3)
@@ -98,7 +98,7 @@ def test_the_adapters_alone_are_trained(runs: Runs, base: Path, stage: int) -> N
     held = {n.replace(".base_layer", ""): t for (n, role), t in found.items() if role == "param"}
     for name, value in before.items():
         assert numpy.array_equal(held[name], value), name
-    record = layout.check(runs.checkpoint(f"z{stage}", 3))
+    record = checkpoint_dirs.check(runs.checkpoint(f"z{stage}", 3))
     assert record.lora is not None
     assert (record.lora.rank, record.lora.scale) == (RANK, ALPHA / RANK)
     assert {n for group in record.optimizer.groups for n in group.params} == trained
@@ -127,4 +127,4 @@ def test_other_ranks_hold_the_same(runs: Runs, tmp_path: Path, stage: int) -> No
     moved = tensors(changed(source, tmp_path / "moved", 3))
     held = {key: value for key, value in tensors(source).items() if key[1] != "param16"}
     assert all(moved[key].tobytes() == value.tobytes() for key, value in held.items())
-    assert layout.check(tmp_path / "moved").lora == layout.check(source).lora
+    assert checkpoint_dirs.check(tmp_path / "moved").lora == checkpoint_dirs.check(source).lora

@@ -37,16 +37,16 @@ def whole(live: LiveState) -> dict[str, torch.Tensor]:
 
 def check(spec: JobSpec, group: WorldGroup) -> None:
     """One step of one layout."""
-    blueprint = draw(read_config(spec.model))
-    frozen = {name for name, _ in blueprint.model.named_parameters() if "mlp" in name}
-    for name, parameter in blueprint.model.named_parameters():
+    meta_model = draw(read_config(spec.model))
+    frozen = {name for name, _ in meta_model.model.named_parameters() if "mlp" in name}
+    for name, parameter in meta_model.model.named_parameters():
         parameter.requires_grad = name not in frozen
-    reporter = Reporter(group.rank, Notifier(None, group.rank.number), steps=1)
-    live = build(spec, blueprint, group, reporter, resumes=False)
+    reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=1)
+    live = build(spec, meta_model, group, reporter, resumes=False)
     before = whole(live)
-    ids = torch.arange(24).view(2, 12) + group.rank.number
+    ids = torch.arange(24).view(2, 12) + group.rank.index
     live.model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
-    live.optimizer.step(0.1, norm=live.optimizer.norm(), largest=1.0)
+    live.optimizer.step(0.1, norm=live.optimizer.norm(), max_norm=1.0)
     after = whole(live)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == set(before) - frozen, (spec.zero, spec.offload, moved ^ (set(before) - frozen))

@@ -37,23 +37,23 @@ def numbered(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
 
 
-def check(mesh: DeviceMesh, window_bytes: int) -> None:
-    """One step over all weights, in windows of some bytes."""
+def check(mesh: DeviceMesh, bucket_bytes: int) -> None:
+    """One step over all weights, in buckets of some bytes."""
     weights = {}
     for shape in SHAPES:
         weight = nn.Parameter(whole(torch.full(shape, -1.0), mesh))
         weight.grad = whole(numbered(shape), mesh)
         weights[str(shape)] = weight
-    partition = RowPartition(weights, mesh[REPLICATE], window_bytes)
+    partition = RowPartition(weights, mesh[REPLICATE], bucket_bytes)
     partition.take_gradients()
     with torch.no_grad():
         for row in partition.rows.values():
             row.to_local().copy_(row.grad.to_local())
     partition.share()
     for shape in SHAPES:
-        assert torch.equal(weights[str(shape)].to_local(), numbered(shape)), (shape, window_bytes)
+        assert torch.equal(weights[str(shape)].to_local(), numbered(shape)), (shape, bucket_bytes)
         rows = partition.rows[str(shape)]
-        assert torch.equal(rows.full_tensor(), numbered(shape)), (shape, window_bytes)
+        assert torch.equal(rows.full_tensor(), numbered(shape)), (shape, bucket_bytes)
 
 
 def main() -> None:
@@ -63,8 +63,8 @@ def main() -> None:
     spec = read_spec(parser.parse_args().run_dir)
     group = join(rank_from(), spec.device)
     mesh = make_mesh(group.device, MemoryLayout(1, group.rank.world_size))
-    for window_bytes in (4, 28, 1 << 20):
-        check(mesh, window_bytes)
+    for bucket_bytes in (4, 28, 1 << 20):
+        check(mesh, bucket_bytes)
     dist.destroy_process_group()
 
 

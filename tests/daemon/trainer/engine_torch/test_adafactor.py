@@ -39,7 +39,7 @@ def test_steps_are_those_of_torch() -> None:
         for group in wanted.param_groups:
             group["lr"] = rate
         wanted.step()
-        optimizer.step(rate, norm=1.0, largest=0.0)
+        optimizer.step(rate, norm=1.0, max_norm=0.0)
     for name in mine:
         torch.testing.assert_close(mine[name], peers[name], rtol=CLOSE, atol=CLOSE)
         for role, value in wanted.state[peers[name]].items():

@@ -19,7 +19,7 @@ from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.run_summary import training_of
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.loss_scale import after, initial
 
 pytestmark = pytest.mark.torch
@@ -54,7 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("fp16")
     jobs = {f"stage-{stage}": fp16(HIGH, stage=stage) for stage in STAGES}
     jobs["stage-3"]["checkpoint"] = {"every": 1}
-    source = directory / "out" / "stage-3" / "out" / layout.directory_name(2)
+    source = directory / "out" / "stage-3" / "out" / checkpoint_dirs.directory_name(2)
     jobs["resumed"] = {**fp16(HIGH), "resume_from": str(source)}
     jobs["fixed"] = fp16(Fp16Spec(loss_scale=1024.0), micro_batch_size=1)
     jobs["fp32"] = {"train": {**fp16(Fp16Spec())["train"], "precision": "fp32"}}
@@ -98,14 +98,15 @@ def test_a_run_resumed_between_overflows_ends_bit_for_bit_alike(runs: Runs) -> N
         assert runs.of("resumed", what) == runs.of("stage-3", what)[2:]
     assert runs.ended("resumed") == runs.ended("stage-3")
     saved, again = (
-        layout.check(runs.checkpoint(name, STEPS)).loss_scale for name in ("stage-3", "resumed")
+        checkpoint_dirs.check(runs.checkpoint(name, STEPS)).loss_scale
+        for name in ("stage-3", "resumed")
     )
     assert saved == again
 
 
 def test_the_tools_read_the_scale(runs: Runs) -> None:
     path = runs.checkpoint("stage-3", 2)
-    record, checkpoint = layout.check(path), formats.read(path)
+    record, checkpoint = checkpoint_dirs.check(path), formats.read(path)
     assert record.loss_scale is not None
     assert (record.skipped_steps, record.loss_scale.cur_scale) == (2, 2.0**20)
     state = formats.training_of(checkpoint)

@@ -10,7 +10,7 @@ import pytest
 from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools import formats
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(70, "four numbers of ranks, and torch compiles")]
 STAGES = (0, 1, 2, 3)
@@ -34,7 +34,7 @@ def grouped(stage: int, size: int | None, **changes: Any) -> dict[str, Any]:
 def compiled(runs: Path) -> dict[str, dict[str, Any]]:
     """One block compiled, and not; and a run that goes on from it."""
     model = {"config": {**TINY_LLAMA, "num_hidden_layers": 1}}
-    source = runs / "compiled" / "out" / layout.directory_name(2)
+    source = runs / "compiled" / "out" / checkpoint_dirs.directory_name(2)
     return {
         "plain": grouped(3, None, model=model),
         "compiled": grouped(3, None, model=model, train={"steps": 3, "compile": True}),
@@ -66,7 +66,7 @@ def by_adafactor(runs: Path) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = {}
     for stage in STAGES:
         name = f"ada-{stage}"
-        source = runs / name / "out" / layout.directory_name(2)
+        source = runs / name / "out" / checkpoint_dirs.directory_name(2)
         jobs[name] = adafactor(stage, checkpoint={"every": 2})
         jobs[f"resumed-{name}"] = adafactor(stage, resume_from=str(source))
     jobs["ada-host"] = adafactor(2, offload={"optimizer": "cpu"})
@@ -86,7 +86,7 @@ def moved(source: Runs) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("layouts") / "4"
-    source = directory / "out" / "3-by-2" / "out" / layout.directory_name(2)
+    source = directory / "out" / "3-by-2" / "out" / checkpoint_dirs.directory_name(2)
     jobs = {
         "3": grouped(3, None),
         "3-by-2": grouped(3, 2),
@@ -150,7 +150,7 @@ def test_a_checkpoint_of_groups_holds_each_tensor_once(four: Runs) -> None:
     }
     assert sizes["3-by-2"] < 1.1 * sizes["3"]
     assert sizes["host-by-2"] < 1.1 * sizes["3"]
-    record = layout.check(four.checkpoint("3-by-2", 2))
+    record = checkpoint_dirs.check(four.checkpoint("3-by-2", 2))
     assert all(name.endswith(".step") for name in record.replicated)
     formats.read(four.checkpoint("3-by-2", 2))
 

@@ -15,7 +15,7 @@ from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools.jobs.tables.spec import FP16_ON_CPU
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(50, "every stage and place, resumed")]
 STAGES = (0, 1, 2, 3)
@@ -78,7 +78,7 @@ def combinations(directory: Path, precision: str) -> dict[str, dict[str, Any]]:
         for place in PLACES
     }
     jobs[f"params-{precision}"] = on_host(precision=precision)
-    step = Path("out", layout.directory_name(2))
+    step = Path("out", checkpoint_dirs.directory_name(2))
     return jobs | {
         f"resumed-{name}": {**jobs[name], "resume_from": str(directory / "out" / name / step)}
         for name in (*resumed, f"params-{precision}")
@@ -106,7 +106,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
     directory = tmp_path_factory.mktemp("offload") / "2"
     jobs = combinations(directory, "fp32") | combinations(directory, "bf16")
     jobs |= {f"fp16-{place}": fp16(1 if place == "none" else 2, place) for place in ("none", "cpu")}
-    source = directory / "out" / "fp16-cpu" / "out" / layout.directory_name(2)
+    source = directory / "out" / "fp16-cpu" / "out" / checkpoint_dirs.directory_name(2)
     jobs["resumed-fp16-cpu"] = {**jobs["fp16-cpu"], "resume_from": str(source)}
     return run_all(directory, text, 2, jobs)
 

@@ -39,7 +39,7 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
     optimizer = make_optimizer(InPlaceUpdate(dict(model.named_parameters()), device), train, place)
     for step, rate in enumerate(RATES):
         gradients(model, step)
-        optimizer.step(rate, norm=1.0, largest=0.0)
+        optimizer.step(rate, norm=1.0, max_norm=0.0)
     return model, optimizer
 
 

@@ -20,7 +20,7 @@ from zerotools.formats.dcp.writing.lay_out_other_format import (
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(35, "every stage, resumed")]
 STAGES = (0, 1, 2, 3)
@@ -32,7 +32,7 @@ def stage_jobs(runs: Path) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = {}
     for stage in STAGES:
         common = {"train": {"steps": 3}, "zero": {"stage": stage}}
-        source = runs / f"stage-{stage}" / "out" / layout.directory_name(2)
+        source = runs / f"stage-{stage}" / "out" / checkpoint_dirs.directory_name(2)
         jobs[f"stage-{stage}"] = {**common, "checkpoint": {"every": 2}}
         jobs[f"resumed-{stage}"] = {**common, "resume_from": str(source)}
     return jobs
@@ -127,7 +127,7 @@ def test_each_rank_saves_its_part_of_the_optimizer_at_stage_1(by_ranks: dict[int
     assert cut(saved[1], "exp_avg") == cut(saved[3], "exp_avg") != cut(saved[0], "exp_avg")
     assert cut(saved[1], "param") == cut(saved[0], "param") != cut(saved[3], "param")
     assert cut(saved[2], "param") == cut(saved[3], "param")
-    replicated = [set(layout.check(path).replicated) for path in saved]
+    replicated = [set(checkpoint_dirs.check(path).replicated) for path in saved]
     assert replicated[0] > replicated[1] > replicated[2] == replicated[3]
 
 

@@ -15,7 +15,7 @@ from tests.daemon.trainer.finetuning import write_lines
 from tests.daemon.trainer.several import Runs, run_all
 from tests.daemon.trainer.test_finetuning import Jobs
 from zerotools.jobs.tables.spec import FP16_ON_CPU
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = pytest.mark.torch
 LEARNED = 50
@@ -40,7 +40,7 @@ def learning(make: Jobs, **changes: Any) -> dict[str, Any]:
 def jobs(directory: Path, out: Path) -> dict[str, dict[str, Any]]:
     make = Jobs(directory)
     write_lines(Path(make.train), PAIRS)
-    source = str(out / "learned" / "out" / layout.directory_name(LEARNED))
+    source = str(out / "learned" / "out" / checkpoint_dirs.directory_name(LEARNED))
 
     def then(stage: int, **changes: Any) -> dict[str, Any]:
         train = {"steps": LEARNED + 1, **changes.pop("train", {})}

@@ -90,11 +90,11 @@ def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> 
     assert weight.is_cuda
     assert not master.is_cuda
     assert buffer.is_pinned()
-    courier = make_copy_stream(device)
-    courier.down(torch.ones_like(weight), buffer)
-    courier.arrived()
+    copies = make_copy_stream(device)
+    copies.to_host(torch.ones_like(weight), buffer)
+    copies.wait_on_host()
     assert bool((buffer == 1).all())
     buffer.fill_(2)
-    courier.up(buffer, weight)
-    courier.delivered()
+    copies.to_device(buffer, weight)
+    copies.wait_on_device()
     assert bool((weight == 2).all())

@@ -59,19 +59,19 @@ def main() -> None:
     report = {}
     models = json.loads((Path(spec.output_dir or "") / "models.json").read_text())
     for name, config in models.items():
-        blueprint = draw(read_config(replace(spec.model, config=config, path=None)))
+        meta_model = draw(read_config(replace(spec.model, config=config, path=None)))
         for stage in (0, 3):
-            model = shard(blueprint, MemoryLayout(stage, group.rank.world_size, "fp32"), memory)
+            model = shard(meta_model, MemoryLayout(stage, group.rank.world_size, "fp32"), memory)
             parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-            initialise(parameters, buffers, blueprint, spec.seed, memory.host)
+            initialise(parameters, buffers, meta_model, spec.seed, memory.host)
             report[f"{name} {stage}"] = digest(gathered(model))
     if spec.model.path is not None:
         directory = Path(spec.model.path)
-        blueprint = draw(read_config(ModelSpec(path=str(directory))))
-        model = shard(blueprint, MemoryLayout(3, group.rank.world_size, "fp32"), memory)
-        initialise({}, dict(model.named_buffers()), blueprint, spec.seed, memory.host)
+        meta_model = draw(read_config(ModelSpec(path=str(directory))))
+        model = shard(meta_model, MemoryLayout(3, group.rank.world_size, "fp32"), memory)
+        initialise({}, dict(model.named_buffers()), meta_model, spec.seed, memory.host)
         targets = {**dict(model.named_parameters()), **persistent_buffers(model)}
-        load_weights(targets, blueprint.aliases, directory)
+        load_weights(targets, meta_model.aliases, directory)
         tensors, stored = gathered(model), load_file(directory / "model.safetensors")
         assert set(stored) <= set(tensors), set(stored) - set(tensors)
         report["path equal"] = all(

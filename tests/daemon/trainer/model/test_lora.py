@@ -12,7 +12,7 @@ from tests.daemon.trainer.finetuning import VOCABULARY, adverts, make_tokenizer,
 from tests.daemon.trainer.several import Runs, run_all
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.lora import LoraSpec
-from zerotools.runs import checkpoint_dirs as layout
+from zerotools.runs import checkpoint_dirs
 
 pytestmark = pytest.mark.peft
 TOLERANCE = 2e-6
@@ -52,7 +52,7 @@ def runs(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> di
     found = {}
     for ranks in (1, 2):
         directory = tmp_path_factory.mktemp("runs") / str(ranks)
-        half = directory / "out" / "stage-3" / "out" / layout.directory_name(2)
+        half = directory / "out" / "stage-3" / "out" / checkpoint_dirs.directory_name(2)
         jobs = {
             "stage-3": lora_job(base, examples, checkpoint={"every": 2}),
             "stage-1": lora_job(base, examples, zero={"stage": 1}),
@@ -77,7 +77,7 @@ def test_adapters_learn_alike_on_all_ranks_and_resume(runs: dict[int, Runs]) -> 
 
 
 def test_the_record_says_what_was_trained(runs: dict[int, Runs]) -> None:
-    record = layout.check(runs[2].checkpoint("stage-3", 4))
+    record = checkpoint_dirs.check(runs[2].checkpoint("stage-3", 4))
     assert record.lora is not None
     assert (record.lora.rank, record.lora.scale) == (RANK, ALPHA / RANK)
     hidden, inner, layers = 32, 64, 2

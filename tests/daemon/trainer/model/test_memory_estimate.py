@@ -70,7 +70,7 @@ def test_what_deepspeed_offloads_is_predicted_on_the_host(text: Path) -> None:
     tree = {"engine": "deepspeed", "zero": {"stage": 2}, "train": {"precision": "bf16"}}
     config = {"zero_optimization": zero, "bf16": {"enabled": True}}
     spec = job_from_dict(job(text, **tree, deepspeed={"config": config}), source="job")
-    blueprint = draw(read_config(spec.model))
-    trained, _ = blueprint.parameter_count()
-    found = predict(blueprint, memory_layout_of(spec), on_gpu=False)
+    meta_model = draw(read_config(spec.model))
+    trained, _ = meta_model.parameter_count()
+    found = predict(meta_model, memory_layout_of(spec), on_gpu=False)
     assert (found.device, found.host) == (2 * trained, 14 * trained)

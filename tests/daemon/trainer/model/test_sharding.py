@@ -47,9 +47,9 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
 
     layout = MemoryLayout(world_size=1, **options)
     config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
-    blueprint = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
+    meta_model = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
     memory = make_memory(torch.device("cpu"), layout.state_tier)
-    model = shard(blueprint, layout, memory)
+    model = shard(meta_model, layout, memory)
     for tensor in (*model.parameters(), *model.buffers()):
         getattr(tensor, "_local_tensor", tensor).data.fill_(0.01)
     return model, memory, layout

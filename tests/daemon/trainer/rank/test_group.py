@@ -18,7 +18,7 @@ def test_a_rank_that_fails_does_not_wait_for_the_others_to_leave(
 
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "0")
-    alone = Rank(number=0, local=0, world_size=1)
+    alone = Rank(index=0, local=0, world_size=1)
     with joined(alone, "cpu") as group:
         assert group.gathered("here") == ["here"]
     assert not dist.is_initialized()
