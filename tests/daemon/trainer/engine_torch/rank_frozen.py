@@ -17,6 +17,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
+from zerotools.jobs.jobfile.job_memory import memory_layout_of  # noqa: E402
 from zerotools.jobs.tables.spec import JobSpec  # noqa: E402
 from zerotoolsd.trainer.engine_torch.building import build  # noqa: E402
 from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
@@ -42,7 +43,8 @@ def check(spec: JobSpec, group: WorldGroup) -> None:
     for name, parameter in meta_model.model.named_parameters():
         parameter.requires_grad = name not in frozen
     reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=1)
-    live = build(spec, meta_model, group, reporter, resumes=False)
+    layout = memory_layout_of(spec)
+    live = build(spec, layout, meta_model, group, reporter, resumes=False)
     before = whole(live)
     ids = torch.arange(24).view(2, 12) + group.rank.index
     live.model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
