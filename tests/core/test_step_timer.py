@@ -1,4 +1,4 @@
-"""The pace of steps."""
+"""Seconds between steps, and until the last."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ WINDOW = 50
 class StepTimer:
     """Seconds from one step to the next, averaged over about the last 50 of them.
 
-    What lies between two steps (a checkpoint, an evaluation) is part of it: it will come again.
+    Time between two steps (a checkpoint, an evaluation) counts too: it will come
+    again.
     """
 
     def __init__(self) -> None:
@@ -17,8 +18,8 @@ class StepTimer:
         self._count = 0
 
     def step_done(self, step: int, now: float) -> float | None:
-        """`step` is done at `now`, a reading of a monotonic clock: the seconds since the step
-        before it, as far as they are known."""
+        """`step` is done at `now`, a reading of a monotonic clock. Returns the seconds since
+        the previous step, or None if they are not known."""
         before, self._last = self._last, (step, now)
         if before is None or step <= before[0]:
             return None
@@ -29,7 +30,7 @@ class StepTimer:
         return seconds
 
     def seconds_left(self, steps: int) -> float | None:
-        """Seconds until step number `steps` is done, if it goes on like this."""
+        """Seconds until step number `steps` is done, at the present speed."""
         if self._last is None or self._mean is None:
             return None
         return max(0, steps - self._last[0]) * self._mean
