@@ -38,6 +38,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/memory/test_layout_agreement",
         "formats/dcp/writing/test_job",
         "formats/deepspeed/reading/test_versions",
+        "formats/test_rooms",
         "formats/torchfile/reading/test_unread",
         "jobs/imports/deepspeed/test_memory",
         "jobs/imports/deepspeed/test_refusals",
