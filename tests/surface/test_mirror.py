@@ -102,6 +102,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "io/torchzip/test_pickle_round_trip",
         "ops/conversions/test_chains",
         "ops/execution/test_any_layout",
+        "ops/inspection/test_said_and_written",
     ),
     # a page of the documents says what there is
     "docs": ("daemon/api/test_docs",),
