@@ -37,6 +37,8 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/cleaning/test_retention",
         "daemon/trainer/memory/test_layout_agreement",
         "formats/dcp/writing/test_job",
+        "formats/deepspeed/schema/test_trees",
+        "formats/test_rooms",
         "formats/deepspeed/reading/test_versions",
         "formats/test_rooms",
         "formats/torchfile/reading/test_unread",
@@ -94,6 +96,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "formats/deepspeed/reading/test_golden",
         "ops/conversions/test_deepspeed_exports",
         "ops/conversions/test_other_trainers",
+        "ops/inspection/test_said_and_written",
         "test_regenerated",
     ),
     # what holds for all inputs
