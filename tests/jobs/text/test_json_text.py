@@ -134,7 +134,7 @@ def test_the_published_flaws_are_mended_in_one_pass() -> None:
     text = (CONFIGS / "broken.json").read_text()
     message = refused(text)
     assert message.startswith("ds.json:2:29: ")
-    assert "(--lenient mends this and 3 more, and shows what came of it)" in message
+    assert "(--lenient mends this and 3 more, and shows the result)" in message
     document = parse_json(text, source="ds.json", lenient=True)
     assert document.accepted == (
         "ds.json:2: a comment",

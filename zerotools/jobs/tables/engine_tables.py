@@ -31,7 +31,7 @@ def _unknown_to_scripts() -> tuple[str, ...]:
 
 
 def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Tables that are missing, and those that have no place in a job of this engine."""
+    """Tables that are missing, and tables that a job of this engine cannot have."""
     engine = tree.get("engine", "torch")
     for name in (SCRIPT,) if engine == SCRIPT else NEEDED:
         if name not in tree:

@@ -123,7 +123,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
-    """How much of the optimizer is offloaded, which DeepSpeed can say at stage 3 alone."""
+    """How much of the optimizer is offloaded, which DeepSpeed can only do at stage 3."""
     given = reading.take(_RATIO)
     if given is None:
         return
