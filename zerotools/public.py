@@ -98,8 +98,12 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def __getitem__(self, wanted: str | tuple[str, str]) -> Entry:
-        name, roles = (wanted, _BARE) if isinstance(wanted, str) else (wanted[0], wanted[1:])
+    def __getitem__(self, name_and_role: str | tuple[str, str]) -> Entry:
+        name, roles = (
+            (name_and_role, _BARE)
+            if isinstance(name_and_role, str)
+            else (name_and_role[0], name_and_role[1:])
+        )
         holder = self.checkpoint.aliases.get(name, name)
         for candidate in (name, holder):
             for role in roles:
@@ -107,7 +111,7 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
                 tensor = self.checkpoint.tensors.get(key)
                 if tensor is not None:
                     return Entry(key, tensor, self.checkpoint)
-        raise KeyError(wanted)
+        raise KeyError(name_and_role)
 
     def roles(self, name: str) -> list[str]:
         """The roles that there are for a name, such as `param` and `exp_avg`."""
@@ -174,16 +178,16 @@ def load_state_dict(
     if not names:
         raise BadRequest(f"{path} has no tensors of role {role}")
     chosen = _named(dtype)
-    wanted = {
+    dtypes = {
         entry.key: chosen if chosen is not None and _is_retyped(entry.dtype) else entry.dtype
         for entry in names.values()
     }
-    refuse_damaged_files(reader.checkpoint, wanted)
+    refuse_damaged_files(reader.checkpoint, dtypes)
     if role == "param":
         formats.format_of(reader.checkpoint).check_weights(reader.checkpoint)
-    values: Mapping[Key, Any] = load(reader.checkpoint, wanted)
+    values: Mapping[Key, Any] = load(reader.checkpoint, dtypes)
     if framework == "torch":
-        values = {key: _as_torch(array, wanted[key]) for key, array in values.items()}
+        values = {key: _as_torch(array, dtypes[key]) for key, array in values.items()}
     return {name: values[entry.key] for name, entry in names.items()}
 
 

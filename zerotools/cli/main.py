@@ -72,8 +72,8 @@ def _show_help(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _show_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
         click.echo(f"zerotools {__version__}")
         ctx.exit()
 

@@ -93,7 +93,7 @@ def command(
         )
     client = DaemonClient(socket)
     job_ids = numbers_over(client, references)
-    wanted = {
+    request = {
         "jobs": job_ids or None,
         "states": list(states) or None,
         "older_than_seconds": older_than,
@@ -101,7 +101,7 @@ def command(
         "outputs": outputs,
         "logs_only": logs_only,
     }
-    found = client.clean({**wanted, "dry_run": True})
+    found = client.clean({**request, "dry_run": True})
     if not as_json:
         _show(found, logs_only)
     stayed = [job for job in found["kept"] if job["id"] in job_ids]

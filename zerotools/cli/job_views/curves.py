@@ -75,14 +75,14 @@ def history(client: DaemonClient, job: Job) -> list[Job]:
     of an older job. A checkpoint of another origin ends the chain."""
     chain: list[Job] = [job]
     older = jobs_before(client, int(job["id"])) if _source(job) is not None else iter(())
-    wanted = _source(job)
+    resumed_from = _source(job)
     for each in older:
-        if wanted is None:
+        if resumed_from is None:
             break
         output = Path(each["output_dir"])
-        if each["attempts"] and (wanted == output or output in wanted.parents):
+        if each["attempts"] and (resumed_from == output or output in resumed_from.parents):
             chain.append(each)
-            wanted = _source(each)
+            resumed_from = _source(each)
     return chain[::-1]
 
 

@@ -144,8 +144,8 @@ def checkpoint_path(job: Job) -> str:
 
 def exported_model(job: Job) -> str:
     """Path of the model that it was to leave, and did; empty where its reason says why not."""
-    wanted = job["spec"].get("checkpoint", {}).get("export_on_finish")
-    if not wanted or job["state"] != SUCCEEDED or job["reason"]:
+    export_dtype = job["spec"].get("checkpoint", {}).get("export_on_finish")
+    if not export_dtype or job["state"] != SUCCEEDED or job["reason"]:
         return ""
     return render.clean(f"{job['output_dir']}/{EXPORT}")
 

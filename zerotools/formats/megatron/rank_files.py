@@ -64,11 +64,11 @@ def _files(path: Path, ranks: list[str]) -> Iterator[str]:
 
 
 def _lost(path: Path, ranks: list[str], facts: MegatronFacts) -> list[Problem]:
-    wanted = facts.model_parallel
-    if wanted is None or not 0 < len(ranks) < wanted:
+    expected = facts.model_parallel
+    if expected is None or not 0 < len(ranks) < expected:
         return []
     sizes = " x ".join(f"{short} {facts.sizes[short]}" for short in ("TP", "PP"))
-    return [Problem(f"{path} has files of {len(ranks)} ranks, and {sizes} makes {wanted}")]
+    return [Problem(f"{path} has files of {len(ranks)} ranks, and {sizes} makes {expected}")]
 
 
 def _tensors(

@@ -48,9 +48,9 @@ def read(path: Path) -> Checkpoint:
             if key in tensors:
                 raise BadFile(f"{root / name} holds {key}, which another file also holds")
             tensors[key] = tensor
-    for wanted, name in (weight_map or {}).items():
-        if wanted not in headers[name].entries:
-            raise BadFile(f"{root / name} lacks {wanted}, which the index says it holds")
+    for listed, name in (weight_map or {}).items():
+        if listed not in headers[name].entries:
+            raise BadFile(f"{root / name} lacks {listed}, which the index says it holds")
     return Checkpoint(
         root=root,
         tensors=_in_order(tensors, weight_map),

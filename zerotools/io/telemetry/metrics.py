@@ -26,9 +26,11 @@ class Metrics:
 
     def __init__(self, output_dir: Path, *, jsonl: bool = True, tensorboard: str = "auto") -> None:
         """`tensorboard`: `"on"`, `"off"`, or `"auto"`: where TensorBoard is installed."""
-        wanted = tensorboard == "on" or (tensorboard == "auto" and _is_installed(TENSORBOARD))
+        writes_events = tensorboard == "on" or (
+            tensorboard == "auto" and _is_installed(TENSORBOARD)
+        )
         self._lines = MetricsLog(output_dir / METRICS) if jsonl else None
-        self._directory = output_dir / TENSORBOARD if wanted else None
+        self._directory = output_dir / TENSORBOARD if writes_events else None
         self._events: EventFile | None = None
         self._failed = False
 

@@ -85,12 +85,12 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
     Raises:
         BadFile: the header is not there, or says another name or size than the directory.
     """
-    wanted = record.name.encode()
-    data = window.read(record.header, _LOCAL.size + len(wanted))
+    expected = record.name.encode()
+    data = window.read(record.header, _LOCAL.size + len(expected))
     signature, _, flags, method, _, _, crc, packed, length, name, extra = _LOCAL.unpack_from(data)
     if signature != b"PK\x03\x04":
         raise BadFile(f"{window}: record {record.name!r} has no header at byte {record.header}")
-    if name != len(wanted) or data[_LOCAL.size :] != wanted:
+    if name != len(expected) or data[_LOCAL.size :] != expected:
         raise BadFile(
             f"{window}: the header at byte {record.header} is not that of {record.name!r}, which "
             "the zip directory puts there: the file is damaged"
@@ -223,15 +223,15 @@ def _zip64(
 ) -> tuple[int, int, int]:
     """Replace each field that is full by its 8 bytes of the zip64 extra field, in that order."""
     fields = [length, packed, header]
-    wanted = [i for i, value in enumerate(fields) if value == _FULL32]
-    if not wanted:
+    missing = [i for i, value in enumerate(fields) if value == _FULL32]
+    if not missing:
         return length, packed, header
     at = 0
     while at + 4 <= len(extra):
         tag, size = struct.unpack_from("<2H", extra, at)
-        if tag == 1 and size >= 8 * len(wanted) and at + 4 + size <= len(extra):
-            values = struct.unpack_from(f"<{len(wanted)}Q", extra, at + 4)
-            for i, value in zip(wanted, values, strict=True):
+        if tag == 1 and size >= 8 * len(missing) and at + 4 + size <= len(extra):
+            values = struct.unpack_from(f"<{len(missing)}Q", extra, at + 4)
+            for i, value in zip(missing, values, strict=True):
                 fields[i] = value
             return fields[0], fields[1], fields[2]
         at += 4 + size

@@ -99,8 +99,8 @@ def _prepare(
 ) -> Conversion:
     form = exported_formats(table)[options.format]
     source = formats.format_of(checkpoint, table)
-    wanted = matcher(options.include, options.exclude)
-    like = read_reference(options.like).only(wanted) if options.like is not None else None
+    is_selected = matcher(options.include, options.exclude)
+    like = read_reference(options.like).only(is_selected) if options.like is not None else None
     if options.weights_from == MASTERS:
         source.check_weights(checkpoint)
     scratch = destination.with_name(f".{destination.name}.sums")
@@ -109,7 +109,7 @@ def _prepare(
     beside = like.model_sidecars if like is not None else {}
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
     dtype, why = _choose_dtype(checkpoint, options.dtype)
-    weights, notes = _choose_weights(checkpoint, options, wanted, like)
+    weights, notes = _choose_weights(checkpoint, options, is_selected, like)
     types = like if options.dtype == "auto" else None
     described = describe(weights, lambda key, tensor: _exported_dtype(key, tensor, dtype, types))
     if like is not None:
@@ -140,13 +140,13 @@ def exported_formats(table: FormatTable = FORMATS) -> dict[str, Format]:
 def _choose_weights(
     checkpoint: Checkpoint,
     options: Options,
-    wanted: Callable[[str], bool],
+    is_selected: Callable[[str], bool],
     like: Reference | None,
 ) -> tuple[Checkpoint, list[str]]:
     """What the output holds, under its names there, and what to say about the choice."""
     new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
     weights = rename(weights_from(checkpoint, options.weights_from), new_name)
-    weights = choose_names(weights, wanted)
+    weights = choose_names(weights, is_selected)
     if not weights.tensors:
         roles = sorted({key.role for key in checkpoint.tensors})
         held = "" if "param" in roles else f" (it holds only {', '.join(roles)})"

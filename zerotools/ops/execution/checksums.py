@@ -45,7 +45,7 @@ def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[C
 
 
 def checksums(
-    wanted: Sequence[Checksum], parts: Iterable[ChecksummedRange]
+    planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> Iterator[tuple[int, bytes]]:
     """(offset, 4 bytes) of each checksum to write.
 
@@ -54,7 +54,7 @@ def checksums(
     """
     ordered = sorted(parts, key=lambda part: part.offset)
     offsets = [part.offset for part in ordered]
-    for checksum in wanted:
+    for checksum in planned:
         crc, end, stop = 0, checksum.start, checksum.start + checksum.length
         first = bisect_left(offsets, checksum.start)
         for part in ordered[first : bisect_left(offsets, stop, lo=first)]:

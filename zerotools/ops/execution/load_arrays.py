@@ -31,9 +31,9 @@ _MAX_NAMED = 5
 
 
 def load(
-    source: Checkpoint, wanted: Mapping[Key, DType], budget: MemoryBudget | None = None
+    source: Checkpoint, dtypes: Mapping[Key, DType], budget: MemoryBudget | None = None
 ) -> dict[Key, Array]:
-    """The tensors of `wanted`, each in the type that it names, cast to nearest even.
+    """The tensors of `dtypes`, each in the type that it names, cast to nearest even.
 
     Beside the arrays, buffers of `budget` are used.
 
@@ -44,7 +44,7 @@ def load(
         Unsupported: a cast that is not between floating-point types.
     """
     tensors: dict[Key, Tensor] = {}
-    for number, (key, dtype) in enumerate(wanted.items()):
+    for number, (key, dtype) in enumerate(dtypes.items()):
         check_castable(source.tensors[key].dtype, dtype)
         shape = source.tensors[key].shape
         tensors[key] = Tensor(dtype, shape, (Chunk(Box.whole(shape), str(number), 0),))
@@ -67,18 +67,18 @@ def load(
         for _ in workers.each(plan(source, target), load_tile):
             pass
         reads.check_sources()
-    _refuse_overflow(found, wanted)
+    _refuse_overflow(found, dtypes)
     return arrays
 
 
-def _refuse_overflow(found: Losses, wanted: Mapping[Key, DType]) -> None:
+def _refuse_overflow(found: Losses, dtypes: Mapping[Key, DType]) -> None:
     lost: dict[Key, CastLosses] = {}
     for key, losses in found:
         lost[key] = lost.get(key, NO_LOSSES) + losses
     if not lost:
         return
     worst = "; ".join(
-        f"{key}: {losses.overflowed} values up to {losses.largest:g} in {wanted[key]}"
+        f"{key}: {losses.overflowed} values up to {losses.largest:g} in {dtypes[key]}"
         for key, losses in list(lost.items())[:_MAX_NAMED]
     )
     raise BadRequest(f"finite values are too large for their new type ({worst}); take bf16 or fp32")

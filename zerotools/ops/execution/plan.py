@@ -59,15 +59,15 @@ def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | RangeCopy]:
         BadRequest: the target has a tensor that the source lacks, or has in another shape.
         BadFile: the source has a hole, an overlap, or a chunk outside its file.
     """
-    for key, wanted in target.tensors.items():
-        tensor = _find(source, key, wanted)
-        goal = prove_target(key, wanted, target)
+    for key, target_tensor in target.tensors.items():
+        tensor = _find(source, key, target_tensor)
+        goal = prove_target(key, target_tensor, target)
         ranges = None if goal is None else covering_ranges(tensor, source.files)
         if goal is None or ranges is None:
-            yield from _box_copies(key, tensor, source, wanted)
+            yield from _box_copies(key, tensor, source, target_tensor)
             continue
         for place, pieces in match_ranges(ranges, goal, tensor.dtype.itemsize):
-            yield RangeCopy(key, place, tensor.dtype, wanted.dtype, pieces)
+            yield RangeCopy(key, place, tensor.dtype, target_tensor.dtype, pieces)
 
 
 def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
@@ -77,35 +77,37 @@ def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
         As `plan`.
     """
     copies = 0
-    for key, wanted in target.tensors.items():
-        prove_source(key, _find(source, key, wanted), source)
-        goal = prove_target(key, wanted, target)
-        copies += len(wanted.chunks if goal is None else goal)
+    for key, target_tensor in target.tensors.items():
+        prove_source(key, _find(source, key, target_tensor), source)
+        goal = prove_target(key, target_tensor, target)
+        copies += len(target_tensor.chunks if goal is None else goal)
     return copies
 
 
-def _find(source: Checkpoint, key: Key, wanted: Tensor) -> Tensor:
+def _find(source: Checkpoint, key: Key, target_tensor: Tensor) -> Tensor:
     tensor = source.tensors.get(key)
     if tensor is None:
         raise BadRequest(f"{source.origin.path} has no tensor {key}, which the output needs")
-    if tensor.shape != wanted.shape:
+    if tensor.shape != target_tensor.shape:
         raise BadRequest(
-            f"{key} has shape {tensor.shape} in {source.origin.path} and {wanted.shape} in the "
+            f"{key} has shape {tensor.shape} in {source.origin.path} and {target_tensor.shape} in the "
             "output"
         )
     return tensor
 
 
-def _box_copies(key: Key, tensor: Tensor, source: Checkpoint, wanted: Tensor) -> Iterator[Copy]:
+def _box_copies(
+    key: Key, tensor: Tensor, source: Checkpoint, target_tensor: Tensor
+) -> Iterator[Copy]:
     available = distinct_chunks(key, tensor, source)
     index = BoxIndex([chunk.box for chunk in available])
-    for chunk in wanted.chunks:
+    for chunk in target_tensor.chunks:
         if chunk.box.is_empty:
             continue
         pieces = tuple(
             ChunkBox(available[position], common) for position, common in index.meeting(chunk.box)
         )
-        yield Copy(key, chunk, tensor.dtype, wanted.dtype, pieces)
+        yield Copy(key, chunk, tensor.dtype, target_tensor.dtype, pieces)
 
 
 def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
@@ -173,17 +175,19 @@ def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint)
         )
 
 
-def prove_target(key: Key, wanted: Tensor, target: Checkpoint) -> list[Range] | None:
+def prove_target(key: Key, target_tensor: Tensor, target: Checkpoint) -> list[Range] | None:
     """Check a writer's own layout before a byte of it is written; returns its chunks where all are
     ranges.
 
     Raises:
         AssertionError: a writer laid a tensor out with holes, overlaps or gaps: our mistake.
     """
-    ranges = covering_ranges(wanted, target.files)
+    ranges = covering_ranges(target_tensor, target.files)
     if ranges is None:
-        boxes: Sequence[Box] = [chunk.box for chunk in wanted.chunks]
-        fault = prove_cover(wanted.shape, boxes)
+        boxes: Sequence[Box] = [chunk.box for chunk in target_tensor.chunks]
+        fault = prove_cover(target_tensor.shape, boxes)
         assert fault is None, f"{key} is laid out with {fault}"
-        assert all(chunk.is_contiguous for chunk in wanted.chunks), f"{key} is laid out with gaps"
+        assert all(chunk.is_contiguous for chunk in target_tensor.chunks), (
+            f"{key} is laid out with gaps"
+        )
     return ranges

@@ -47,13 +47,13 @@ def compare_bytes(
         data, _ = fill(reads, tile, scratch, cast=cast)
         found = scratch.read[: len(data)]
         outputs.read_into(tile.file, tile.offset, found.data)
-        wanted = np.frombuffer(data, np.uint8)
-        if not np.array_equal(found, wanted):
-            at = int(np.argmax(found != wanted))
+        expected = np.frombuffer(data, np.uint8)
+        if not np.array_equal(found, expected):
+            at = int(np.argmax(found != expected))
             raise BadFile(
                 f"{target.checkpoint.root / tile.file} does not hold what was written: "
                 f"byte {tile.offset + at}, in {tile.key_of(at)}, is {found[at]:#04x} and the "
-                f"source gives {wanted[at]:#04x}; nothing was kept: check the disk, and try again"
+                f"source gives {expected[at]:#04x}; nothing was kept: check the disk, and try again"
             )
         return len(data)
 
@@ -101,11 +101,11 @@ def compare_layout(
     """
     found = formats.format_of(target.checkpoint, table).read(directory, ReadOptions())
     tensors = found.tensors if target.compared is None else target.compared(found)
-    wanted = {**target.checkpoint.tensors, **target.carried}
-    wanted = {key: tensor for key, tensor in wanted.items() if key not in target.unlisted}
+    expected = {**target.checkpoint.tensors, **target.carried}
+    expected = {key: tensor for key, tensor in expected.items() if key not in target.unlisted}
     below = found.root.relative_to(directory)
     places = {_weight(key): _places(tensor, below) for key, tensor in tensors.items()}
-    planned = {_weight(key): _places(tensor, Path()) for key, tensor in wanted.items()}
+    planned = {_weight(key): _places(tensor, Path()) for key, tensor in expected.items()}
     if places != planned:
         differing = sorted(
             str(key)

@@ -69,13 +69,13 @@ def _check_records(source: Checkpoint, tensors: Iterable[Tensor]) -> None:
                 archives.setdefault(item.file, {})[item.offset] = item.length
     with OpenFiles(source.root, sources=Sources(source.stamps)) as files:
         for file, found in offsets.items():
-            wanted = sorted(found)
+            ordered = sorted(found)
             with files.descriptor(file) as descriptor:
                 whole = FileRange.whole(descriptor, source.root / file)
                 if file not in archives and whole.read(0, min(4, whole.length)) != _ZIP:
                     continue
                 for begin, length in archives.get(file, {0: whole.length}).items():
-                    _check_archive(FileRange(descriptor, whole.path, begin, length), wanted)
+                    _check_archive(FileRange(descriptor, whole.path, begin, length), ordered)
 
 
 def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
@@ -85,15 +85,15 @@ def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
         yield from ((c.file, c.offset) for c in tensor.chunks if not c.box.is_empty)
 
 
-def _check_archive(window: FileRange, wanted: Sequence[int]) -> None:
-    """`wanted` are offsets in the file, in order."""
+def _check_archive(window: FileRange, offsets: Sequence[int]) -> None:
+    """`offsets` are offsets in the file, in order."""
     records = read_directory(window)
     for record in records.values():
         if not record.name.partition("/")[2].startswith("data/"):
             continue
         begin = window.offset + payload_of(window, record)
-        first = bisect_left(wanted, begin)
-        if first < len(wanted) and wanted[first] < begin + record.length:
+        first = bisect_left(offsets, begin)
+        if first < len(offsets) and offsets[first] < begin + record.length:
             check_entry(window, record, _ADVICE)
 
 
@@ -122,13 +122,13 @@ def _compare_replicas(
         found = bytes(fill(files, tile, scratch)[0])
         known = first[part.key, piece.chunk]
         same = BoxPart(part.key, part.box, (ChunkBox(known, piece.box),))
-        wanted = fill(
+        expected = fill(
             files,
             Tile(known.file, 0, tile.nbytes, tile.source_dtype, tile.target_dtype, (same,)),
             scratch,
         )[0]
-        if found != wanted:
-            raise BadFile(_difference(source, part.key, known, piece.chunk, found, bytes(wanted)))
+        if found != expected:
+            raise BadFile(_difference(source, part.key, known, piece.chunk, found, bytes(expected)))
 
     with (
         OpenFiles(source.root, sources=Sources(source.stamps)) as files,
@@ -150,9 +150,9 @@ def _replicas(tensor: Tensor) -> Iterator[tuple[Chunk, Chunk]]:
 
 
 def _difference(
-    source: Checkpoint, key: Key, first: Chunk, other: Chunk, found: bytes, wanted: bytes
+    source: Checkpoint, key: Key, first: Chunk, other: Chunk, found: bytes, expected: bytes
 ) -> str:
-    ours, theirs = np.frombuffer(found, np.uint8), np.frombuffer(wanted, np.uint8)
+    ours, theirs = np.frombuffer(found, np.uint8), np.frombuffer(expected, np.uint8)
     differing = int(np.count_nonzero(ours != theirs))
     return (
         f"{source.origin.path}: {key} is saved in {first.file} and in {other.file}, and the copies "

@@ -62,8 +62,8 @@ class Writer:
         """Write the tiles of the missing files; yields the size of each, and what was lost."""
         for file in [file for file, needed in self._missing.items() if not needed]:
             self._finish(file)
-        wanted = (copy for copy in copies if copy.target.file in self._missing)
-        for written in self._workers.each(wanted, self._write_tile, self._missing):
+        remaining = (copy for copy in copies if copy.target.file in self._missing)
+        for written in self._workers.each(remaining, self._write_tile, self._missing):
             self._account(written)
             yield written.length, written.losses
         for finishing in self._finishing:

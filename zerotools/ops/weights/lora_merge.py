@@ -110,8 +110,8 @@ def _merges(checkpoint: Checkpoint, lora: LoraRecord, folder: Path) -> Iterator[
         is_transposed = stem in lora.fan_in_fan_out
         shapes = [checkpoint.tensors[half].shape for half in (up, down)]
         product = shapes[0][:1] + shapes[1][1:]
-        wanted = tensor.shape[::-1] if is_transposed else tensor.shape
-        if (product, shapes[0][1:]) != (wanted, shapes[1][:1]):
+        expected_shape = tensor.shape[::-1] if is_transposed else tensor.shape
+        if (product, shapes[0][1:]) != (expected_shape, shapes[1][:1]):
             raise BadFile(
                 f"{checkpoint.origin.path}: {key.name} has shape {list(tensor.shape)} and its "
                 f"adapter {list(shapes[0])} times {list(shapes[1])}"

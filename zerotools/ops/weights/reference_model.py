@@ -20,9 +20,9 @@ class Reference:
     tensors: Mapping[str, Tensor]
     model_sidecars: Mapping[str, Path]
 
-    def only(self, wanted: Callable[[str], bool]) -> Reference:
-        """The names of the tensors to keep."""
-        tensors = {name: tensor for name, tensor in self.tensors.items() if wanted(name)}
+    def only(self, is_selected: Callable[[str], bool]) -> Reference:
+        """The reference without the tensors that are not selected."""
+        tensors = {name: tensor for name, tensor in self.tensors.items() if is_selected(name)}
         return Reference(self.path, tensors, self.model_sidecars)
 
     def dtype_for(self, name: str, stored: DType, otherwise: DType) -> DType:
@@ -50,17 +50,17 @@ def read_reference(path: Path) -> Reference:
     return Reference(path, tensors, checkpoint.model_sidecars)
 
 
-def check_against(wanted: Checkpoint, reference: Reference) -> None:
+def check_against(export: Checkpoint, reference: Reference) -> None:
     """Refuse an export that differs from the reference in a name, a shape or a type.
 
     Raises:
         BadRequest: lists every mismatch, one to a line.
     """
-    found = list(_mismatches({key.name: t for key, t in wanted.tensors.items()}, reference.tensors))
+    found = list(_mismatches({key.name: t for key, t in export.tensors.items()}, reference.tensors))
     if found:
         count = "1 mismatch" if len(found) == 1 else f"{len(found)} mismatches"
         raise BadRequest(
-            f"the export of {wanted.origin.path} does not match {reference.path}: {count}\n  "
+            f"the export of {export.origin.path} does not match {reference.path}: {count}\n  "
             + "\n  ".join(found)
         )
 
@@ -71,8 +71,8 @@ def _mismatches(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Ite
     for name in sorted(ours.keys() - theirs.keys()):
         yield f"extra: {name}, {ours[name].dtype} of shape {list(ours[name].shape)}"
     for name in sorted(ours.keys() & theirs.keys()):
-        tensor, wanted = ours[name], theirs[name]
-        if tensor.shape != wanted.shape:
-            yield f"shape: {name} is {list(tensor.shape)}, not {list(wanted.shape)}"
-        if tensor.dtype != wanted.dtype:
-            yield f"dtype: {name} is {tensor.dtype}, not {wanted.dtype}"
+        tensor, expected = ours[name], theirs[name]
+        if tensor.shape != expected.shape:
+            yield f"shape: {name} is {list(tensor.shape)}, not {list(expected.shape)}"
+        if tensor.dtype != expected.dtype:
+            yield f"dtype: {name} is {tensor.dtype}, not {expected.dtype}"

@@ -54,25 +54,25 @@ def _require_copies(checkpoint: Checkpoint) -> None:
 def matcher(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
     """Whether a name matches one of `include`, if there are any, and none of `exclude`."""
 
-    def wanted(name: str) -> bool:
+    def is_selected(name: str) -> bool:
         if include and not any(fnmatchcase(name, glob) for glob in include):
             return False
         return not any(fnmatchcase(name, glob) for glob in exclude)
 
-    return wanted
+    return is_selected
 
 
-def choose_names(checkpoint: Checkpoint, wanted: Callable[[str], bool]) -> Checkpoint:
+def choose_names(checkpoint: Checkpoint, is_selected: Callable[[str], bool]) -> Checkpoint:
     """The tensors and tied names to keep.
 
     If a tied name is kept and the name that holds the bytes is not, the tied name holds them.
     """
-    tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if wanted(key.name)}
+    tensors = {key: tensor for key, tensor in checkpoint.tensors.items() if is_selected(key.name)}
     holders: dict[str, str] = {key.name: key.name for key in tensors if key.role == "param"}
     aliases: dict[str, str] = {}
     for alias, name in checkpoint.aliases.items():
         tensor = checkpoint.tensors.get(Key(name, "param"))
-        if tensor is None or not wanted(alias):
+        if tensor is None or not is_selected(alias):
             continue
         if name in holders:
             aliases[alias] = holders[name]

@@ -29,9 +29,9 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
                 raise BadFile(f"{path / name} holds {key}, which another file also holds")
         tensors |= part.tensors
         tied |= part.aliases
-    for wanted, name in (weight_map or {}).items():
-        if Key(wanted, "param") not in tensors and wanted not in tied:
-            raise BadFile(f"{path / name} lacks {wanted}, which the index says it holds")
+    for listed, name in (weight_map or {}).items():
+        if Key(listed, "param") not in tensors and listed not in tied:
+            raise BadFile(f"{path / name} lacks {listed}, which the index says it holds")
     return Checkpoint(
         root=path,
         tensors=tensors,
