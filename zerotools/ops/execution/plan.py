@@ -90,8 +90,8 @@ def _find(source: Checkpoint, key: Key, target_tensor: Tensor) -> Tensor:
         raise BadRequest(f"{source.origin.path} has no tensor {key}, which the output needs")
     if tensor.shape != target_tensor.shape:
         raise BadRequest(
-            f"{key} has shape {tensor.shape} in {source.origin.path} and {target_tensor.shape} in the "
-            "output"
+            f"{key} has shape {tensor.shape} in {source.origin.path} and {target_tensor.shape} in "
+            "the output"
         )
     return tensor
 
