@@ -40,6 +40,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "formats/deepspeed/schema/test_trees",
         "formats/test_rooms",
         "formats/deepspeed/reading/test_versions",
+        "formats/deepspeed/schema/test_trees",
         "formats/test_rooms",
         "formats/torchfile/reading/test_unread",
         "jobs/imports/deepspeed/test_memory",
