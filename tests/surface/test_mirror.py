@@ -40,8 +40,6 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "formats/deepspeed/schema/test_trees",
         "formats/test_rooms",
         "formats/deepspeed/reading/test_versions",
-        "formats/deepspeed/schema/test_trees",
-        "formats/test_rooms",
         "formats/torchfile/reading/test_unread",
         "jobs/imports/deepspeed/test_memory",
         "jobs/imports/deepspeed/test_refusals",
@@ -106,7 +104,6 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "io/torchzip/test_pickle_round_trip",
         "ops/conversions/test_chains",
         "ops/execution/test_any_layout",
-        "ops/inspection/test_said_and_written",
     ),
     # a page of the documents says what there is
     "docs": ("daemon/api/test_docs",),
