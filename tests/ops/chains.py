@@ -16,6 +16,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
@@ -52,10 +53,10 @@ class Held:
     random_state: bool = False
 
     @classmethod
-    def of(cls, path: Path) -> Held:
-        checkpoint: Checkpoint = formats.read(path)
+    def of(cls, path: Path, table: FormatTable = FORMATS) -> Held:
+        checkpoint: Checkpoint = formats.read(path, table=table)
         tensors = {key: elements(checkpoint, key) for key in checkpoint.tensors}
-        training = formats.training_of(checkpoint)
+        training = formats.training_of(checkpoint, table)
         config = checkpoint.model_sidecars.get("config.json")
         ties = config is not None and json.loads(config.read_text()).get("tie_word_embeddings")
         job = checkpoint.origin.details.get("job")
@@ -88,14 +89,16 @@ class Held:
         return roles | {word for word, value in there.items() if value}
 
 
-def convert(path: Path, out: Path, hop: Hop) -> tuple[Held, set[str]]:
+def convert(
+    path: Path, out: Path, hop: Hop, table: FormatTable = FORMATS, *, verify: bool = False
+) -> tuple[Held, set[str]]:
     """Convert and read back; also the words that were said to be dropped, each said once."""
-    conversion = prepare(path, out, hop.to, hop.options, force=True)
+    conversion = prepare(path, out, hop.to, hop.options, force=True, table=table)
     assert isinstance(conversion, Conversion)
-    perform(conversion, budget=MemoryBudget(workers=1), overwrite=False)
+    perform(conversion, budget=MemoryBudget(workers=1), overwrite=False, verify=verify)
     words = [dropped.what for dropped in conversion.target.dropped]
     assert len(set(words)) == len(words), words
-    return Held.of(out), set(words)
+    return Held.of(out, table), set(words)
 
 
 def dropped_by(held: Held, hop: Hop) -> set[str]:

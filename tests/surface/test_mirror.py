@@ -20,6 +20,7 @@ OF_NO_ROOM = {
     "deepspeed_runs": "DeepSpeed itself, which makes golden cases and judges our output",
     "torch_runs": "torch itself, which makes golden cases",
     "docs": "documents, whose commands are run",
+    "formats/toy": "a format that is not shipped, which lies there as a whole",
     "golden": "files of real runs",
     "hostile": "files that attack us, by kind of file",
     "surface": "rules for the whole tree",

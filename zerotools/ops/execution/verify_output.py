@@ -10,7 +10,7 @@ import numpy as np
 
 from zerotools import formats
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Target, Tensor
+from zerotools.core.checkpoint import Key, Target, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.format import ReadOptions
 from zerotools.io.files.open_files import OpenFiles
@@ -118,10 +118,9 @@ def compare_layout(
         )
 
 
-def _weight(key: tuple[str, str]) -> tuple[str, str]:
+def _weight(key: Key) -> Key:
     """Formats for weights do not tell parameters from buffers."""
-    name, role = key
-    return name, "param" if role == "buffer" else role
+    return Key(key.name, "param" if key.role == "buffer" else key.role)
 
 
 def _places(tensor: Tensor, root: Path) -> Mapping[tuple[str, int, Box], tuple[object, ...]]:
