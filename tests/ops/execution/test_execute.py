@@ -23,6 +23,9 @@ from zerotools.core.checkpoint import (
     Tensor,
 )
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats import table_of
+from zerotools.formats.format import Format, Found, ReadOptions
 from zerotools.io.numeric.cast_torch import torch_cast
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Array, numpy_cast
 from zerotools.ops.execution.execute import execute
@@ -45,6 +48,25 @@ def columns(shape: tuple[int, int], count: int) -> list[Placement]:
 
 def noise(*shape: int) -> Array:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+class AsPlanned(Format):
+    """Reads from an output what was planned: `--verify` then compares the bytes alone."""
+
+    name = "test"
+    title = "a test"
+
+    def __init__(self, planned: Checkpoint) -> None:
+        self.planned = planned
+
+    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
+        return None
+
+    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
+        return self.planned
+
+    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
+        return TrainingState()
 
 
 def test_a_tensor_larger_than_the_budget(tmp_path: Path) -> None:
@@ -136,7 +158,8 @@ def test_either_kernel_writes_and_verifies_the_same_bytes(tmp_path: Path) -> Non
         placed = {KEY: (values.shape, dtypes.FLOAT16, whole(values.shape))}
         output = target(tmp_path / name, placed)
         copies, again = (plan(source, output.checkpoint) for _ in range(2))
-        report = execute(copies, source.root, output, cast=cast, again=again)
+        table = table_of(AsPlanned(output.checkpoint))
+        report = execute(copies, source.root, output, cast=cast, again=again, table=table)
         assert report.bytes_verified == 2 * values.size
         written.append(load(output.checkpoint, KEY).tobytes())
     assert written == [values.astype(np.float16).tobytes()] * 2
