@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ class AsPlanned(Format):
         return None
 
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
-        return self.planned
+        return replace(self.planned, root=path)
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
         return TrainingState()
