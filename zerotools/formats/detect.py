@@ -1,4 +1,4 @@
-"""Which format a path holds, told by names alone: no file is opened.
+"""Which format a path holds, from names only: no file is opened.
 
 This is the one place that chooses: between formats that lie in one directory, and between the
 checkpoints of a run. What it chose it says in `Detected.notes`.

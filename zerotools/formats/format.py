@@ -39,7 +39,7 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions(_Options):
-    """What `read` is told beside the path, by the names of the command line.
+    """What `read` gets besides the path, by the names of the command line.
 
     `tag` chooses one of a DeepSpeed save directory; `layout` is a file of rules on how its
     tensor-parallel ranks share the weights; `section` chooses one of several models in a DCP.

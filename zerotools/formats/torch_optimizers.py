@@ -93,7 +93,7 @@ def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
 
 
 def optimizer_class_of(training: TrainingState, roles: Collection[str]) -> OptimizerClass | None:
-    """The optimizer of torch's own that goes on with state of these roles; None: another's.
+    """The torch optimizer that resumes from state of these roles; None if it is not torch's.
 
     DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
     """

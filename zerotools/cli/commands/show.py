@@ -184,17 +184,17 @@ def set_part(job: Job) -> dict[str, Any]:
     from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
 
     known = job_keys()
-    told = job.get("set_keys")
+    set_keys = job.get("set_keys")
 
     def is_set(key: str, value: object) -> bool:
-        if told is not None:
-            return key in told
+        if set_keys is not None:
+            return key in set_keys
         return key not in known or value not in (plain(default_of(key)), {})
 
     def kept(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for name, value in tree.items():
             key = f"{prefix}{name}"
-            if isinstance(value, Mapping) and (key not in known or told is not None):
+            if isinstance(value, Mapping) and (key not in known or set_keys is not None):
                 if inner := dict(kept(value, f"{key}.")):
                     yield name, inner
             elif is_set(key, value):

@@ -36,7 +36,7 @@ class Sender:
         try:
             self._socket.send(encode(tree))
         except OSError:
-            return  # the supervisor is gone or behind: training goes on without it
+            return  # the supervisor is gone or behind: training continues without it
 
     def close(self) -> None:
         """Send no more."""

@@ -22,7 +22,7 @@ ENTRY, OBJECT = 70, 200
 
 
 class TruncatedPickle(BadFile):
-    """The pickle goes on behind the end of the data."""
+    """The data ends before the pickle does."""
 
 
 class PickleMachine:

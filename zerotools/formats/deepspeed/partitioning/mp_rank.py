@@ -47,7 +47,7 @@ def read_mp_rank(
 
     Raises:
         BadFile: the files disagree with one another.
-        Unsupported: a layout that cannot be told from the files.
+        Unsupported: a layout that the files do not determine.
     """
     model = models[0]
     shapes = _group_shapes(model, optim_states)

@@ -1,6 +1,6 @@
 """What the `*_optim_states.pt` of all data-parallel ranks say: masters and optimizer state.
 
-Three shapes of file, told apart by their keys, never by their version:
+Three shapes of file, distinguished by their keys, never by their version:
 
 - stage 3 (`fp32_flat_groups`): one padded partition per sub-group;
 - stages 1 and 2 (`single_partition_of_fp32_groups`): one partition per param group, its trailing

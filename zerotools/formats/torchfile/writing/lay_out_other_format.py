@@ -1,4 +1,4 @@
-"""One file from which a plain torch run goes on: `model`, `optimizer`, and what else is known.
+"""One file from which a plain torch run resumes: `model`, `optimizer`, and what else is known.
 
     {"model": OrderedDict of names to tensors, tied names as views of one storage,
      "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
