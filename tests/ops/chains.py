@@ -59,7 +59,7 @@ class Held:
         training = formats.training_of(checkpoint, table)
         config = checkpoint.model_sidecars.get("config.json")
         ties = config is not None and json.loads(config.read_text()).get("tie_word_embeddings")
-        job = checkpoint.origin.details.get("job")
+        job = formats.format_of(checkpoint, table).job_record(checkpoint)
         random = job is not None and job.rng == "per-rank"
         return cls(
             checkpoint.origin.format, tensors, checkpoint.aliases, training, bool(ties), random

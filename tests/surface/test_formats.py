@@ -83,3 +83,31 @@ def test_every_folder_of_formats_is_in_the_contract_and_in_the_table() -> None:
     _, _, contract = contracts.partition('"formats do not import each other"')
     listed = contract.partition("]")[0]
     assert {name for name in folders if f'"zerotools.formats.{name}"' in listed} == folders
+
+
+def opened_natives(tree: ast.AST) -> Iterator[str]:
+    """Where something is taken out of an attribute `native`, or it is asked of what class it is;
+    and every `details`, which had facts by words."""
+    for node in ast.walk(tree):
+        inner: ast.AST | None = None
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            inner = node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "isinstance"):
+            inner = node.args[0]
+        if isinstance(inner, ast.Attribute) and inner.attr == "native":
+            yield ast.unparse(node)
+        if isinstance(node, ast.Attribute) and node.attr == "details":
+            yield ast.unparse(node)
+
+
+def test_what_a_format_keeps_for_itself_no_other_code_opens() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {what}"
+        for path in MODULES
+        if _folder(path) is None
+        for what in opened_natives(ast.parse(path.read_text()))
+    ]
+    assert found == []
+    for text in ("c.native.job", "c.native['job']", "getattr(c.native, 'job', 0)", "o.details"):
+        assert [*opened_natives(ast.parse(text))], text
+    assert "native: object" in (ROOT / "zerotools" / "core" / "checkpoint.py").read_text()

@@ -126,9 +126,10 @@ class Origin:
     """Where a checkpoint comes from, as far as its files say; None means that they do not.
 
     `format` is a word such as "dcp" or "safetensors"; `path` the directory or file that was read.
-    `notes` are sentences for the user ("took step-40, the newest of 3"); `details` are facts that
-    only the format's own writer and `inspect --json` use. `question` is what the user must say
-    before there is one model to export; `refusal` why nothing can be made of what was read.
+    `title` is the kind in words, where `format` says too little; `precision` the type that the run
+    computes in. `notes` are sentences for the user ("took step-40, the newest of 3"). `question` is
+    what the user must say before there is one model to export; `refusal` why nothing can be made of
+    what was read.
     """
 
     format: str
@@ -140,7 +141,8 @@ class Origin:
     tag: str | None = None
     other_tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
+    title: str | None = None
+    precision: DType | None = None
     question: str | None = None
     refusal: str | None = None
 
@@ -175,6 +177,8 @@ class Checkpoint:
     sidecar files that belong to the model rather than to the shards (config.json, tokenizer), by
     the name that they have beside an export. `stamps` has every file that was read to make this
     value, by absolute path, as it was before its first byte was read; empty in a `Target`.
+    `native` is what the format keeps for its own writer: a value of a class of its own, which no
+    other code opens.
     """
 
     root: Path
@@ -186,6 +190,7 @@ class Checkpoint:
     model_sidecars: Mapping[str, Path] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
+    native: object = None
 
     def path_of(self, chunk: Chunk) -> Path:
         return self.root / chunk.file

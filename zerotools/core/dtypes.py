@@ -62,6 +62,8 @@ DTYPES = (
 )  # fmt: skip
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
+"""What a run computes in, by the words of configurations."""
 _BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in DTYPES if dtype.safetensors}
 _BY_TORCH_STORAGE = {dtype.torch_storage: dtype for dtype in DTYPES if dtype.torch_storage}
 

@@ -27,7 +27,7 @@ def _expected(path: Path) -> dict[str, Any]:
 
 
 def _check(checkpoint: Checkpoint, expected: dict[str, Any]) -> None:
-    flat = {name: key for key, name in checkpoint.origin.details["dcp_keys"].items()}
+    flat = {name: key for key, name in checkpoint.native.flat_keys.items()}
     assert flat.keys() | checkpoint.state.keys() == expected.keys()
     for name, wanted in expected.items():
         if "value" in wanted:

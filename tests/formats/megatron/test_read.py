@@ -133,7 +133,7 @@ def test_other_forms_are_recognised_by_metadata_json_or_by_the_run(
     zarr.mkdir()
     shutil.copy(made / DIST / "common.pt", zarr)
     (zarr / "metadata.json").write_text('{"sharded_backend": "zarr"}')
-    assert formats.read_any(zarr).origin.details["title"] == "Megatron zarr"
+    assert formats.read_any(zarr).origin.title == "Megatron zarr"
     run = Path(shutil.copytree(made / "dist", tmp_path / "run"))
     for name in ("common.pt", "metadata.json"):
         (run / "iter_0000100" / name).unlink()

@@ -13,6 +13,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Target, Tensor
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.dcp.native import DcpNative
 from zerotools.ops.conversions.conversion import Conversion, check_output
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights import lora_merge
@@ -40,8 +41,10 @@ def written(root: Path, arrays: dict[Key, np.ndarray], record: JobRecord = RECOR
             data += part.tobytes()
         tensors[key] = Tensor(dtypes.FLOAT32, array.shape, tuple(chunks))
     (root / "data").write_bytes(data)
-    origin = Origin("dcp", root, details={"job": record})
-    return Checkpoint(root, tensors, origin, files={"data": len(data)})
+    origin = Origin("dcp", root)
+    return Checkpoint(
+        root, tensors, origin, files={"data": len(data)}, native=DcpNative(job=record)
+    )
 
 
 def matrices(rows: int = 9, columns: int = 5) -> dict[Key, np.ndarray]:

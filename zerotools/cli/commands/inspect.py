@@ -114,7 +114,7 @@ def _facts(inspection: Inspection) -> list[str]:
     return render.fields(
         [
             ("path", str(origin.path)),
-            ("format", f"{origin.details.get('title') or origin.format}{version}"),
+            ("format", f"{origin.title or origin.format}{version}"),
             ("tag", f"{origin.tag}{others}" if origin.tag else ""),
             ("step", known(inspection.step)),
             ("ZeRO stage", known(origin.stage)),

@@ -1,6 +1,7 @@
 """torch.distributed.checkpoint (DCP): what FSDP and `torch.distributed.checkpoint.save` write.
 
 directory_names  the names by which a directory is recognised
+native           what is kept of a checkpoint for its own writer
 directories      which DCP directories are one checkpoint
 keys             what DCP's flat keys mean: models, optimizers, roles
 reading          directory -> Checkpoint, and the TrainingState of its run

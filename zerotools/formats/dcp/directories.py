@@ -13,19 +13,11 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Dropped, FilePlan, Problem, Target, Tensor
 from zerotools.formats.dcp.directory_names import fsdp_models
+from zerotools.formats.dcp.native import native_of
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.listing import names_in
 from zerotools.runs.file_names import DCP, RECORD
-from zerotools.runs.record import JobRecord
 
-# In `Origin.details`: the flat keys of each directory, and those that name another's bytes; what
-# the flat keys of the model's optimizers begin with, and the names of numbered parameters.
-DIRECTORIES = "directories"
-TIED = "tied"
-OPTIMIZERS = "optimizers"
-NUMBERED = "numbered"
-# The attributes of `.metadata` that torch's own does not have, by name.
-ATTRIBUTES = "attributes"
 _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 
@@ -53,16 +45,10 @@ def _is_wrapped(path: Path) -> bool:
     return not (path / METADATA).exists() and (path / DCP / METADATA).exists()
 
 
-def record_of(source: Checkpoint) -> JobRecord | None:
-    """The record of the zerotools job that saved `source`; None: no job did."""
-    record = source.origin.details.get("job")
-    return record if isinstance(record, JobRecord) else None
-
-
 def lost_attributes(source: Checkpoint) -> tuple[Dropped, ...]:
     """What other programs put into `.metadata`: no format has a place for it."""
-    names: tuple[str, ...] = source.origin.details.get(ATTRIBUTES, ())
-    return tuple(Dropped(name, "an attribute of .metadata that is not torch's") for name in names)
+    why = "an attribute of .metadata that is not torch's"
+    return tuple(Dropped(name, why) for name in native_of(source).attributes)
 
 
 def is_shard(source: Checkpoint, path: Path) -> bool:
@@ -78,8 +64,8 @@ def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
     several ranks saved as one chunk, though it has more rows than one."""
     if not tensor.shape:
         return True
-    job = source.origin.details.get("job")
-    if isinstance(job, JobRecord):
+    job = native_of(source).job
+    if job is not None:
         return job.stage == 0 or flat in job.replicated
     ranks = source.origin.world_size or 1
     return ranks > 1 and tensor.shape[0] > 1 and len(tensor.chunks) == 1
@@ -93,7 +79,7 @@ def lay_out_each(
     tensors: dict[Any, Tensor] = {}
     notes: tuple[str, ...] = ()
     made = source
-    for prefix, keys in source.origin.details[DIRECTORIES].items():
+    for prefix, keys in native_of(source).directories.items():
         target = lay_out(_part(source, keys), destination / prefix)
         plans |= {prefix + name: plan for name, plan in target.files.items()}
         tensors |= {
@@ -114,23 +100,22 @@ def lay_out_each(
 
 def _part(source: Checkpoint, keys: frozenset[str]) -> Checkpoint:
     """The tensors and values whose flat key is in `keys`."""
-    details = source.origin.details
+    native = native_of(source)
 
     def of(table: Mapping[str, Any] | None) -> dict[str, Any]:
         return {key: value for key, value in (table or {}).items() if key in keys}
 
-    flat = {key: name for key, name in details["dcp_keys"].items() if name in keys}
-    own = {
-        **details,
-        "dcp_keys": flat,
-        "planner_data": of(details["planner_data"]) or None,
-        "order": tuple(key for key in details["order"] if key in keys),
-        "blobs": of(details["blobs"]),
-        TIED: of(details.get(TIED)),
-    }
-    del own[DIRECTORIES]
+    flat = {key: name for key, name in native.flat_keys.items() if name in keys}
     return replace(
         source,
         tensors={key: tensor for key, tensor in source.tensors.items() if key in flat},
-        origin=replace(source.origin, details=own),
+        native=replace(
+            native,
+            flat_keys=flat,
+            paths=of(native.paths) or None,
+            order=tuple(key for key in native.order if key in keys),
+            blobs=of(native.blobs),
+            tied=of(native.tied),
+            directories={},
+        ),
     )

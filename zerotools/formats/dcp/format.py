@@ -99,9 +99,9 @@ class DcpFormat(Format):
         return in_saved_order(source, names)
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        from zerotools.formats.dcp.directories import record_of
+        from zerotools.formats.dcp.native import native_of
 
-        return record_of(source)
+        return native_of(source).job
 
     def run_directory(self, source: Checkpoint) -> Path | None:
         """A job's checkpoint has a directory of its own, whose files are all the checkpoint's."""

@@ -11,8 +11,6 @@ from typing import Any
 from zerotools.core.checkpoint import Opaque, Origin, Problem
 
 FORMAT = "megatron"
-TITLE = "title"
-"""In `Origin.details`: what `inspect` calls the format."""
 _ITERATION = re.compile(r"iter_(\d{1,18})")
 _PARALLEL = {
     "tensor_model_parallel_size": "TP",
@@ -64,7 +62,7 @@ def origin_of(
         world_size=ranks,
         step=step,
         notes=(*([f"saved with {sizes}"] if sizes else []), *notes),
-        details={TITLE: title},
+        title=title,
         refusal=(
             f"{path} is {title}{when}, which zerotools recognises and does not convert: its names "
             "and shards are Megatron's own; export it with Megatron-Bridge (or Megatron-LM's "

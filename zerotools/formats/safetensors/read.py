@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from zerotools.core.boxes import Box
@@ -54,7 +53,7 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(
         root=root,
         tensors=_in_order(tensors, weight_map),
-        origin=replace(_origin(path, headers), notes=chosen.notes),
+        origin=Origin("safetensors", path, notes=chosen.notes),
         files={name: header.file_size for name, header in headers.items()},
         model_sidecars=model_sidecars(root) if path.is_dir() else {},
         problems=chosen.problems,
@@ -68,7 +67,6 @@ def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Check
     tensors = sharded_tensors(root, headers)
     numbers = shards(headers)
     beside = root / HF_METADATA
-    origin = _origin(path, headers)
     notes = (
         f"{counted(len(numbers) or len(headers), 'shard')}, counted from the names of the files",
         NOTE,
@@ -76,7 +74,12 @@ def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Check
     return Checkpoint(
         root=root,
         tensors=tensors,
-        origin=replace(origin, world_size=max(numbers, default=len(headers)), notes=notes),
+        origin=Origin(
+            "safetensors",
+            path,
+            world_size=max(numbers, default=len(headers)),
+            notes=notes,
+        ),
         files={name: header.file_size for name, header in headers.items()},
         model_sidecars=(model_sidecars(beside) if beside.is_dir() else {}) | model_sidecars(root),
         problems=[*missing_shards(root, headers), *known_better(root, max(headers), tensors)],
@@ -107,8 +110,3 @@ def _in_order(
     if weight_map is None:
         return tensors
     return {Key(name, "param"): tensors[Key(name, "param")] for name in weight_map}
-
-
-def _origin(path: Path, headers: Mapping[str, Header]) -> Origin:
-    metadata = {name: dict(header.metadata) for name, header in headers.items() if header.metadata}
-    return Origin("safetensors", path, details={"metadata": metadata})

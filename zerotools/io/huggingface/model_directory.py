@@ -126,7 +126,7 @@ def lay_out_model(
     if len(shards) > 1:
         plans[style.index] = index_of(tensors)
     plans |= sidecar_plans(source, tensors.values())
-    origin = replace(source.origin, format=style.format, path=destination, notes=(), details={})
+    origin = replace(source.origin, format=style.format, path=destination, notes=())
     sizes = {name: plan.size for name, plan in plans.items()}
     return Target(Checkpoint(destination, tensors, origin, files=sizes), plans)
 

@@ -32,7 +32,7 @@ from zerotools.ops.weights.selection import (
 )
 from zerotools.ops.weights.tied_weights import resolve_aliases
 
-DTYPES = {"fp16": dtypes.FLOAT16, "bf16": dtypes.BFLOAT16, "fp32": dtypes.FLOAT32}
+DTYPES = dtypes.PRECISIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +172,9 @@ def _choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None
     """The type of the export's floating-point tensors, and a sentence where it was our choice."""
     if asked != "auto":
         return DTYPES[asked], None
-    precision = checkpoint.origin.details.get("precision")
-    if precision in ("fp16", "bf16"):
-        return DTYPES[precision], None
+    precision = checkpoint.origin.precision
+    if precision in SIXTEEN_BIT:
+        return precision, None
     present = {
         tensor.dtype
         for key, tensor in checkpoint.tensors.items()

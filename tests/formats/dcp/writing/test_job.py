@@ -13,6 +13,7 @@ from tests.formats.dcp.test_golden import RANKS
 from tests.runs.records import a_record
 from zerotools import formats
 from zerotools.core.checkpoint import Key
+from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.reading.read import read as read_dcp
 from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
@@ -56,7 +57,7 @@ def test_what_its_record_says(job: Path) -> None:
     checkpoint = formats.read(job.parent)
     origin = checkpoint.origin
     assert (origin.world_size, origin.stage, origin.step) == (2, 3, 40)
-    assert origin.details["precision"] == "bf16"
+    assert origin.precision == BFLOAT16
     assert checkpoint.aliases == {"tied": "scale"}
     assert set(checkpoint.model_sidecars) == {"config.json", "tokenizer.model"}
     assert checkpoint.problems == []

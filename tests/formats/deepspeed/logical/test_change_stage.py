@@ -76,7 +76,7 @@ def test_weights_cast_on_the_way_back_from_stage_3_are_those_of_the_run(
 def test_weights_of_an_fp32_run_are_written_beside_their_masters(tmp_path: Path) -> None:
     source = golden("z3-fp32-w2")
     found = moved(source, tmp_path / "out", 2, ZeroSettings(stage=2))
-    model = found.origin.details["columns"][0].model
+    model = found.native.mp_shards[0].model
     assert model.module is not None
     data, kept = model.file.path.read_bytes(), contents(found)
     buffers = {name.partition("|")[0] for name in kept if "|buffer" in name}
@@ -92,7 +92,7 @@ def test_sub_groups_are_cut_as_asked_for(limit: int, tmp_path: Path) -> None:
     source = golden("z3-fp32-w2-sub-groups")
     found = moved(source, tmp_path / "out", 2, ZeroSettings(sub_group_size=limit))
     assert contents(found) == contents(source)
-    tree = found.origin.details["columns"][0].model.fields.tree
+    tree = found.native.mp_shards[0].model.fields.tree
     assert tree["ds_config"]["zero_optimization"]["sub_group_size"] == limit
     again = moved(found, tmp_path / "again", 3, ZeroSettings())
     assert contents(again) == contents(source)
@@ -104,9 +104,7 @@ def test_round_robin_is_switched_off_and_on(name: str, tmp_path: Path) -> None:
     off = moved(source, tmp_path / "off", 2, ZeroSettings(round_robin=False))
     back = moved(off, tmp_path / "on", 3, ZeroSettings(round_robin=True))
     assert contents(off) == contents(back) == contents(source)
-    names = [
-        list(each.origin.details["columns"][0].model.groups[0]) for each in (source, off, back)
-    ]
+    names = [list(each.native.mp_shards[0].model.groups[0]) for each in (source, off, back)]
     assert names[0] == names[2] != names[1]
     assert list(training_of(off).groups[0].params) == names[1]
 
@@ -116,7 +114,7 @@ def test_elastic_state_becomes_rigid_with_the_configured_options(tmp_path: Path)
     target = lay_out(source, tmp_path / "out", world_size=2)
     found = read(write(source, target))
     assert contents(found) == contents(source)
-    assert not found.origin.details["elastic"]
+    assert not found.native.is_elastic
     options = training_of(found).groups[0].options
     assert (options["lr"], options["betas"], options["eps"]) == (0.01, (0.9, 0.95), 1e-8)
     assert any(
@@ -126,7 +124,7 @@ def test_elastic_state_becomes_rigid_with_the_configured_options(tmp_path: Path)
 
 def test_elastic_state_without_a_known_optimizer_is_refused(tmp_path: Path) -> None:
     source = golden("z2-fp32-w2-elastic")
-    del source.origin.details["columns"][0].model.fields.tree["ds_config"]["optimizer"]
+    del source.native.mp_shards[0].model.fields.tree["ds_config"]["optimizer"]
     with pytest.raises(BadRequest, match="lacks lr, betas"):
         lay_out(source, tmp_path / "out", world_size=2)
 
@@ -167,7 +165,7 @@ def test_a_configuration_counts_in_every_key_and_flags_must_agree(tmp_path: Path
     source = golden("z1-fp32-w3-round-robin")
     config = {"zero_optimization": {"stage": 2}}
     found = moved(source, tmp_path / "out", 2, ZeroSettings(ds_config=config))
-    zero = found.origin.details["columns"][0].model.fields.tree["ds_config"]["zero_optimization"]
+    zero = found.native.mp_shards[0].model.fields.tree["ds_config"]["zero_optimization"]
     assert (zero["stage"], zero["round_robin_gradients"]) == (2, False)
     assert contents(found) == contents(source)
     with pytest.raises(BadRequest, match="--stage asks for 3 and the configuration has 2"):
@@ -193,7 +191,7 @@ def test_settings_of_another_stage_are_refused(tmp_path: Path) -> None:
 def test_buffers_in_another_order_than_param_shapes_says_are_refused(tmp_path: Path) -> None:
     copy = tmp_path / "checkpoint"
     shutil.copytree(DEEPSPEED / "z2-bf16-w2" / "checkpoint", copy)
-    column = read(copy).origin.details["columns"][0]
+    column = read(copy).native.mp_shards[0]
     stored = column.model.module["cube.weight"]
     with column.model.file.path.open("r+b") as file:
         file.seek(column.model.file.first_byte(stored))
@@ -217,9 +215,9 @@ def test_excluded_frozen_weights_are_in_no_list_and_leave_no_placeholder(
     """DeepSpeed looks every frozen weight up in a list that is there, and compares shapes."""
     source = golden(f"z{saved}-bf16-w2-exclude-frozen")
     found = moved(source, tmp_path / "out", 3, ZeroSettings(stage=stage))
-    tree = found.origin.details["columns"][0].model.fields.tree
+    tree = found.native.mp_shards[0].model.fields.tree
     assert tree["frozen_param_shapes"] is tree["frozen_param_fragments"] is None
-    shapes = [tensor.shape for tensor in found.origin.details["columns"][0].model.module.values()]
+    shapes = [tensor.shape for tensor in found.native.mp_shards[0].model.module.values()]
     assert stage == 3 or (0,) not in shapes
 
 
@@ -244,7 +242,7 @@ def test_the_order_is_that_of_the_optimizer_that_the_resuming_run_has(
     config = {**ROUND_ROBIN, **more, "bf16": {"enabled": True}}
     found = moved(source, tmp_path / "out", 3, ZeroSettings(ds_config=config))
     assert contents(found) == contents(source)
-    column = found.origin.details["columns"][0]
+    column = found.native.mp_shards[0]
     dealt = [list(shapes) for shapes in column.model.groups]
     plain = [list(group.params) for group in training_of(source).groups]
     assert (dealt != plain) == is_dealt

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from tests.golden_files import GOLDEN
 from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dtypes import PRECISIONS
 from zerotools.formats import read, training_of
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.inspection.inspect import inspect
@@ -101,7 +102,7 @@ def test_the_facts_are_right(case: Path) -> None:
     assert dict(checkpoint.aliases) == said.get("aliases", {})
     assert origin.step == said["global_steps"]
     assert origin.framework_version == "0.19.8"
-    assert origin.details["precision"] == said["dtype"]
+    assert origin.precision == PRECISIONS[said["dtype"]]
     if origin.format == "deepspeed":
         assert origin.world_size == said["world_size"]
         assert (origin.stage or 0) in (said["stage"], 0)

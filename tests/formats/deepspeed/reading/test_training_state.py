@@ -28,7 +28,7 @@ def test_groups_are_those_of_the_engine(case: Path) -> None:
     assert training.steps == truth["global_steps"]
     wanted = [(group.pop("names"), group) for group in truth["param_groups"]]
     assert [list(group.params) for group in training.groups] == [names for names, _ in wanted]
-    if not checkpoint.origin.details.get("elastic"):
+    if not getattr(checkpoint.native, "is_elastic", False):
         for group, (_, options) in zip(training.groups, wanted, strict=True):
             known = {key: plain(value) for key, value in group.options.items()}
             assert {key: known.get(key) for key in options} == options

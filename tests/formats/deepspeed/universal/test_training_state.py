@@ -31,7 +31,7 @@ def test_the_run_is_what_the_engine_said(case: Path) -> None:
 
 def test_round_robin_of_the_converter_is_a_problem_of_every_weight() -> None:
     checkpoint = read(DEEPSPEED / "universal-z2-bf16-w3" / "checkpoint")
-    model, saved = (checkpoint.origin.details[key] for key in ("model", "universal_state"))
+    model, saved = checkpoint.native.model, checkpoint.native.saved
     assert list(misplaced(saved, model)) == []
     model.fields.tree["ds_config"]["zero_optimization"]["round_robin_gradients"] = True
     swapped = {problem.file for problem in misplaced(saved, model)}

@@ -114,7 +114,7 @@ def test_sub_groups_that_the_configuration_does_not_explain_are_refused(
     tmp_path: Path, limit: int
 ) -> None:
     source = read(DEEPSPEED / "z3-fp32-w2-sub-groups" / "checkpoint")
-    column = source.origin.details["columns"][0]
+    column = source.native.mp_shards[0]
     column.model.fields.tree["ds_config"]["zero_optimization"]["sub_group_size"] = limit
     with pytest.raises(Unsupported, match=f"sub_group_size = {limit}, but the sub-groups"):
         lay_out(source, tmp_path / "out", world_size=3)
@@ -122,7 +122,7 @@ def test_sub_groups_that_the_configuration_does_not_explain_are_refused(
 
 def test_shards_over_a_part_of_the_ranks_are_refused(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "z3-fp32-w2" / "checkpoint")
-    source.origin.details["columns"][0].model.fields.tree["dp_world_size"] = 4
+    source.native.mp_shards[0].model.fields.tree["dp_world_size"] = 4
     with pytest.raises(Unsupported, match=r"of 4 ranks in groups of 2 \(MiCS\)"):
         lay_out(source, tmp_path / "out", world_size=3)
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.counts import counted
+from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.directories import (
-    ATTRIBUTES,
-    DIRECTORIES,
-    NUMBERED,
-    OPTIMIZERS,
-    TIED,
-    prefixes,
-)
+from zerotools.formats.dcp.directories import prefixes
 from zerotools.formats.dcp.keys.flat_keys import NamedKeys, job_keys, name_tensors
+from zerotools.formats.dcp.native import DcpNative
 from zerotools.formats.dcp.reading.job_manifest import missing_as_recorded
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import (
@@ -81,7 +75,8 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     return Checkpoint(
         root=path,
         tensors=tensors,
-        origin=_origin(path, metadata, record, named, keys, parts, tied),
+        origin=_origin(path, metadata, record, named),
+        native=_native(metadata, record, named, keys, parts, tied),
         aliases={every[alias].name: every[flat].name for alias, flat in tied.items()}
         | (dict(record.aliases) if record else {}),
         state=BlobTrees(path, metadata.blobs),
@@ -113,38 +108,33 @@ def _named(
     return NamedKeys(job_keys(metadata.tensors))
 
 
-def _origin(
-    path: Path,
+def _native(
     metadata: Metadata,
     record: JobRecord | None,
     named: NamedKeys,
     keys: Mapping[str, Key],
     parts: Mapping[str, Metadata],
     tied: Mapping[str, str],
-) -> Origin:
-    details: dict[str, Any] = {
-        "dcp_keys": {key: flat for flat, key in keys.items()},
-        "planner_data": metadata.paths,
-        "order": metadata.order,
-        "blobs": metadata.blobs,
-        "dcp_version": metadata.version,
-        TIED: tied,
-        ATTRIBUTES: metadata.extras,
-        OPTIMIZERS: named.optimizers,
-        NUMBERED: named.numbered,
+) -> DcpNative:
+    directories = {
+        prefix: frozenset((*part.tensors, *part.blobs)) for prefix, part in parts.items()
     }
-    if any(prefix not in ("", f"{DCP}/") for prefix in parts):
-        details[DIRECTORIES] = {
-            prefix: frozenset((*part.tensors, *part.blobs)) for prefix, part in parts.items()
-        }
+    return DcpNative(
+        flat_keys={key: flat for flat, key in keys.items()},
+        paths=metadata.paths,
+        order=metadata.order,
+        blobs=metadata.blobs,
+        tied=tied,
+        attributes=metadata.extras,
+        optimizers=named.optimizers,
+        numbered=named.numbered,
+        directories=directories if set(parts) - {"", f"{DCP}/"} else {},
+        job=record,
+    )
+
+
+def _origin(path: Path, metadata: Metadata, record: JobRecord | None, named: NamedKeys) -> Origin:
     if record is not None:
-        details |= {
-            "job": record,
-            "precision": record.precision,
-            "replicated": record.replicated,
-            "rng": record.rng,
-            "steps_total": record.steps_total,
-        }
         return Origin(
             "dcp",
             path,
@@ -152,7 +142,7 @@ def _origin(
             world_size=record.world_size,
             stage=record.stage,
             step=record.step,
-            details=details,
+            precision=PRECISIONS.get(record.precision),
         )
     ranks = saving_ranks(metadata)
     count = counted(ranks, "rank")
@@ -164,7 +154,6 @@ def _origin(
         notes=(*named.notes, *notes),
         question=named.question,
         refusal=_MEGATRON.format(path=path) if metadata.is_megatron else None,
-        details=details,
     )
 
 

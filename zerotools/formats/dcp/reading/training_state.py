@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
-from zerotools.formats.dcp.directories import NUMBERED, OPTIMIZERS, is_replicated
+from zerotools.formats.dcp.directories import is_replicated
 from zerotools.formats.dcp.keys.flat_keys import STATE_ROLE
+from zerotools.formats.dcp.native import native_of
 from zerotools.formats.torch_optimizers import optimizer_of, scalars_of, trained_precision
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.runs.record import JobRecord
@@ -30,7 +30,6 @@ _STATE = re.compile(r"state\.(?P<name>.+)\.(?P<role>[^.]+)", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LONGEST_OPTION = 16
 _SCHEDULERS = ("lr_scheduler", "scheduler")
-_PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 
 
@@ -40,8 +39,8 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     Raises:
         BadFile: a value is damaged, or a number in no file.
     """
-    record = checkpoint.origin.details.get("job")
-    if isinstance(record, JobRecord):
+    record = native_of(checkpoint).job
+    if record is not None:
         return _of_job(checkpoint, record)
     groups, unnamed = _groups(checkpoint)
     steps = _value(checkpoint, "train_state.step")
@@ -68,7 +67,7 @@ def _of_job(checkpoint: Checkpoint, record: JobRecord) -> TrainingState:
             ParamGroup(group.params, group.options()) for group in record.optimizer.groups
         ),
         scalars=scalars_of(checkpoint, {}),
-        precision=_PRECISIONS.get(record.precision),
+        precision=checkpoint.origin.precision,
         optimizer=_OPTIMIZERS.get(name, name),
         steps=record.step,
         skipped=record.skipped_steps,
@@ -96,7 +95,7 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[
     trained = {name for group in groups for name in group.params}
     whole: list[str] = []
     is_cut = False
-    for key, flat in checkpoint.origin.details["dcp_keys"].items():
+    for key, flat in native_of(checkpoint).flat_keys.items():
         tensor = checkpoint.tensors[key]
         if key.role != "param" or not tensor.shape:
             continue
@@ -127,7 +126,7 @@ def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, i
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
     """The match of what follows the prefix of an optimizer of the model's."""
-    for prefix in checkpoint.origin.details.get(OPTIMIZERS, ()):
+    for prefix in native_of(checkpoint).optimizers:
         if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):
             return match
     return None
@@ -137,7 +136,7 @@ def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
     """A parameter's name, also of one that the optimizer has by number; None: nothing tells it."""
     if isinstance(name, str) and not _NUMBER.fullmatch(name):
         return name
-    numbered: Mapping[int, str] = checkpoint.origin.details.get(NUMBERED, {})
+    numbered = native_of(checkpoint).numbered
     return numbered.get(int(name))
 
 
@@ -186,9 +185,9 @@ def _hashable_number(value: Any) -> Any:
 
 def _keys(checkpoint: Checkpoint) -> Iterator[str]:
     """All flat keys, in the order of the state dict that was saved where it was recorded."""
-    details = checkpoint.origin.details
-    known = (*checkpoint.state, *details["dcp_keys"].values())
-    ordered = dict.fromkeys((*(details["planner_data"] or ()), *known))
+    native = native_of(checkpoint)
+    known = (*checkpoint.state, *native.flat_keys.values())
+    ordered = dict.fromkeys((*(native.paths or ()), *known))
     there = frozenset(known)
     return (flat for flat in ordered if flat in there)
 

@@ -20,13 +20,12 @@ from zerotools.core.checkpoint import (
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.formats.dcp.directories import (
-    DIRECTORIES,
-    TIED,
     is_replicated,
     is_shard,
     lay_out_each,
     lost_attributes,
 )
+from zerotools.formats.dcp.native import DcpNative, native_of
 from zerotools.formats.dcp.writing.rank_files import (
     CarriedValue,
     CopiedTensor,
@@ -34,7 +33,6 @@ from zerotools.formats.dcp.writing.rank_files import (
     TiedTensor,
     lay_out_directory,
 )
-from zerotools.io.distcp.metadata import Item
 from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
 from zerotools.io.output.plain_files import literal, sidecar_files
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord
@@ -55,15 +53,15 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
         BadRequest: `world_size` is less than 1.
     """
     check_world_size(world_size)
-    job = source.origin.details.get("job")
-    if isinstance(job, JobRecord):
+    job = native_of(source).job
+    if job is not None:
         target = _lay_out_one(source, destination, world_size=world_size, prefix=f"{DCP}/")
         files, notes = _job_files(source, job.resharded(world_size)), _notes(job, world_size)
         return replace(
             _with(target, files), finalize=_finalize, notes=notes, dropped=lost_attributes(source)
         )
     one = partial(_lay_out_one, world_size=world_size)
-    several = DIRECTORIES in source.origin.details
+    several = bool(native_of(source).directories)
     target = lay_out_each(source, destination, one) if several else one(source, destination)
     files, notes = run_sidecars_in(
         source.root,
@@ -90,6 +88,7 @@ def _lay_out_one(
         state={},
         model_sidecars={},
         problems=(),
+        native=None,
     )
     return Target(checkpoint, laid_out.files)
 
@@ -126,7 +125,7 @@ def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
 
 def _flat_keys(source: Checkpoint) -> dict[str, Key]:
     """The tensors by the flat key that each had, or would have in a job's checkpoint."""
-    known: Mapping[Key, str] = source.origin.details.get("dcp_keys", {})
+    known = native_of(source).flat_keys
     return {known.get(key) or _flat_key(key): key for key in source.tensors}
 
 
@@ -135,26 +134,19 @@ def _flat_key(key: Key) -> str:
     return f"model.{key.name}" if weights else f"optim.{key.name}.{key.role}"
 
 
-def _blobs(source: Checkpoint) -> Mapping[str, Item]:
-    blobs: Mapping[str, Item] = source.origin.details.get("blobs", {})
-    return blobs
-
-
 def _paths(
     source: Checkpoint, flat: Mapping[str, Key]
 ) -> Mapping[str, tuple[str | int, ...]] | None:
-    details = source.origin.details
-    if "planner_data" not in details:
-        return {key: (key,) for key in flat}
-    paths: Mapping[str, tuple[str | int, ...]] | None = details["planner_data"]
-    return paths
+    if isinstance(source.native, DcpNative):
+        return source.native.paths
+    return {key: (key,) for key in flat}
 
 
 def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, DcpEntry]:
     """Everything to save, in the order of the state dict that was saved."""
-    blobs = _blobs(source)
-    tied: Mapping[str, str] = source.origin.details.get(TIED, {})
-    order = (*(_paths(source, flat) or ()), *source.origin.details.get("order", ()), *flat, *blobs)
+    native = native_of(source)
+    blobs, tied = native.blobs, native.tied
+    order = (*(_paths(source, flat) or ()), *native.order, *flat, *blobs)
     entries: dict[str, DcpEntry] = {}
     for key in dict.fromkeys(order):
         if key in flat:

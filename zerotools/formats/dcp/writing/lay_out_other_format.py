@@ -18,6 +18,7 @@ from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.dcp.directories import is_replicated
+from zerotools.formats.dcp.native import DcpNative, native_of
 from zerotools.formats.dcp.writing.lay_out import check_world_size
 from zerotools.formats.dcp.writing.naming_styles import DcpStyle, KeyPath, style_of
 from zerotools.formats.dcp.writing.param_groups import CompletedGroups, groups_of, trained
@@ -34,7 +35,7 @@ from zerotools.formats.dcp.writing.rank_files import (
 from zerotools.formats.torch_optimizers import STATE_ROLE, optimizer_of
 from zerotools.io.numeric.scalars import scalar_bytes
 from zerotools.io.output.plain_files import sidecar_files
-from zerotools.runs.record import RNG_PER_RANK, JobRecord
+from zerotools.runs.record import RNG_PER_RANK
 
 DcpEntries = dict[KeyPath, DcpEntry]
 
@@ -104,9 +105,10 @@ def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
     ranks each held whole."""
     if not tensor.shape or not tensor.dtype.is_float:
         return False
-    if source.origin.format != "dcp" or source.origin.stage in (0, 1):
+    native = source.native
+    if not isinstance(native, DcpNative) or source.origin.stage in (0, 1):
         return True
-    return not is_replicated(source, source.origin.details["dcp_keys"].get(key, ""), tensor)
+    return not is_replicated(source, native.flat_keys.get(key, ""), tensor)
 
 
 def _refuse_nameless(
@@ -238,8 +240,8 @@ def _dropped(
         yield Dropped("ds_config", "it configures DeepSpeed")
     if training.client or STATE_ROLE in roles:
         yield Dropped("client", "state that the training program added")
-    job = source.origin.details.get("job")
-    if isinstance(job, JobRecord) and job.rng == RNG_PER_RANK:
+    job = native_of(source).job
+    if job is not None and job.rng == RNG_PER_RANK:
         yield Dropped("random state", f"it belongs to {counted(job.world_size, 'rank')}")
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerotools.core.checkpoint import Origin
+from zerotools.core.dtypes import DType
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.reading.merge import MergedRanks
+from zerotools.formats.deepspeed.schema.ds_config import computed_type
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates
 from zerotools.formats.deepspeed.schema.tag import TagDirectory
 
@@ -26,8 +27,6 @@ def origin_of(
     path: Path,
     found: TagDirectory,
     mp_shards: Sequence[MpShard],
-    tensor_ranks: int,
-    merged: MergedRanks,
 ) -> Origin:
     """Where the checkpoint comes from, and the facts that `inspect` shows."""
     model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
@@ -45,15 +44,7 @@ def origin_of(
         tag=found.name,
         other_tags=found.others,
         notes=notes,
-        details={
-            "precision": _precision(mp_shards[0]),
-            "frozen": sorted(merged.frozen),
-            "elastic": bool(optim_states) and not optim_states[0].is_rigid,
-            "data_parallel_size": len(mp_shards[0].optim_states) or model.data_parallel_size,
-            "model_parallel_size": len(mp_shards),
-            "columns": mp_shards,
-            "tensor_ranks": tensor_ranks,
-        },
+        precision=_precision(mp_shards[0]),
     )
 
 
@@ -62,12 +53,11 @@ def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
     return data_parallel * len(mp_shards) if data_parallel else None
 
 
-def _precision(mp_shard: MpShard) -> str:
+def _precision(mp_shard: MpShard) -> DType:
     """The type of the run's weights: of `module`, whose stage-3 placeholders have it too."""
-    names = {"float16": "fp16", "bfloat16": "bf16"}
     buffers = mp_shard.model.buffer_names or frozenset()
     for name, stored in (mp_shard.model.module or {}).items():
         if name not in buffers and stored.dtype.is_float:
-            return names.get(stored.dtype.name, "fp32")
-    roles = {key.role: tensor.dtype.name for key, tensor in mp_shard.tensors.items()}
-    return names.get(roles.get("param16", roles.get("param", "")), "fp32")
+            return computed_type(stored.dtype)
+    types = {key.role: tensor.dtype for key, tensor in mp_shard.tensors.items()}
+    return computed_type(types.get("param16", types.get("param")))

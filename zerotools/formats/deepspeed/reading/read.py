@@ -9,8 +9,9 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
-from zerotools.formats.deepspeed.reading.merge import merge_mp_ranks
+from zerotools.formats.deepspeed.reading.merge import MergedRanks, merge_mp_ranks
 from zerotools.formats.deepspeed.reading.missing_files import lost_experts, lost_layers
 from zerotools.formats.deepspeed.reading.mp_rank_files import (
     expert_tensors,
@@ -52,12 +53,19 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     return Checkpoint(
         root=directory,
         tensors={**merged.tensors, **holes},
-        origin=origin_of(path, found, mp_shards, tensor_ranks, merged),
+        origin=origin_of(path, found, mp_shards),
+        native=_native(mp_shards, tensor_ranks, merged),
         aliases=merged.aliases,
         files=_sizes(directory, listing),
         model_sidecars=model_sidecars(directory.parent),
         problems=problems,
     )
+
+
+def _native(mp_shards: list[MpShard], tensor_ranks: int, merged: MergedRanks) -> DeepSpeedNative:
+    present = present_optim_states(mp_shards)
+    is_elastic = bool(present) and not present[0].is_rigid
+    return DeepSpeedNative(mp_shards, tensor_ranks, frozenset(merged.frozen), is_elastic)
 
 
 def _mp_shards(

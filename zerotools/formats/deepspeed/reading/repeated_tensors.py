@@ -14,6 +14,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.ranges import Range, covering_ranges, match_ranges
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.file_names import is_rank_file, name_for_rank
 from zerotools.formats.deepspeed.schema.model_states import parse_model
 from zerotools.io.files.open_files import OpenFiles
@@ -36,7 +37,7 @@ def compare_copies(checkpoint: Checkpoint) -> int:
     Raises:
         BadFile: two differ, or a file is truncated.
     """
-    mp_shards: Sequence[MpShard] = checkpoint.origin.details["columns"]
+    mp_shards = native_of(checkpoint).mp_shards
     root, total = mp_shards[0].model.file.root, 0
     with OpenFiles(root) as files:
         for copies in (*_of_stages(checkpoint, mp_shards), *_of_ranks(checkpoint, mp_shards)):
@@ -45,7 +46,7 @@ def compare_copies(checkpoint: Checkpoint) -> int:
 
 
 def _of_stages(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
-    ranks = int(checkpoint.origin.details["tensor_ranks"])
+    ranks = native_of(checkpoint).tensor_ranks
     first: dict[tuple[int, Key], Tensor] = {}
     for mp_rank, mp_shard in enumerate(mp_shards):
         for key, tensor in mp_shard.tensors.items():

@@ -12,10 +12,11 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
 from zerotools.formats.deepspeed.reading.origin import present_optim_states
 from zerotools.formats.deepspeed.schema import model_tree
-from zerotools.formats.deepspeed.schema.ds_config import PRECISIONS, optimizer_name
+from zerotools.formats.deepspeed.schema.ds_config import optimizer_name
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
 from zerotools.formats.deepspeed.schema.optim_states import first_of, scalar_of
 from zerotools.formats.deepspeed.schema.optimizer_tree import numbers_of, options_of, param_group
@@ -27,7 +28,8 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     Raises:
         BadFile: a number of the optimizer's state is in no file.
     """
-    details, mp_shards = checkpoint.origin.details, checkpoint.origin.details["columns"]
+    native = native_of(checkpoint)
+    mp_shards = native.mp_shards
     model = mp_shards[0].model
     tree = model.fields.tree
     named = [mp_shard for mp_shard in mp_shards if mp_shard.groups]
@@ -35,8 +37,8 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
     return TrainingState(
         groups=_joined([_groups(mp_shard) for mp_shard in named]),
         scalars={key: scalar for mp_shard in named for key, scalar in _scalars(mp_shard)},
-        frozen=frozenset(details["frozen"]),
-        precision=PRECISIONS[details["precision"]],
+        frozen=native.frozen,
+        precision=checkpoint.origin.precision,
         optimizer=optimizer_name(model.ds_config),
         optimizer_wrapper=present[0].kind if present else None,
         steps=_count(tree.get(model_tree.GLOBAL_STEPS)),

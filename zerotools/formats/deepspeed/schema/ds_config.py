@@ -123,7 +123,11 @@ def _word(value: int) -> str:
 
 
 PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
-PRECISIONS: Mapping[str, DType] = {**PRECISION_KEYS, "fp32": FLOAT32}
+
+
+def computed_type(stored: DType | None) -> DType:
+    """What a run computes in whose weights are of a type: one of 16 bits, or fp32."""
+    return stored if stored in (FLOAT16, BFLOAT16) else FLOAT32
 
 
 def optimizer_name(config: Any) -> str | None:

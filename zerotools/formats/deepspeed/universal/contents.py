@@ -18,7 +18,9 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.logical.hyperparameters import steps_are_numbers
+from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.schema.experts import EXPERTS
+from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.io.files.filenames import stays_below_root
 
 STEP = "step"
@@ -106,7 +108,7 @@ def contents_of(
 def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
     """Steps by name, as the optimizer of the resuming run counts them."""
     found = {key.name: number for key, number in training.scalars.items() if key.role == STEP}
-    is_native = source.origin.format in ("deepspeed", "universal")
+    is_native = isinstance(source.native, DeepSpeedNative | UniversalNative)
     if is_native or not steps_are_numbers(training.ds_config):
         return found
     return {name: Scalar(int(number.value)) for name, number in found.items()}

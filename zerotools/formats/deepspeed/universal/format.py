@@ -58,7 +58,7 @@ class UniversalFormat(Format):
         )
 
     def check_weights(self, source: Checkpoint) -> None:
-        from zerotools.formats.deepspeed.writing.checks import check_weights
+        from zerotools.formats.deepspeed.universal.masters import check_weights
 
         check_weights(source)
 

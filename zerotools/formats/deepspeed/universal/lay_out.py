@@ -33,6 +33,7 @@ from zerotools.core.dropping import LOOSE
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import new_stored_tensor as new_tensor
+from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.schema.file_names import model_file
 from zerotools.formats.deepspeed.schema.model_tree import schedule_of
 from zerotools.formats.deepspeed.schema.signs import LATEST, ZERO
@@ -139,14 +140,15 @@ def lay_out_universal(
         files={name: plan.size for name, plan in plans.items()},
     )
     dropped = (*contents.dropped, *_dropped(source, training, unwritable))
-    parallel = source.origin.details.get("model_parallel_size", 1)
+    native = source.native
+    parallel = len(native.mp_shards) if isinstance(native, DeepSpeedNative) else 1
     notes = (*notes_of(contents, training, stage, model_parallel=parallel), *beside)
     return Target(checkpoint, plans, notes=notes, carried=files.carried, dropped=dropped)
 
 
 def _tag(source: Checkpoint, training: TrainingState) -> str:
     """DeepSpeed's own tag, or what it would call this step."""
-    if source.origin.format in ("deepspeed", "universal"):
+    if source_model(source) is not None:
         return source.root.name.removesuffix(SUFFIX) + SUFFIX
     name = source.root.name if training.steps is None else f"global_step{training.steps}"
     return name + SUFFIX
@@ -243,7 +245,7 @@ def _dropped(
 
 def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
     """What lies beside the tag or belongs to the model."""
-    if source.origin.format in ("deepspeed", "universal"):
+    if source_model(source) is not None:
         plans, notes = run_sidecars(source, same_ranks=False)
         return {n: plan for n, plan in plans.items() if n not in (*LATEST, *_SCRIPTS)}, notes
     return sidecar_files(source), ()

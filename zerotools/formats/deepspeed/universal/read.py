@@ -15,19 +15,19 @@ Source: DeepSpeed `checkpoint/ds_to_universal.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard, read_mp_rank, whole_tensors
 from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.reading.mp_rank_files import stage_3_models
+from zerotools.formats.deepspeed.schema.ds_config import computed_type
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
 from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.formats.deepspeed.schema.tag import TagDirectory, open_tag
+from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
-    UniversalState,
     misplaced,
     parse_state,
 )
@@ -39,8 +39,6 @@ from zerotools.formats.deepspeed.universal.param_files import (
 from zerotools.io.files.sources import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
-
-STATE = "universal_state"
 
 
 def read(path: Path, *, tag: str | None = None) -> Checkpoint:
@@ -76,7 +74,8 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     return Checkpoint(
         root=directory,
         tensors=tensors | rest,
-        origin=_origin(path, found_tag, model, saved, numbers, is_stage_3=is_stage_3),
+        origin=_origin(path, found_tag, model, is_stage_3=is_stage_3),
+        native=UniversalNative(model, saved, numbers),
         aliases=model.shared,
         files={name: note_source(directory / name) for name in names},
         model_sidecars=model_sidecars(directory.parent),
@@ -102,18 +101,9 @@ def _files_of(directory: Path) -> list[str]:
     return sorted(file.relative_to(directory).as_posix() for file in zero.glob("**/*.pt"))
 
 
-def _origin(
-    path: Path,
-    tag: TagDirectory,
-    model: ModelStates,
-    saved: UniversalState,
-    numbers: Mapping[Key, int | float],
-    *,
-    is_stage_3: bool,
-) -> Origin:
-    precision = {"float16": "fp16", "bfloat16": "bf16"}
+def _origin(path: Path, tag: TagDirectory, model: ModelStates, *, is_stage_3: bool) -> Origin:
     types = [
-        precision.get(stored.dtype.name, "fp32")
+        stored.dtype
         for name, stored in (model.module or {}).items()
         if stored.dtype.is_float and name not in (model.buffer_names or ())
     ]
@@ -127,11 +117,5 @@ def _origin(
         tag=tag.name,
         other_tags=tag.others,
         notes=tag.notes,
-        details={
-            "precision": types[0] if types else "fp32",
-            "saved_world_size": model.data_parallel_size,
-            "model": model,
-            "numbers": numbers,
-            STATE: saved,
-        },
+        precision=computed_type(types[0] if types else None),
     )

@@ -7,21 +7,19 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.dtypes import DType
+from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.deepspeed.schema import model_tree
-from zerotools.formats.deepspeed.schema.ds_config import PRECISIONS, optimizer_name
+from zerotools.formats.deepspeed.schema.ds_config import optimizer_name
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
-from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.signs import ZERO
+from zerotools.formats.deepspeed.universal.native import native_of
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
     ORDER,
     UNKNOWN,
-    UniversalState,
 )
-from zerotools.formats.deepspeed.universal.read import STATE
 from zerotools.io.numeric.scalars import LazyScalars, read_scalar
 
 _NOT_STATE = ("param", "param16", "buffer")
@@ -34,9 +32,8 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     Raises:
         BadFile: the file of the param groups is missing.
     """
-    details = checkpoint.origin.details
-    model: ModelStates = details["model"]
-    saved: UniversalState = details[STATE]
+    native = native_of(checkpoint)
+    model, saved = native.model, native.saved
     if saved.file is None:
         raise BadFile(
             f"{checkpoint.root / OPTIMIZER_STATE} is missing, which has the param groups; "
@@ -46,13 +43,13 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     config = model.ds_config
     return TrainingState(
         groups=saved.groups,
-        scalars=_scalars(checkpoint, details["numbers"]),
+        scalars=_scalars(checkpoint, native.numbers),
         frozen=frozenset(
             key.name
             for key in checkpoint.tensors
             if key.role == "param" and key.name not in trained
         ),
-        precision=_precision(details["precision"], config),
+        precision=_precision(checkpoint.origin.precision, config),
         optimizer=optimizer_name(config),
         steps=model.global_steps,
         skipped=model.fields.maybe(model_tree.SKIPPED_STEPS, int),
@@ -65,10 +62,10 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
     )
 
 
-def _precision(said: str, config: Any) -> DType | None:
+def _precision(said: DType | None, config: Any) -> DType | None:
     """The type that the run computes in. Without a configuration, which every run of DeepSpeed has,
     fp32 is but the type of the masters."""
-    return PRECISIONS[said] if said != "fp32" or config else None
+    return said if said != FLOAT32 or config else None
 
 
 def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapping[Key, Scalar]:

@@ -18,17 +18,17 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, TensorRef
 from zerotools.core.dtypes import FLOAT16
 from zerotools.core.training import ParamGroup, TrainingState
-from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import first_of
+from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZERS,
     ORDER,
     UNKNOWN,
-    UniversalState,
 )
 from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -39,24 +39,20 @@ _KEPT = (*keys.SCALER_KEYS, keys.CLIP_GRAD, keys.ZERO_STAGE, model_tree.DS_VERSI
 
 def source_model(source: Checkpoint) -> ModelStates | None:
     """The model file of a checkpoint of DeepSpeed."""
-    details = source.origin.details
-    if source.origin.format == "deepspeed":
-        mp_shards: Sequence[MpShard] = details["columns"]
-        return mp_shards[0].model
-    model: ModelStates | None = details.get("model")
-    return model if source.origin.format == "universal" else None
+    native = source.native
+    if isinstance(native, DeepSpeedNative):
+        return native.mp_shards[0].model
+    return native.model if isinstance(native, UniversalNative) else None
 
 
 def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str, Any]]:
     """One of its optimizer files, and what that says for all ranks."""
-    details = source.origin.details
-    if source.origin.format == "deepspeed":
-        mp_shards: Sequence[MpShard] = details["columns"]
-        optim = first_of(mp_shards[0].optim_states)
+    native = source.native
+    if isinstance(native, DeepSpeedNative):
+        optim = first_of(native.mp_shards[0].optim_states)
         return optim.file, optim.fields.tree
-    if source.origin.format == "universal":
-        saved: UniversalState = details["universal_state"]
-        return saved.file, saved.tree
+    if isinstance(native, UniversalNative):
+        return native.saved.file, native.saved.tree
     return None, {}
 
 

@@ -12,9 +12,9 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import ranges_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, zero_optimization
 from zerotools.formats.deepspeed.schema.file_names import name_for_rank
-from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
@@ -89,14 +89,12 @@ def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSett
 
 
 def check_weights(source: Checkpoint) -> None:
-    """`check_masters` of a whole checkpoint, also of a universal one.
+    """`check_masters` of every model-parallel rank.
 
     Raises:
         Unsupported: see there.
     """
-    if source.origin.format == "universal":
-        _compare(source, _universal_pairs(source))
-    for mp_shard in source.origin.details.get("columns", ()):
+    for mp_shard in native_of(source).mp_shards:
         if mp_shard.groups:
             check_masters(source, mp_shard)
 
@@ -112,10 +110,17 @@ def check_masters(source: Checkpoint, mp_shard: MpShard) -> None:
         Unsupported: they disagree: the order of the flat buffers is not what the files say.
     """
     if first_of(mp_shard.optim_states).kind != STAGE_3:
-        _compare(source, _pairs(mp_shard))
+        compare_weights(source, _pairs(mp_shard))
 
 
-def _compare(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
+def compare_weights(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
+    """Compare the beginning of every part of each master with the weight beside it, which was cast
+    from it; both come with their name.
+
+    Raises:
+        Unsupported: they disagree.
+        BadFile: a file is truncated.
+    """
     with OpenFiles(source.root) as files:
         for name, master, weight in pairs:
             for ours, theirs in _samples(files, master, weight):
@@ -154,16 +159,6 @@ def _pairs(mp_shard: MpShard) -> Iterator[tuple[str, Tensor, Tensor]]:
                 stored is None and (copy := mp_shard.tensors.get(Key(name, "param16"))) is not None
             ):
                 yield name, master, copy
-
-
-def _universal_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Stage 3 has placeholders in place of weights."""
-    model: ModelStates = source.origin.details["model"]
-    trained = {name for group in model.groups or () for name in group}
-    for name, stored in (model.module or {}).items():
-        master = source.tensors.get(Key(name, "param"))
-        if name in trained and master is not None and master.shape == stored.shape:
-            yield name, master, model.file.tensor(stored)
 
 
 def _samples(files: OpenFiles, master: Tensor, weight: Tensor) -> Iterator[tuple[Array, Array]]:

@@ -16,6 +16,7 @@ from zerotools.formats.deepspeed.logical.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 from zerotools.formats.deepspeed.schema.file_names import (
     has_bf16_prefix,
@@ -37,8 +38,6 @@ from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
 from zerotools.io.output.plain_files import carried_file
 
-COLUMNS = "columns"
-
 
 def lay_out(
     source: Checkpoint, destination: Path, *, world_size: int, settings: ZeroSettings = AS_IS
@@ -52,7 +51,7 @@ def lay_out(
             that do not say what is needed.
         BadFile: its files disagree.
     """
-    mp_shards: Sequence[MpShard] = source.origin.details[COLUMNS]
+    mp_shards = native_of(source).mp_shards
     ranks = data_parallel(source, world_size)
     laid = [_lay_out_one(source, mp_rank, settings, ranks) for mp_rank in range(len(mp_shards))]
     tag, first = source.root.name, laid[0]
@@ -71,7 +70,6 @@ def lay_out(
             world_size=world_size,
             stage=first.layout.stage,
             notes=(),
-            details={},
         ),
         files={name: plan.size for name, plan in plans.items()},
         state={},
@@ -101,7 +99,7 @@ class _Laid:
 
 
 def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks: int) -> _Laid:
-    mp_shards: Sequence[MpShard] = source.origin.details[COLUMNS]
+    mp_shards = native_of(source).mp_shards
     mp_shard, tag = mp_shards[mp_rank], source.root.name
     check_supported(source.root, mp_shard, len(mp_shards), settings)
     logical = logical_state_of(mp_shard, hyperparameters_of(mp_shard, settings))
@@ -146,7 +144,7 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
     Raises:
         BadRequest: the model-parallel ranks cannot stay as they are.
     """
-    count = len(source.origin.details[COLUMNS])
+    count = len(native_of(source).mp_shards)
     if world_size < 1:
         raise BadRequest(
             f"--world-size is {world_size}; a checkpoint is written for at least 1 rank"
@@ -202,7 +200,7 @@ def _compared(found: Checkpoint) -> dict[Key, Tensor]:
     """The tensors of an output of several model-parallel ranks, each rank's apart."""
     return {
         _of_rank(mp_rank, key): tensor
-        for mp_rank, mp_shard in enumerate(found.origin.details[COLUMNS])
+        for mp_rank, mp_shard in enumerate(native_of(found).mp_shards)
         for key, tensor in mp_shard.tensors.items()
     }
 
@@ -220,9 +218,9 @@ def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSetti
     Raises:
         BadRequest: settings that contradict one another.
     """
-    if source.origin.world_size != world_size or source.origin.details["elastic"]:
+    if source.origin.world_size != world_size or native_of(source).is_elastic:
         return False
-    mp_shard: MpShard = source.origin.details[COLUMNS][0]
+    mp_shard = native_of(source).mp_shards[0]
     if settings == AS_IS:
         return True
     if not mp_shard.groups:

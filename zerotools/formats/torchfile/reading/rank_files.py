@@ -15,8 +15,8 @@ from zerotools.formats.torchfile.reading.merge import aliases, merge_rank_files
 from zerotools.formats.torchfile.schema.file_names import RankGroup, optimizer_of
 from zerotools.formats.torchfile.schema.opened_file import (
     FORMAT,
-    NUMBERED,
     OpenedFile,
+    TorchFileNative,
     keyed,
     open_file,
 )
@@ -88,8 +88,8 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
             path,
             world_size=size,
             notes=_notes(model, parts, said),
-            details={NUMBERED: numbered},
         ),
+        native=TorchFileNative(numbered),
         aliases=tied,
         state={**parts[0].contents.state, **moments[-1].contents.state},
         files={file.name: file.size for file, _ in moments},

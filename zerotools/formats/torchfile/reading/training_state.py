@@ -23,7 +23,7 @@ from zerotools.formats.torch_optimizers import (
     trained_precision,
     weights_dtype,
 )
-from zerotools.formats.torchfile.schema.opened_file import NUMBERED
+from zerotools.formats.torchfile.schema.opened_file import TorchFileNative
 from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE
 from zerotools.formats.torchfile.schema.training_keys import (
     BUFFER_NAMES,
@@ -114,8 +114,8 @@ def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, i
 
 
 def _numbered(checkpoint: Checkpoint) -> Mapping[int, str]:
-    names: Mapping[int, str] = checkpoint.origin.details.get(NUMBERED, {})
-    return names
+    native = checkpoint.native
+    return native.numbered if isinstance(native, TorchFileNative) else {}
 
 
 def _name(checkpoint: Checkpoint, member: int | str) -> str:

@@ -8,7 +8,12 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.errors import BadFile
 from zerotools.formats.torchfile.reading.merge import aliases, merge_rank_files
-from zerotools.formats.torchfile.schema.opened_file import FORMAT, NUMBERED, OpenedFile, keyed
+from zerotools.formats.torchfile.schema.opened_file import (
+    FORMAT,
+    OpenedFile,
+    TorchFileNative,
+    keyed,
+)
 from zerotools.formats.torchfile.schema.param_numbers import names_by_number
 from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE, FileContents
 from zerotools.formats.torchfile.schema.training_keys import BUFFER_NAMES
@@ -49,8 +54,8 @@ def read_single(path: Path, opened: OpenedFile) -> Checkpoint:
             FORMAT,
             path,
             notes=(*_notes(file.name, contents), *([said] if said else [])),
-            details={NUMBERED: numbered},
         ),
+        native=TorchFileNative(numbered),
         aliases=tied,
         state=contents.state,
         files={file.name: file.size},

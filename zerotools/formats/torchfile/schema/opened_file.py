@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +13,13 @@ from zerotools.formats.torchfile.schema.state_dict import FileContents, sort_ten
 from zerotools.io.torchzip.pt_file import TorchFile
 
 FORMAT = "torchfile"
-NUMBERED = "numbered"
-"""In `Origin.details`: the names of the parameters that the optimizer has by number."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFileNative:
+    """The names of the parameters that the optimizer has by number."""
+
+    numbered: Mapping[int, str]
 
 
 class OpenedFile(NamedTuple):

@@ -62,7 +62,7 @@ def lay_out_training(source: Checkpoint, training: TrainingState, destination: P
     checkpoint = Checkpoint(
         root=destination,
         tensors=file.tensors,
-        origin=replace(source.origin, format=FORMAT, path=destination, notes=(), details={}),
+        origin=replace(source.origin, format=FORMAT, path=destination, notes=()),
         aliases=source.aliases,
         files={name: each.size for name, each in plans.items()},
     )
