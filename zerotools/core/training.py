@@ -60,7 +60,8 @@ class TrainingState:
     is the optimizer's class by its short name (`AdamW`), `optimizer_wrapper` the framework's class
     around it. `steps`, `skipped` and `samples` count optimizer steps, those skipped by overflow,
     and samples seen. `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are
-    trees of plain values and `Opaque`; tensors in them stay the source format's own objects.
+    trees of plain values (None, bool, int, float, str, bytes, `DType`, and lists, tuples, sets and
+    dicts of them) and `Opaque`; tensors in them stay the source format's own objects.
     `loss_scaler` is the one that was saved. `is_ordered` says whether groups list their parameters
     in the order in which an optimizer got them. `unnamed` has torch's number of each parameter of
     the groups that the files do not name: its name there is made up of the number. `buffers` are

@@ -1,31 +1,14 @@
-"""toy: a format that no program has, complete and small, as the section "Add a format" of
-CONTRIBUTING.md says how to write one.
-
-A checkpoint is a directory. `rank-N.bin` has the bytes of rank N: its rows of every tensor, one
-block after another. `toy.json` says the rest::
-
-    {"toy": 1, "world_size": 2,
-     "tensors": [{"name": "w", "role": "param", "dtype": "float32", "shape": [3, 4], "blocks": [
-         {"file": "rank-0.bin", "offset": 0, "start": [0, 0], "shape": [1, 4]},
-         {"file": "rank-1.bin", "offset": 0, "start": [1, 0], "shape": [2, 4]}]}],
-     "aliases": {"tied": "w"},
-     "scalars": [{"name": "w", "role": "step", "value": 3.0, "dtype": "float32"}],
-     "run": {"groups": [{"params": ["w"], "options": ...}], "precision": "bfloat16", ...}}
-
-`training_state` has the members of `run`, `plain_values` how values are written that JSON lacks.
-It would be `zerotools/formats/toy/` if it were shipped.
-"""
+"""toy as a `Format`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import ClassVar
 
+from tests.formats.toy.file_names import METADATA
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
-
-METADATA = "toy.json"
 
 
 class ToyFormat(Format):

@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.formats.toy.format import METADATA
-from tests.formats.toy.read import VERSION, rank_file
+from tests.formats.toy.file_names import METADATA, rank_file
+from tests.formats.toy.read import VERSION
 from tests.formats.toy.training_state import state_of
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, FilePlan, Key, Origin, Target, Tensor

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.formats.toy.format import METADATA, ToyFormat
+from tests.formats.toy.file_names import METADATA
+from tests.formats.toy.format import ToyFormat
 from zerotools.formats import FORMATS, table_of
 
 TABLE = table_of(*FORMATS.values(), ToyFormat())

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.formats.toy.format import METADATA
+from tests.formats.toy.file_names import METADATA, rank_file
 from tests.formats.toy.json_fields import JsonFields
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
@@ -19,10 +19,6 @@ from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 VERSION = 1
 MOST_BYTES = 2**30
 MOST_RANKS = 2**16
-
-
-def rank_file(rank: int) -> str:
-    return f"rank-{rank}.bin"
 
 
 def read(path: Path) -> Checkpoint:
@@ -44,10 +40,11 @@ def read(path: Path) -> Checkpoint:
         raise document.wrong("lists a tensor twice")
     aliases, run = document.table("aliases"), document.table("run")
     step = run.count("steps") if run.has("steps") else None
+    precision = run.dtype("precision") if run.has("precision") else None
     return Checkpoint(
         path,
         tensors,
-        Origin("toy", path, world_size=world_size, step=step),
+        Origin("toy", path, world_size=world_size, step=step, precision=precision),
         aliases={alias: aliases.text(alias) for alias in aliases.values},
         state={"scalars": document.array("scalars"), "run": run.values},
         files={METADATA: size, **{name: n for name, n in ranks.items() if n is not None}},

@@ -14,6 +14,7 @@ from tests.formats.toy.made import TABLE, example
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops.chains import Held, Hop, compare, convert
 from zerotools import formats
+from zerotools.core.dtypes import FLOAT16
 from zerotools.core.errors import BadRequest
 from zerotools.io.output.marker import MARKER
 from zerotools.ops.conversions import consolidate, reshard
@@ -116,6 +117,13 @@ def test_a_model_consolidated_from_toy(name: str, tmp_path: Path) -> None:
     for file in wanted - {MARKER}:
         found = (tmp_path / "found" / file).read_bytes()
         assert found == (tmp_path / "wanted" / file).read_bytes(), file
+
+
+def test_a_model_is_exported_in_the_type_that_the_run_computed_in(tmp_path: Path) -> None:
+    """Also where all weights are masters."""
+    toy = example(tmp_path / "a")
+    conversion = consolidate.prepare(toy, tmp_path / "b", consolidate.Options(), table=TABLE)
+    assert {t.dtype for t in conversion.target.checkpoint.tensors.values()} == {FLOAT16}
 
 
 @pytest.mark.parametrize("name", ["zero-2", "zero-3, fp16", "dcp of a job"])

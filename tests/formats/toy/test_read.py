@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.formats.copying import tensor_bytes
-from tests.formats.toy.format import METADATA
+from tests.formats.toy.file_names import METADATA
 from tests.formats.toy.made import EXAMPLE, TABLE, example
 from zerotools import formats
 from zerotools.core import dtypes
@@ -41,6 +41,7 @@ def test_a_checkpoint_written_by_hand(tmp_path: Path) -> None:
     ]
     assert tensor_bytes(found, W) == bytes(range(48))
     assert (found.origin.world_size, found.origin.step) == (2, 3)
+    assert found.origin.precision == dtypes.FLOAT16
     assert found.aliases == {"tied": "w"}
     assert found.files["rank-1.bin"] == 40
     assert {path / name for name in found.files} == {*found.stamps}
@@ -126,6 +127,7 @@ LIES: dict[str, tuple[str, Any, type[ZerotoolsError], str]] = {
     "a tensor twice": ("tensors", EXAMPLE["tensors"] * 2, BadFile, "lists a tensor twice"),
     "a tied name of nothing": ("aliases.tied", 1, BadFile, "has no text 'tied'"),
     "no run": ("run", [], BadFile, "'run' of the file is not an object"),
+    "an unknown precision": ("run.precision", "float5", Unsupported, "element type 'float5'"),
     "steps of text": ("run.steps", "3", BadFile, "has no count 'steps'"),
 }
 LIES_OF_THE_RUN: dict[str, tuple[str, Any, type[ZerotoolsError], str]] = {
@@ -133,7 +135,6 @@ LIES_OF_THE_RUN: dict[str, tuple[str, Any, type[ZerotoolsError], str]] = {
     "options that are a list": ("run.groups.0.options", [], BadFile, "no dict 'options'"),
     "options of no kind": ("run.groups.0.options", {"set": []}, BadFile, "an object of set"),
     "a key that has no hash": ("run.client", {"dict": [[[], 1]]}, BadFile, "not a key and a value"),
-    "an unknown precision": ("run.precision", "float5", Unsupported, "element type 'float5'"),
     "a number of text": ("scalars.0.value", "3", BadFile, "has no number 'value'"),
     "a scale of text": ("run.loss_scaler.scale", "64", BadFile, "has no number 'scale'"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tests.formats.toy.format import METADATA
+from tests.formats.toy.file_names import METADATA
 from tests.formats.toy.json_fields import JsonFields
 from tests.formats.toy.plain_values import NotPlain, decode, encode
 from zerotools.core.checkpoint import Checkpoint, Dropped, Key
