@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.formats.elements import assert_true, elements
-from tests.golden_files import DEEPSPEED, TORCH
+from tests.golden_files import DEEPSPEED, GOLDEN, TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Target
 from zerotools.core.errors import BadRequest, Unsupported
@@ -129,6 +129,20 @@ def test_state_without_names_keeps_its_numbers(tmp_path: Path) -> None:
     assert formats.training_of(back).groups == formats.training_of(source).groups
     key = Key("optimizer.state.2", "exp_avg")
     assert elements(back, key).tobytes() == elements(source, key).tobytes()
+
+
+def test_numbers_of_another_format_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    case = GOLDEN / "torch-2.13.0-sections" / "numbered"
+    source = formats.read(case)
+    target = lay_out_training(source, formats.training_of(source), tmp_path / "out")
+    conversion = Conversion(with_target_sources(source, target), target)
+    perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
+    back = formats.read(tmp_path / "out")
+    ours, theirs = (
+        Key(f"{name}.state.1", "exp_avg") for name in ("optimizer", "optimizer_state_dict")
+    )
+    assert elements(back, ours).tobytes() == elements(source, theirs).tobytes()
+    assert not {"exp_avg", "exp_avg_sq", "step"} & dropped(target)
 
 
 @pytest.mark.parametrize(

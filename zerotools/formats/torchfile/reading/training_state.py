@@ -24,6 +24,7 @@ from zerotools.formats.torch_optimizers import (
     weights_dtype,
 )
 from zerotools.formats.torchfile.schema.opened_file import TorchFileNative
+from zerotools.formats.torchfile.schema.param_numbers import numbered_name
 from zerotools.formats.torchfile.schema.state_dict import STATE_ROLE
 from zerotools.formats.torchfile.schema.training_keys import (
     BUFFER_NAMES,
@@ -121,7 +122,7 @@ def _numbered(checkpoint: Checkpoint) -> Mapping[int, str]:
 def _name(checkpoint: Checkpoint, member: int | str) -> str:
     if isinstance(member, str):
         return checkpoint.aliases.get(member, member)
-    return _numbered(checkpoint).get(member, f"optimizer.state.{member}")
+    return _numbered(checkpoint).get(member, numbered_name(member))
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import ZerotoolsError
+from zerotools.formats.torchfile.schema.param_numbers import numbered_name
 from zerotools.formats.torchfile.schema.state_dict import FileContents, sort_tensors
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -53,6 +54,6 @@ def keyed(
     tensors = {Key(n, "param"): tensor for n, tensor in weights.items() if n not in tied}
     for (parameter, role), tensor in moments.items():
         if isinstance(parameter, int):
-            parameter = numbered.get(parameter, f"optimizer.state.{parameter}")
+            parameter = numbered.get(parameter, numbered_name(parameter))
         tensors[Key(parameter, role)] = tensor
     return tensors

@@ -10,6 +10,11 @@ from zerotools.formats.torchfile.schema.pieces import PartialTensor
 Moments = Mapping[tuple[str | int, str], PartialTensor]
 
 
+def numbered_name(number: int) -> str:
+    """What a parameter is called that the optimizer has by number alone."""
+    return f"optimizer.state.{number}"
+
+
 def names_by_number(
     groups: Sequence[Any], moments: Moments, weights: Mapping[str, PartialTensor]
 ) -> tuple[dict[int, str], str | None]:

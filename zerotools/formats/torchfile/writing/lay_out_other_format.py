@@ -30,6 +30,7 @@ from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile.schema import training_keys
 from zerotools.formats.torchfile.schema.file_names import TRAINING
 from zerotools.formats.torchfile.schema.opened_file import FORMAT
+from zerotools.formats.torchfile.schema.param_numbers import numbered_name
 from zerotools.formats.torchfile.writing.one_file import OneFile
 from zerotools.formats.torchfile.writing.weights_only import is_plain
 from zerotools.io.huggingface.model_directory import sidecar_plans
@@ -75,7 +76,15 @@ def lay_out_training(source: Checkpoint, training: TrainingState, destination: P
         drops.add(
             "client", f"tensors that are neither weights nor an optimizer's: {', '.join(loose)}"
         )
-    return Target(checkpoint, plans, carried=file.known, dropped=tuple(drops.found))
+    renamed = _renamed(source, training)
+    return Target(
+        checkpoint,
+        plans,
+        carried=file.known,
+        sources={new: source.tensors[old] for old, new in renamed.items()},
+        dropped=tuple(drops.found),
+        target_keys={old: (new,) for old, new in renamed.items()},
+    )
 
 
 def _why(role: str) -> str:
@@ -130,13 +139,31 @@ def _optimizer(
     numbers = count()
     groups, entries = [], {}
     steps = _common_steps(training)
+    called = _names_in_file(training)
     for group in training.groups:
         numbered = {next(numbers): name for name in group.params}
         groups.append(_options(group, drops) | _members(numbered, source))
         for number, name in numbered.items():
             if name in state:
-                entries[number] = _entry(name, state[name], steps.get(name), file)
+                entries[number] = _entry(called[name], state[name], steps.get(name), file)
     return {"state": entries, "param_groups": groups}
+
+
+def _names_in_file(training: TrainingState) -> dict[str, str]:
+    """What this format's reader calls the optimizer state of each member of the groups: the number
+    where a parameter has no name, as the names are then in none of the groups."""
+    members = [name for group in training.groups for name in group.params]
+    if training.unnamed.keys().isdisjoint(members):
+        return {name: name for name in members}
+    return {name: numbered_name(number) for number, name in enumerate(members)}
+
+
+def _renamed(source: Checkpoint, training: TrainingState) -> dict[Key, Key]:
+    """The keys of optimizer state that are others in the file."""
+    called = _names_in_file(training)
+    keys = (key for key in source.tensors if key.role not in (*WEIGHTS, "param16", LOOSE))
+    renamed = {key: Key(called.get(key.name, key.name), key.role) for key in keys}
+    return {old: new for old, new in renamed.items() if old != new}
 
 
 def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[str]) -> None:
