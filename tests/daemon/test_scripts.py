@@ -169,7 +169,7 @@ def test_a_program_without_a_handler_ends_by_the_sigterm(daemon: Daemon, work: P
     daemon.client.cancel(1)
     job = daemon.wait_for_end(1)
     assert job["state"] == "cancelled"
-    assert "ended by signal 15 (SIGTERM), on being asked to stop" in job["reason"]
+    assert "ended by signal 15 (SIGTERM), after being asked to stop" in job["reason"]
 
 
 @pytest.mark.parametrize(

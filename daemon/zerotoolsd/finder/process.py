@@ -117,7 +117,7 @@ def _step(candidate: Candidate, seen: Completeness) -> int | None:
 def main(arguments: Sequence[str]) -> int:
     """Search as the file `arguments[0]` says, until the input ends. Returns the exit status."""
     settings = read_json(Path(arguments[0]))
-    assert settings is not None, f"{arguments[0]} is not there"
+    assert settings is not None, f"{arguments[0]} does not exist"
     search = Search(settings)
     _say(search.choose())
     took = 0.0

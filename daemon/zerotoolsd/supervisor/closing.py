@@ -57,7 +57,7 @@ def _lingering(process: subprocess.Popen[bytes]) -> str:
     try:
         process.wait(KILL_SECONDS)
     except subprocess.TimeoutExpired:
-        return f", and pid {process.pid} waits for a file system that hangs"
+        return f", and pid {process.pid} is blocked by a file system that does not respond"
     return ""
 
 

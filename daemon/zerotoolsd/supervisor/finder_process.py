@@ -70,8 +70,8 @@ class Finder:
                 raise NoAnswer("the search for checkpoints failed; see supervisor.log")
             if time.monotonic() > deadline:
                 raise NoAnswer(
-                    f"the checkpoints do not answer within {CHOOSE_SECONDS:g} s: look at the file "
-                    "system of script.checkpoint_dir"
+                    f"the search for checkpoints did not finish within {CHOOSE_SECONDS:g} s: check "
+                    "the file system of script.checkpoint_dir"
                 )
             select.select([self.stdout], [], [], _SLICE_SECONDS)
         return None
@@ -101,7 +101,7 @@ class Finder:
         deadline = time.monotonic() + LAST_LOOK_SECONDS
         while self.drain(progress):
             if time.monotonic() > deadline:
-                say(f"the last look for checkpoints took more than {LAST_LOOK_SECONDS:g} s")
+                say(f"the last search for checkpoints took more than {LAST_LOOK_SECONDS:g} s")
                 return
             select.select([self.stdout], [], [], _SLICE_SECONDS)
 

@@ -83,7 +83,9 @@ def judge_program(
         return judge_ranks(ranks, progress, stop=stop, killed_because=killed_because)
     if broken:
         verdict = _blame(_initiator(broken, progress.errors), progress.errors)
-        return replace(verdict, outcome="killed", cause=f"{verdict.cause}, on being asked to stop")
+        return replace(
+            verdict, outcome="killed", cause=f"{verdict.cause}, after being asked to stop"
+        )
     if killed_because is not None:
         return Verdict("killed", killed_because)
     saved = progress.checkpoint

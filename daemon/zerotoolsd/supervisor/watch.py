@@ -80,7 +80,7 @@ class RankMonitor:
     def _hear_finder(self) -> None:
         if self.finder is not None and not self.finder.drain(self.progress):
             self._selector.unregister(self.finder.stdout)
-            say("the search for checkpoints has ended: what is written from now on is not found")
+            say("the search for checkpoints has ended: later checkpoints will not be found")
 
     @property
     def helpers(self) -> list[int]:
@@ -135,7 +135,7 @@ class RankMonitor:
                 self._kill_in(SETTLE_SECONDS, f"rank {rank.index} had failed")
             elif not self.plan.own_program:
                 limit = self.plan.straggler_seconds
-                why = f"rank {rank.index} was done and another still ran {limit:g} s later"
+                why = f"rank {rank.index} had finished and another still ran {limit:g} s later"
                 self._kill_in(limit, why)
 
     def _kill_in(self, seconds: float, why: str) -> None:
@@ -157,7 +157,7 @@ class RankMonitor:
         try:
             write_text(Path(STOP), self.stop_reason)
         except OSError as error:
-            say(f"{STOP}: {error}; the ranks are ended after their grace")
+            say(f"{STOP}: {error}; the ranks are killed after their grace period")
         self.progress.drain()
         if self.plan.own_program:
             running = [rank.pid for rank in self.ranks if rank.status is None]

@@ -31,8 +31,8 @@ def check_packing(engine: Engine, packs: ExamplePool, config: Any) -> None:
     has_experts = any(hasattr(text, name) for name in _NUMBERS_OF_EXPERTS)
     if not math.isclose(*costs, rel_tol=EXPERTS_TOLERANCE if has_experts else 0.0, abs_tol=0.0):
         raise Unsupported(
-            "data.packing: this model sees from one packed example into the next (the same example "
-            f"costs {costs[0]:.6g} after one and {costs[1]:.6g} after another): leave packing out"
+            "data.packing: in this model one packed example influences the next (the loss of one "
+            f"example is {costs[0]:.6g} after one and {costs[1]:.6g} after another): leave it out"
         )
 
 

@@ -69,8 +69,8 @@ def warn_of_changes(
     if count is not None and count != data.sequences:
         reporter.say(
             f"note: an epoch had {count} sequences when {start.path.name} was saved and has "
-            f"{data.sequences} now (data, data.packing or eval.fraction changed): they come in "
-            "another order, and of this epoch some come twice and some not at all"
+            f"{data.sequences} now (data, data.packing or eval.fraction changed): their "
+            "order changes, and this epoch repeats some and leaves out others"
         )
 
 

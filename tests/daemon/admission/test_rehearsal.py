@@ -22,7 +22,7 @@ from zerotoolsd.service import Unavailable
 pytestmark = pytest.mark.torch
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "type": ({"model_type": "lama"}, "model_type 'lama' is not one that transformers knows"),
+    "type": ({"model_type": "lama"}, "transformers does not know model_type 'lama'"),
     "vocabulary": ({"vocab_size": 100}, "the data takes 256 token ids and the model's vocab_size"),
     "heads": ({"num_attention_heads": 5}, "hidden size"),
     "misspelt": ({"rms_norm_epz": 1e-5}, "did you mean 'rms_norm_eps'?"),
@@ -86,7 +86,7 @@ def test_a_good_model_is_taken_and_foreign_keys_are_named(answers: dict[str, Any
 
 def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:
     spec = job_from_dict(job(model_type="lama"), source="job")
-    with pytest.raises(BadRequest, match="model_type 'lama' is not one that transformers knows"):
+    with pytest.raises(BadRequest, match="transformers does not know model_type 'lama'"):
         asyncio.run(rehearsal.rehearse(spec, sys.executable, {"PATH": os.environ["PATH"]}))
     mute = tmp_path / "python"
     mute.write_text("#!/bin/sh\necho nothing\n")

@@ -1,4 +1,4 @@
-"""A model that sees from one packed example into the next is refused."""
+"""A model in which one packed example influences the next is refused."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def _decide(spec: JobSpec) -> ResumeDecision:
         return ResumeDecision(ResumePoint(own.path, own.record), own.skipped)
     if own.skipped:
         raise BadCheckpoint(
-            f"no checkpoint in {output_dir} is whole ({own.skipped[0].why}): "
-            "move them away to begin at step 0"
+            f"{output_dir} has checkpoints, but none is complete ({own.skipped[0].why}): "
+            "move them away to start at step 0"
         )
     return ResumeDecision(None)
 

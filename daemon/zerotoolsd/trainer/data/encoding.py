@@ -44,15 +44,15 @@ def make_encoder(tokenizer: Any, data: DataSpec, *, encoder_decoder: bool) -> En
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if data.chat_template == "on" and not has_template:
         raise BadRequest(
-            f'data.chat_template = "on": the tokenizer in {tokenizer.name_or_path} has none; '
-            "put its chat_template.jinja there, or leave the key out"
+            f'data.chat_template = "on": the tokenizer in {tokenizer.name_or_path} has '
+            "no chat template; put its chat_template.jinja there, or leave the key out"
         )
     if has_template and data.chat_template != "off":
         return ChatEncoder(tokenizer, data)
     if tokenizer.eos_token_id is None:
         raise BadRequest(
-            f"the tokenizer in {tokenizer.name_or_path} has no eos_token, so that a response would "
-            "have no end: name one in its tokenizer_config.json"
+            f"the tokenizer in {tokenizer.name_or_path} has no eos_token to mark the end of a "
+            "response: name one in its tokenizer_config.json"
         )
     return SpecialEncoder(tokenizer, data) if encoder_decoder else PlainEncoder(tokenizer, data)
 
@@ -157,12 +157,13 @@ class ChatEncoder(Encoder):
         except Exception as error:  # whatever a template raises over the turns
             line = str(error).strip().splitlines()[0] if str(error).strip() else "it failed"
             raise BadFile(
-                f"{record.place}: the tokenizer's chat template refuses it: {line}"
+                f"{record.place}: the tokenizer's chat template rejects it: {line}"
             ) from None
         if not whole.startswith(asked):
             raise BadRequest(
-                f"the chat template of {self._tokenizer.name_or_path} renders a prompt in another "
-                'way once its response follows: set data.chat_template = "off", or mend it'
+                f"the chat template of {self._tokenizer.name_or_path} renders a prompt "
+                "differently when its response follows: set data.chat_template = "
+                '"off", or fix the template'
             )
         return asked, whole[len(asked) :]
 

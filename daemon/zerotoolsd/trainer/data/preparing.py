@@ -100,7 +100,7 @@ def _check_length(example: Encoded, data: DataSpec, reader: ModelInput) -> None:
 def _check(survey: ReadingStats, paths: Sequence[Path], data: DataSpec) -> None:
     where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not survey.count and not survey.empty:
-        raise BadRequest(f"{where}: there is no example in it")
+        raise BadRequest(f"{where}: contains no examples")
     if not survey.count:
         raise BadRequest(
             f'{where}: each of the {survey.empty} examples has an empty "{data.prompt_column}" or '
@@ -112,6 +112,6 @@ def _check(survey: ReadingStats, paths: Sequence[Path], data: DataSpec) -> None:
     ):
         if lost == survey.count:
             raise BadRequest(
-                f"data.{key} = {getattr(data, key)} leaves nothing of any "
-                f'"{column}" in {where}: raise it'
+                f'data.{key} = {getattr(data, key)} removes the whole "{column}" of every '
+                f"example in {where}: raise it"
             )

@@ -83,8 +83,8 @@ def open_data(spec: JobSpec, run_dir: Path, group: WorldGroup, config: Any) -> T
     if reader.encoder_decoder and (kind != "examples" or spec.data.packing):
         what = "data.packing" if kind == "examples" else f"data.{kind}"
         raise BadRequest(
-            f"{what}: model_type {config.model_type!r} has an encoder and a decoder, which are "
-            "trained on data.examples, each in a sequence of its own"
+            f"{what}: model_type {config.model_type!r} has an encoder and a decoder; such a "
+            "model trains on data.examples, without data.packing"
         )
     opener = {"text": _open_text, "tokens": _open_tokens, "examples": _open_examples}[kind]
     key, patterns = f"data.{kind}", patterns_of(spec.data)

@@ -57,7 +57,7 @@ def load_tokenizer(directory: Path) -> Any:
     except Exception as error:  # whatever a tokenizer of any kind raises over its files
         line = next(iter(str(error).strip().splitlines()), "")
         if not line or isinstance(error, LookupError):  # whose text is a bare key
-            line = f"its files are not as transformers expects them ({type(error).__name__} {line})"
+            line = f"transformers cannot read its files ({type(error).__name__} {line})"
         raise BadRequest(f"data.tokenizer: {directory} cannot be loaded: {line}") from None
 
 

@@ -67,7 +67,7 @@ def largest_id(arrays: Sequence[TokenArray]) -> int:
             values = _tensor(part, array.type)
             if int(values.min()) < 0:
                 place = first + int(values.argmin())
-                raise BadFile(f"{array.path}: token {place} is {int(values.min())}: no token id")
+                raise BadFile(f"{array.path}: token {place} is {int(values.min())}, not a token id")
             largest = max(largest, int(values.max()))
     return largest
 

@@ -172,7 +172,7 @@ class Baton:
             self.lock.unlink()
         except FileNotFoundError:
             return
-        self._teller.say(f"removed {self.lock}, which a process that is gone left {age} ago")
+        self._teller.say(f"removed {self.lock}, left {age} ago by a process that has ended")
 
     def _make_lock(self) -> None:
         """As torch does, for programs that know nothing of our turns."""
@@ -192,8 +192,8 @@ class Baton:
         except FileNotFoundError:
             return False
         self._teller.prepares(
-            f"waiting for {self.lock}, made {age} ago: another program compiles there; if none "
-            "does, it was killed and left the file behind: remove it"
+            f"waiting for {self.lock}, made {age} ago: another program is compiling there; "
+            "if none is running, it was killed: remove the file"
         )
         self._teller.say(f"waiting for {self.lock}, which was made {age} ago")
         return True

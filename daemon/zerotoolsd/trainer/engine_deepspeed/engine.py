@@ -203,7 +203,7 @@ def make_deepspeed_engine(
             deepspeed, spec, config, meta_model, group.device, to_be_loaded=start is not None
         )
     if unused:
-        reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
+        reporter.say(f"{spec.model.path}: the model does not use {', '.join(unused)}")
     model.train()
     decay = at(config, "optimizer.params.weight_decay")
     groups = weight_groups(model, meta_model, decay)

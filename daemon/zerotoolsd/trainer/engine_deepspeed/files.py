@@ -99,6 +99,6 @@ class DeepSpeedCheckpoints:
             raise BadCheckpoint(f"{directory} has no {LATEST} that names a checkpoint")
         if self._engine.global_steps != step:
             raise BadCheckpoint(
-                f"{directory}: DeepSpeed loaded step {self._engine.global_steps}, and its record "
-                f"is of step {step}"
+                f"{directory}: DeepSpeed loaded step {self._engine.global_steps}, but its "
+                f"record says step {step}"
             )

@@ -34,7 +34,7 @@ def make_nvme_ready(
         raise BadRequest(async_io.refusal(why))
     builds = os.environ.get(BUILDS)
     if builds and not (Path(builds) / "async_io" / "async_io.so").exists():
-        say(f"async_io is compiled into {builds}, once: this takes minutes")
+        say(f"compiling async_io into {builds}: this takes minutes, and happens only once")
     take_own_directories(config, output, rank)
 
 

@@ -85,7 +85,7 @@ def refused_by_deepspeed() -> Iterator[None]:
             raise  # of the machine: memory, other ranks, compilers
         text = " ".join(str(error).split())
         what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        raise BadRequest(f"deepspeed.config: DeepSpeed does not take it: {what}") from error
+        raise BadRequest(f"deepspeed.config: DeepSpeed rejects it: {what}") from error
 
 
 def _allow_fp16_on_cpu(deepspeed: Any) -> None:
@@ -130,7 +130,7 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
         return
     directory = os.environ.get(BUILDS)
     if directory and not (Path(directory) / builder.name / f"{builder.name}.so").exists():
-        say(f"{adam} is compiled into {directory}, once: this takes minutes")
+        say(f"compiling {adam} into {directory}: this takes minutes, and happens only once")
 
 
 def _ask_for_the_processor_once() -> None:

@@ -61,7 +61,7 @@ def _update_path(
 ) -> UpdatePath:
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trained:
-        raise BadRequest("the model has no parameter to train")
+        raise BadRequest("the model has no trainable parameters")
     if layout.stage != 1:
         return InPlaceUpdate(trained, device)
     mesh = next(iter(trained.values())).device_mesh[REPLICATE]
@@ -82,5 +82,5 @@ def _fill(
         targets = {**live.parameters, **persistent_buffers(live.model)}
         unused = load_weights(targets, meta_model.aliases, Path(spec.model.path))
         if unused:
-            reporter.say(f"{spec.model.path}: the model has no use for {', '.join(unused)}")
+            reporter.say(f"{spec.model.path}: the model does not use {', '.join(unused)}")
     live.copy_to_model()

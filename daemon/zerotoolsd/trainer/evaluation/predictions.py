@@ -52,7 +52,7 @@ class Predicted:
         }
 
     def __str__(self) -> str:
-        where = self.path or f"not written, training goes on: {self.problem}"
+        where = self.path or f"not written, training continues: {self.problem}"
         return f"{self.scores}  ({self.examples} examples, {self.seconds:.2f} s)  {where}"
 
 
@@ -169,7 +169,7 @@ def make_predictions(
     model, config = meta_model.model, meta_model.config
     if not model.can_generate():
         raise Unsupported(
-            f"eval.predict_with_generate = true: transformers generates no text by "
+            f"eval.predict_with_generate = true: transformers cannot generate text with "
             f"{type(model).__name__}; leave it out"
         )
     tokenizers: list[Any] = []

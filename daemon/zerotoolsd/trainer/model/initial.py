@@ -149,7 +149,7 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
 def _check(name: str, value: torch.Tensor) -> None:
     if value.is_floating_point() and bool(torch.isnan(value).any()):
         raise Unsupported(
-            f"the model's initialisation gives {name} no value when it is built without memory: "
+            f"the model's initialisation sets no value for {name} on the meta device: "
             "train from a directory with weights (model.path)"
         )
 

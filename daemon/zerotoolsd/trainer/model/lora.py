@@ -65,7 +65,7 @@ def refuse_tied(aliases: Mapping[str, str]) -> None:
             if BASE in one:
                 raise BadRequest(
                     f"lora.target_modules: {one.partition(BASE)[0]} shares its weight with "
-                    f"{base_name(other)}, so that no adapter could be added to it; leave it out"
+                    f"{base_name(other)}, so an adapter cannot be added to it; leave it out"
                 )
 
 

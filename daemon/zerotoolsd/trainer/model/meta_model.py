@@ -73,7 +73,7 @@ def read_config(model: ModelSpec) -> Any:
         source, tree = "model.config", dict(model.config or {})
     name = tree.get("model_type")
     if not isinstance(name, str):
-        raise BadRequest(f'{source} has no model_type (such as "llama"): it says which model')
+        raise BadRequest(f'{source} has no model_type: add the one of the model, such as "llama"')
     if name not in CONFIG_MAPPING:
         code = (
             "; the code that comes with the model (auto_map) is not run: take a copy whose "
@@ -81,7 +81,7 @@ def read_config(model: ModelSpec) -> Any:
             if "auto_map" in tree
             else ""
         )
-        what = f"{source}: model_type {name!r} is not one that transformers knows{code}"
+        what = f"{source}: transformers does not know model_type {name!r}{code}"
         raise BadRequest(what)
     kind = CONFIG_MAPPING[name]
     _refuse_misspelt_keys(source, kind, tree)
@@ -134,7 +134,7 @@ def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None
     """
     text = config.get_text_config()
     if not isinstance(getattr(text, "vocab_size", None), int):
-        raise Unsupported(f"model_type {config.model_type!r} is of no language model")
+        raise Unsupported(f"model_type {config.model_type!r} is not a language model")
     if text.vocab_size < vocabulary:
         raise BadRequest(
             f"the data takes {vocabulary} token ids and the model's vocab_size is "
@@ -158,7 +158,8 @@ def checkpoint_activations(model: Any) -> None:
     """
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise Unsupported(
-            f"train.activation_checkpointing: transformers has none for {type(model).__name__}"
+            "train.activation_checkpointing: transformers does not support it for "
+            f"{type(model).__name__}"
         )
     # The older name warns where there is the newer one.
     if hasattr(model, "activation_checkpointing_enable"):

@@ -100,7 +100,7 @@ def _copy_rows(tensor: torch.Tensor, stored: Any, source: str) -> None:
     shape = tuple(stored.get_shape())
     if shape != tuple(tensor.shape):
         raise BadRequest(
-            f"{source} has shape {list(shape)} and the model's config wants {list(tensor.shape)}"
+            f"{source} has shape {list(shape)} and the model's config says {list(tensor.shape)}"
         )
     if tensor.is_floating_point() and stored.get_dtype() not in _TRAINABLE:
         raise BadRequest(

@@ -52,7 +52,7 @@ def read_spec(run_dir: Path) -> JobSpec:
     if spec is None or problems:
         raise BadRequest(f"{path}: {'; '.join(problems)}")
     if spec.engine == "script":
-        raise BadRequest(f"{path}: engine {spec.engine} does not run")
+        raise BadRequest(f"{path}: this trainer does not run engine {spec.engine}")
     if spec.output_dir is None:
         raise BadRequest(f"{path} has no output_dir")
     return spec

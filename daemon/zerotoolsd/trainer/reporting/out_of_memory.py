@@ -43,7 +43,7 @@ def explained(
         if has_fit() or _OTHERS.search(said):
             raise OutOfGpuMemory(sentence) from error
         raise TooLargeForGpu(
-            f"{sentence} (it is not tried again: no step was made, and nobody else uses the GPU)"
+            f"{sentence} (it is not retried: no step was completed, and nobody else uses the GPU)"
         ) from error
     except RuntimeError as error:
         found = _BESIDE_TORCH.search(str(error))
@@ -68,7 +68,7 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
         what += f" ({expected})"
     mostly_state = expected is not None and _is_most(expected, said)
     return (
-        f"out of GPU memory after step {steps_done}: {what}; what needs less: "
+        f"out of GPU memory after step {steps_done}: {what}; to use less memory, try: "
         f"{', or '.join(settings_to_try(spec, mostly_state=mostly_state))}"
     )
 

@@ -152,7 +152,7 @@ class Reporter:
         line = {"time": time.time(), **known}
         problem = self._metrics.append(step, line)
         if problem is not None:
-            self.say(f"metrics are missing from step {step} on, training goes on: {problem}")
+            self.say(f"metrics are missing from step {step} on, training continues: {problem}")
 
     def saved(self, saved: Saved, stall_seconds: float) -> None:
         """A checkpoint is committed; training stood still for `stall_seconds`."""
@@ -174,13 +174,15 @@ class Reporter:
             f"waited {stall_seconds:.2f} s)"
         )
         if done.note is not None:
-            self.say(f"the checkpoint of step {step} is whole, what follows it failed: {done.note}")
+            self.say(
+                f"the checkpoint of step {step} is complete, but a later task failed: {done.note}"
+            )
 
     def save_failed(self, step: int, why: str) -> None:
         """A checkpoint could not be written, and the run goes on without it."""
         if self._leads:
             self._notifier.event("save_failed", step=step, why=why)
-        self.say(f"step {step} could not be saved, training goes on: {why}")
+        self.say(f"step {step} could not be saved, training continues: {why}")
 
     def skipped(self, path: Path, why: str) -> None:
         """A checkpoint was passed over."""

@@ -127,7 +127,7 @@ def test_a_hint_that_cannot_be_written_costs_no_checkpoint(tmp_path: Path, text:
     attempt = run(tmp_path, job(text, checkpoint={"every": 2, "keep_last": 1}))
     assert [event["step"] for event in attempt.events("checkpoint")] == [2, 4]
     assert attempt.events("save_failed") == []
-    assert "step 4 is whole, what follows it failed: " in attempt.log()
+    assert "step 4 is complete, but a later task failed: " in attempt.log()
     checkpoint_dirs.check(checkpoint(attempt, 4))
 
 

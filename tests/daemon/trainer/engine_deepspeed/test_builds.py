@@ -81,7 +81,7 @@ def test_a_job_compiles_after_one_that_was_killed_while_it_did(lock: Path) -> No
     said.prepares("loading the weights")
     baton = Baton(lock, own=True, teller=said, clock=lambda: lock.stat().st_mtime + 7300)
     assert baton.try_acquire()
-    assert said.lines == [f"removed {lock}, which a process that is gone left 2 h ago"]
+    assert said.lines == [f"removed {lock}, left 2 h ago by a process that has ended"]
     assert said.doing == "compiling cpu_adam"
     assert lock.exists(), "programs that know only torch's lock wait for us"
     baton.release()
@@ -149,8 +149,8 @@ def test_a_lock_in_the_users_own_directory_is_named_and_left_alone(lock: Path) -
 
     assert Baton(lock, own=False, teller=said, pause=pause).try_acquire()
     assert said.told[0] == (
-        f"waiting for {lock}, made 3 d ago: another program compiles there; if none does, it was "
-        "killed and left the file behind: remove it"
+        f"waiting for {lock}, made 3 d ago: another program is compiling there; if none is "
+        "running, it was killed: remove the file"
     )
     assert said.lines == [f"waiting for {lock}, which was made 3 d ago"]
     assert not (lock.parent / TURN).exists()

@@ -29,12 +29,12 @@ def test_the_sentence_has_the_allocation_the_card_and_two_ways_out() -> None:
         raise torch.OutOfMemoryError(SAID)
     assert sentence(info.value) == (
         "out of GPU memory after step 3: tried to allocate 2.00 GiB, GPU 0 has a total capacity of "
-        "7.92 GiB of which 1.21 GiB is free, Process 812 has 5.10 GiB memory in use; what needs "
-        "less: train.micro_batch_size = 2 (it is 4 now; batch_size stays), or "
+        "7.92 GiB of which 1.21 GiB is free, Process 812 has 5.10 GiB memory in use; to use less "
+        "memory, try: train.micro_batch_size = 2 (it is 4 now; batch_size stays), or "
         "train.activation_checkpointing = true"
     )
     assert exit_code(info.value) == EXIT_CRASH
-    with pytest.raises(OutOfGpuMemory, match="thing new; what needs"), explained(parsed(), int):
+    with pytest.raises(OutOfGpuMemory, match="thing new; to use less"), explained(parsed(), int):
         raise torch.OutOfMemoryError("something\nnew")
 
 
@@ -60,7 +60,7 @@ def test_what_allocates_beside_torch_is_explained_too(said: str, kept: str) -> N
 
     with pytest.raises(OutOfGpuMemory) as info, explained(parsed(), lambda: 0, has_fit=bool):
         raise RuntimeError(said)
-    assert f"{kept} what needs less: " in sentence(info.value)
+    assert f"{kept} to use less memory, try: " in sentence(info.value)
     assert "might be reported later" not in sentence(info.value)
     with pytest.raises(RuntimeError, match="illegal"), explained(parsed(), lambda: 0):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -83,7 +83,7 @@ def test_what_never_fits_is_not_started_again() -> None:
         ):
             raise torch.OutOfMemoryError(said)
         assert exit_code(info.value) == status
-        assert ("not tried again" in sentence(info.value)) == (status == EXIT_BAD_JOB)
+        assert ("not retried" in sentence(info.value)) == (status == EXIT_BAD_JOB)
 
 
 def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it() -> None:
@@ -93,6 +93,6 @@ def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it
     much = explain(SAID, parsed(), 0, Prediction(6 << 30, 1 << 30, 0, 0))
     assert "(state of a rank: 6,144.0 MiB on the GPU and 1,024.0 MiB of gathered weights;" in much
     assert much.endswith(
-        'less: offload.optimizer = "cpu", or zero.stage = 3 with offload.params = "cpu"'
+        'memory, try: offload.optimizer = "cpu", or zero.stage = 3 with offload.params = "cpu"'
     )
     assert "micro_batch" in explain(SAID, parsed(), 0, Prediction(1 << 30, 0, 0, 0))
