@@ -25,20 +25,20 @@ class LimitsConfig:
         minimum=0,
     )
     foreign_memory_bytes: int = key(
-        "A GPU on which others than our jobs hold more than this is not used.",
+        "A GPU is not used while programs other than its jobs hold more memory on it than this.",
         default=512 * 2**20,
         minimum=0,
     )
     use_unmeasured_gpus: bool = key(
-        "Use GPUs too whose memory or processes the driver does not tell (integrated ones such as "
-        "GB10, vGPU, WSL), where nothing shows whether others use them.",
+        "Also use GPUs whose memory or processes the driver does not report (integrated ones such "
+        "as GB10, vGPU, WSL). The daemon cannot see whether other programs use them.",
         default=False,
     )
     snapshot_age_seconds: float = key(
         "No job starts on GPUs that were last seen longer ago than this.", default=30.0, above=0
     )
     log_bytes: int = key(
-        "The log of one rank; the rest is dropped, but for its end.",
+        "This many bytes of one rank's log are kept from its start, and the last 64 KiB of it.",
         default=64 * 2**20,
         minimum=2**16,
     )
@@ -64,7 +64,7 @@ class StopConfig:
 class RetryConfig:
     """`[retry]`: how long a crashed job waits before it is started again."""
 
-    first_seconds: float = key("The first wait.", default=1.0, minimum=0)
+    first_seconds: float = key("The wait before the first restart.", default=1.0, minimum=0)
     factor: float = key("Each wait is this many times the one before.", default=4.0, minimum=1)
     most_seconds: float = key("The longest wait.", default=300.0, minimum=0)
 
@@ -74,8 +74,8 @@ class WatchConfig:
     """`[watch]`: when a running job is shown as one that makes no progress."""
 
     no_progress_seconds: float = key(
-        "A running job whose ranks neither write to their logs, nor report anything, nor take more "
-        "memory for so long is shown as one without progress. 0: never.",
+        "A running job is shown as making no progress when its ranks have not written to their "
+        "logs, reported anything or taken more memory for this long. 0: never.",
         default=300.0,
         minimum=0,
     )
@@ -91,16 +91,16 @@ class RetentionConfig:
 
     records: int | str | None = key(
         "Jobs that ended longer ago than this are removed, record and logs, as `zerotools clean` "
-        'does: seconds, or text such as `"90d"`. Nothing until it is set.',
+        'does: seconds, or text such as `"90d"`. Not set: none are removed.',
         default=None,
     )
     logs: int | str | None = key(
         "The logs and the progress of jobs that ended longer ago than this are removed; their "
-        "records stay. Nothing until it is set.",
+        "records stay. Not set: none are removed.",
         default=None,
     )
     events: int | str | None = key(
-        "Events older than this are removed. Nothing until it is set.", default=None
+        "Events older than this are removed. Not set: none are removed.", default=None
     )
 
 
@@ -111,8 +111,8 @@ class Config:
     limits: LimitsConfig = key("How much of the machine the jobs may have.", factory=LimitsConfig)
     stop: StopConfig = key("How attempts end.", factory=StopConfig)
     retry: RetryConfig = key("How long a crashed job waits.", factory=RetryConfig)
-    watch: WatchConfig = key("When a job is shown as one without progress.", factory=WatchConfig)
-    retention: RetentionConfig = key("What is removed by itself.", factory=RetentionConfig)
+    watch: WatchConfig = key("When a job is shown as making no progress.", factory=WatchConfig)
+    retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
 
 
 def load(path: Path | None) -> Config:

@@ -151,7 +151,7 @@ class DispatcherService:
             return await run_with_timeout(LOOK_SECONDS, look, *args, **kwargs)
         except TimeoutError:
             raise Unavailable(
-                f"the files of the job do not answer within {LOOK_SECONDS:g} s: look at the file "
+                f"the files of the job could not be read within {LOOK_SECONDS:g} s: check the file "
                 f"systems of output_dir = {spec.output_dir}, of resume_from, and of its data"
             ) from None
 
@@ -210,7 +210,7 @@ class DispatcherService:
                 quiet_seconds=self._dispatcher.config.watch.no_progress_seconds,
             )
         except Exception as error:  # one odd record must not hide all other jobs of a listing
-            log.exception("job %d cannot be shown whole", job.id)
+            log.exception("job %d cannot be shown in full", job.id)
             return bare_view(job, f"{type(error).__name__}: {error}")
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:

@@ -18,7 +18,7 @@ def lock_state_dir(state_dir: Path) -> int:
     """
     if state_dir.exists() and not state_dir.is_dir():
         raise BadRequest(
-            f"--state-dir {state_dir}: is a file, and must be a directory or not there yet"
+            f"--state-dir {state_dir}: is a file; name a directory, or a path that does not exist"
         )
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -310,7 +310,8 @@ def test_a_state_directory_that_is_a_file_is_said(daemon: Daemon) -> None:
     daemon.state.write_text("mine")
     assert daemon.spawn().wait(timeout=20) == BadRequest.exit_code
     assert daemon.log.read_text() == (
-        f"error: --state-dir {daemon.state}: is a file, and must be a directory or not there yet\n"
+        f"error: --state-dir {daemon.state}: is a file\n"
+        "hint: name a directory, or a path that does not exist\n"
     )
 
 

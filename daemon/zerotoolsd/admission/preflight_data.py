@@ -43,9 +43,9 @@ def _why_none(pattern: str) -> str | None:
     if path.is_dir():
         return f"is a directory; name the files in it, such as {pattern.rstrip('/')}/*"
     if path.exists():
-        return "is a pipe or a device, and no file"
+        return "is a pipe or a device, not a file"
     if path.is_symlink():
-        return f"is a link to {path.readlink()}, which is not there"
+        return f"is a link to {path.readlink()}, which does not exist"
     # Path.glob takes no absolute pattern.
     if any(Path(name).is_file() for name in glob.iglob(pattern, recursive=True)):  # noqa: PTH207
         return None
@@ -79,10 +79,10 @@ def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[st
     if len(paths) >= MAX_FILES:
         return
     if paths and all(map(_is_empty, paths)):
-        yield f"{', '.join(map(str, paths))}: there is nothing in it"
+        yield f"{', '.join(map(str, paths))}: contains no data"
     elif not usable:
         yield (
-            f"{', '.join(map(str, paths))}: there is no example in it whose "
+            f"{', '.join(map(str, paths))}: contains no example whose "
             f'"{spec.data.prompt_column}" and "{spec.data.response_column}" hold text'
         )
 

@@ -51,7 +51,7 @@ def check_tokenizer(spec: JobSpec) -> Iterator[str]:
         yield from _check_template(spec, directory)
     else:
         yield (
-            f"{key} = {named}: there is no tokenizer in it (no tokenizer.json, and none of the "
+            f"{key} = {named}: contains no tokenizer (no tokenizer.json, and none of the "
             "older files); name one with data.tokenizer"
         )
 
@@ -64,8 +64,8 @@ def _check_template(spec: JobSpec, directory: Path) -> Iterator[str]:
     with_one = ("tokenizer_config.json", "chat_template.json", "processor_config.json")
     if not any("chat_template" in _tree(directory / name) for name in with_one):
         yield (
-            f'data.chat_template = "on": the tokenizer in {directory} has none; put its '
-            "chat_template.jinja there, or leave the key out"
+            f'data.chat_template = "on": the tokenizer in {directory} has no chat template; '
+            "put its chat_template.jinja there, or leave the key out"
         )
 
 
@@ -91,7 +91,7 @@ def check_model(spec: JobSpec) -> Iterator[str]:
     if not directory.is_dir():
         yield f"model.path = {directory}: there is no such directory{_FETCH}"
     elif not (directory / CONFIG).is_file():
-        yield f"model.path = {directory}: there is no config.json in it"
+        yield f"model.path = {directory}: contains no config.json"
     else:
         yield from _check_config(directory / CONFIG)
         if spec.resume_from is None:
@@ -114,7 +114,7 @@ def _check_weights(directory: Path) -> Iterator[str]:
         )
     else:
         yield (
-            f"model.path = {directory}: there are no weights in it: to start from random ones, set "
+            f"model.path = {directory}: contains no weights: to start from random ones, set "
             f'model.config = "{directory / CONFIG}" instead'
         )
 

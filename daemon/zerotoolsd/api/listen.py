@@ -45,7 +45,7 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise BadRequest(f"{path} is in the way: it is not a socket; remove it or name another")
+        raise BadRequest(f"{path} exists and is not a socket; remove it or name another")
     try:
         connect(path, ANSWER_SECONDS).close()
     except (ConnectionRefusedError, FileNotFoundError):

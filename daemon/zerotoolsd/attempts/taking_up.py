@@ -50,7 +50,7 @@ class LeftAttempts:
         if job.state in states.TERMINAL or (job.state == states.HELD and not is_open):
             return
         if not is_open:
-            raise LookupError(f"it is {job.state}, and none of its attempts is")
+            raise LookupError(f"it is {job.state}, but it has no unfinished attempt")
         attempt = attempts[-1]
         if not self._watcher.watches(attempt):
             self._find_again(job, attempt)

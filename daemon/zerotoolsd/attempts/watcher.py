@@ -25,7 +25,7 @@ UNREADABLE_SECONDS = 1.0
 """How often a run directory that cannot be read or written is tried again."""
 KILL_SECONDS = 30.0
 
-SETTLING = "looking what has become of it"
+SETTLING = "checking its state"
 GIVING_UP = "giving up its start"
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Watcher:
                 self._hold(attempt, cause)
 
     def _hold(self, attempt: AttemptRow, why: str) -> None:
-        self.held[attempt.job_id] = f"its state is not known now: {why}"
+        self.held[attempt.job_id] = f"its state is not known at the moment: {why}"
         self._later_call(UNREADABLE_SECONDS, self.settle, attempt)
 
     def _look_again(self, attempt: AttemptRow) -> None:

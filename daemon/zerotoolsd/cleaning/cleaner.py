@@ -86,9 +86,9 @@ class Cleaner:
                 why = f"there is no job {job_id}"
                 found.append(KeptJob(id=job_id, name="", why=why, gone=True))
                 continue
-            why = f"it is {job.state}, and only a job that is over goes"
+            why = f"it is {job.state}; only a job that is over can be removed"
             if job.state in states.TERMINAL:
-                why = "its state, its age or the number to keep leaves it out"
+                why = "its state, its age or the number to keep excludes it"
             found.append(KeptJob(id=job.id, name=job.name, why=why))
         return found
 
@@ -143,7 +143,7 @@ class Cleaner:
                 LOOK_SECONDS, removal.files_of, self._jobs_dir, job, attempts
             )
         except TimeoutError:
-            raise Stays(f"{self._jobs_dir / str(job.id)} does not answer") from None
+            raise Stays(f"{self._jobs_dir / str(job.id)} does not respond") from None
         except OSError as error:
             raise Stays(f"{error.filename}: {error.strerror}") from None
 
@@ -181,7 +181,7 @@ class Cleaner:
             )
         except TimeoutError:
             raise Unavailable(
-                f"nothing can be removed now: the paths that job {job.id} names do not answer"
+                f"nothing can be removed now: the paths of job {job.id} do not respond"
             ) from None
 
     async def _go(
@@ -190,7 +190,7 @@ class Cleaner:
         """What was begun and fails is refused to other jobs until it is finished."""
         self._going.add(job.id)
         outputs = request.outputs
-        again = "" if request.logs_only else "; it goes when the daemon starts again, or is cleaned"
+        again = "" if request.logs_only else "; it is removed at the daemon's next start or clean"
         try:
             if not request.logs_only:
                 removal.note_intent(self._state_dir, job.id, outputs=outputs)
@@ -255,7 +255,7 @@ class Cleaner:
         try:
             await self.retain(retention)
         except (OSError, sqlite3.OperationalError, Unavailable) as error:
-            log.error("what is older than the retention settings stays for now: %s", error)
+            log.error("jobs past the retention settings are kept for now: %s", error)
         except Exception:  # nothing else waits for this, and the jobs must go on
             log.exception("a defect in zerotoolsd: the retention settings cannot be kept now")
 

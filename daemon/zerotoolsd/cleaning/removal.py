@@ -66,7 +66,7 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Rem
     """What lies in the directory of a job. Raises Stays: it is not a directory of ours. OSError."""
     own = jobs_dir / str(job.id)
     if own.is_symlink():
-        raise Stays(f"{own} is a link, and what it points to may be somebody's; remove it yourself")
+        raise Stays(f"{own} is a link to files that may be in use elsewhere; remove it yourself")
     logs, outputs, told_of = [], [], _told_within(own, attempts)
     for entry in _entries(own):
         mine = entry.name in (BEFORE, HELD_LOG) or bool(_ATTEMPT.fullmatch(entry.name))

@@ -60,9 +60,9 @@ def test_good_examples_pass(make: Make, tmp_path: Path) -> None:
             'line 2: there is no column "prompt" (data.prompt_column); it',
         ),
         (GOOD.encode() + b'{"prompt": "\xff"}', "a.json, line 2: is not UTF-8"),
-        ("", "a.json: there is nothing in it"),
-        ("\n\n", "a.json: there is no example in it"),
-        ("[]", "a.json: there is no example in it"),
+        ("", "a.json: contains no data"),
+        ("\n\n", "a.json: contains no example whose"),
+        ("[]", "a.json: contains no example whose"),
         ('{"prompt": "", "response": "b"}', 'whose "prompt" and "response" hold text'),
     ],
 )
@@ -91,7 +91,7 @@ def test_every_problem_is_listed(make: Make, tmp_path: Path) -> None:
         eval={"files": [make("a.json", "3")]},
     )
     assert f"model.path = {tmp_path}/none: there is no such directory" in message
-    assert f"data.tokenizer = {tmp_path}/empty: there is no tokenizer in it" in message
+    assert f"data.tokenizer = {tmp_path}/empty: contains no tokenizer" in message
     assert f"data.examples = {tmp_path}/no-*.json: no file matches" in message
     assert "a.json, line 1: is a number and no object" in message
 
@@ -108,9 +108,9 @@ def test_token_files_are_looked_at(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("pipe", "is a pipe or a device, and no file"),
+        ("pipe", "is a pipe or a device, not a file"),
         ("tok", "is a directory; name the files in it, such as {path}/*"),
-        ("link.json", "is a link to gone.json, which is not there"),
+        ("link.json", "is a link to gone.json, which does not exist"),
         ("[1].json", None),
     ],
 )

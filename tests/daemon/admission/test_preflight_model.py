@@ -33,9 +33,7 @@ def test_a_model_directory_without_weights_says_how_to_start_without(
     model = {"path": str(tmp_path / "m")}
     assert "models are not downloaded: fetch it first" in refusal(data, model=model)
     make("m/config.json", LLAMA)
-    sentence = (
-        f'there are no weights in it: to start from random ones, set model.config = "{tmp_path}'
-    )
+    sentence = f'contains no weights: to start from random ones, set model.config = "{tmp_path}'
     assert sentence in refusal(data, model=model)
     make("m/pytorch_model.bin", b"")
     assert refusal(data, model=model).endswith(
@@ -46,7 +44,7 @@ def test_a_model_directory_without_weights_says_how_to_start_without(
     make("m/config.json", "{broken")
     assert "m/config.json: is not a JSON object with a model_type" in refusal(data, model=model)
     (tmp_path / "m/config.json").unlink()
-    assert "there is no config.json in it" in refusal(data, model=model)
+    assert "contains no config.json" in refusal(data, model=model)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +88,7 @@ def test_the_tokenizer_of_the_model_is_looked_for(make: Make, tmp_path: Path) ->
     make("m/model.safetensors", weights())
     data, model = {"examples": [make("a.json", GOOD)]}, {"path": str(tmp_path / "m")}
     message = refusal(data, model=model)
-    assert f"model.path = {tmp_path}/m: there is no tokenizer in it" in message
+    assert f"model.path = {tmp_path}/m: contains no tokenizer" in message
     assert "name one with data.tokenizer" in message
 
 
@@ -101,6 +99,6 @@ def test_a_chat_template_that_is_asked_for_is_looked_for(make: Make, tmp_path: P
         "tokenizer": str(tmp_path / "tok"),
         "chat_template": "on",
     }
-    assert f"the tokenizer in {tmp_path}/tok has none" in refusal(data)
+    assert f"the tokenizer in {tmp_path}/tok has no chat template" in refusal(data)
     make("tok/tokenizer_config.json", '{"chat_template": "{{ messages }}"}')
     check(data)

@@ -193,7 +193,7 @@ class FakeService:
                 kept.append(KeptJob(id=job_id, name="", why=why, gone=True))
             elif view.state not in TERMINAL:
                 if request.jobs:
-                    why = f"it is {view.state}, and only a job that is over goes"
+                    why = f"it is {view.state}; only a job that is over can be removed"
                     kept.append(KeptJob(id=job_id, name=view.name, why=why))
             else:
                 outputs = (view.output_dir,) if request.outputs else ()

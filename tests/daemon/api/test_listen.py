@@ -31,7 +31,7 @@ def test_a_dead_daemons_socket_is_replaced_and_a_living_ones_is_not(tmp_path: Pa
 def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "api.sock"
     path.write_text("mine", encoding="utf-8")
-    with pytest.raises(BadRequest, match="is in the way"):
+    with pytest.raises(BadRequest, match="exists and is not a socket"):
         open_socket(path)
     assert path.read_text(encoding="utf-8") == "mine"
 

@@ -70,7 +70,7 @@ def test_a_job_that_is_not_over_stays_and_goes_on(tmp_path: Path) -> None:
         await it.reach(job.id, "running")
         answer = await clean(it, job.id, 99)
         assert [(each.id, each.why) for each in answer.kept] == [
-            (job.id, "it is running, and only a job that is over goes"),
+            (job.id, "it is running; only a job that is over can be removed"),
             (99, "there is no job 99"),
         ]
         assert ids(await clean(it)) == []
@@ -165,7 +165,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         (state / "jobs" / "2" / "output" / "link").symlink_to(away)
         answer = await clean(it, first, second, outputs=True)
         assert ids(answer) == [second]
-        assert "is a link, and what it points to may be somebody's" in answer.kept[0].why
+        assert "is a link to files that may be in use elsewhere" in answer.kept[0].why
         assert (away / "precious").is_dir()
         assert (away / "1" / "attempt-1" / "rank-0.log").is_file()
 
@@ -196,7 +196,7 @@ def test_age_number_and_state_leave_jobs_out(tmp_path: Path) -> None:
         assert ids(await clean(it, older_than_seconds=3600, dry_run=True)) == []
         answer = await clean(it, 3, 1, older_than_seconds=3600)
         assert {each.why for each in answer.kept} == {
-            "its state, its age or the number to keep leaves it out"
+            "its state, its age or the number to keep excludes it"
         }
 
     tell(tmp_path / "state", story)
@@ -259,8 +259,8 @@ def test_what_cannot_be_removed_is_said_and_goes_at_the_next_start(
             patch.setattr(shutil, "rmtree", refuse)
             answer = await clean(it, job, outputs=True)
         assert answer.kept[0].why == (
-            f"{state}/jobs/1/attempt-1: Permission denied; it goes when the daemon starts again, "
-            "or is cleaned"
+            f"{state}/jobs/1/attempt-1: Permission denied; it is removed at the daemon's next "
+            "start or clean"
         )
         with pytest.raises(Conflict, match="is being removed"):
             await submit(it, output_dir=str(output / "below"))

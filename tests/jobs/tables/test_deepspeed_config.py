@@ -106,7 +106,7 @@ def test_what_cannot_be_committed_or_resolved_is_refused() -> None:
     [
         ({"sequence_parallel_size": 2}, "sequence_parallel_size = 2: makes ranks share"),
         ({"tensor_parallel": {"autotp_size": 2}}, "autotp_size = 2: makes ranks share"),
-        ({"autotuning": {"enabled": True}}, "autotuning.enabled = true: tries settings out"),
+        ({"autotuning": {"enabled": True}}, "autotuning.enabled = true: tries settings"),
         ({"data_efficiency": {"enabled": True}}, "enabled = true: works in DeepSpeed's data"),
     ],
 )

@@ -24,22 +24,24 @@ class CheckpointSpec:
     )
     asynchronous: bool = key(
         "Training waits only while each rank copies its shards to host memory, and continues while "
-        "they are written. Takes as much host memory as the checkpoint is large, over all ranks.",
+        "they are written. Needs as much host memory, over all ranks, as the checkpoint is large.",
         default=False,
     )
     keep_last: int | None = key(
-        "Older checkpoints of this job are deleted; default: all are kept.", default=None, minimum=1
+        "Keep this many checkpoints and delete older ones of this job; default: keep all.",
+        default=None,
+        minimum=1,
     )
     keep_every: int | None = key(
-        "Checkpoints of every so many steps stay, regardless of `keep_last`. A multiple of "
-        "`every`.",
+        "Keep also the checkpoints at multiples of this many steps, regardless of `keep_last`. A "
+        "multiple of `every`.",
         default=None,
         minimum=1,
     )
     best: str | None = key(
-        "The checkpoint with the smallest one stays too, and the file `best` names it: `loss`, the "
-        "mean training loss since the checkpoint before, or `eval_loss`, that of `[eval]` at its "
-        "step.",
+        "Keep also the checkpoint with the smallest value of this, and name it in the file `best`: "
+        "`loss`, the mean training loss since the previous checkpoint, or `eval_loss`, the loss of "
+        "`[eval]` at its step.",
         default=None,
         allowed=BEST,
     )

@@ -50,34 +50,34 @@ class DataSpec:
         default=(),
         path=True,
     )
-    prompt_column: str = key("The key of an example that has the prompt.", default="prompt")
+    prompt_column: str = key("The key of the prompt in an example.", default="prompt")
     response_column: str = key(
-        "The key of an example that has the response. Only its tokens count in the loss.",
+        "The key of the response in an example. Only its tokens count in the loss.",
         default="response",
     )
     history_column: str | None = key(
-        "The key of an example that has the earlier turns: a list of [prompt, response] pairs.",
+        "The key of the earlier turns in an example: a list of [prompt, response] pairs.",
         default=None,
     )
     max_source_length: int = key(
-        "Tokens of prompt and history that are kept of an example: the first ones, or the last "
-        "ones where a chat template is used.",
+        "Maximum number of tokens of prompt and history in an example: the first ones are kept, "
+        "or with a chat template the last ones.",
         default=1024,
         minimum=1,
     )
     max_target_length: int = key(
-        "Tokens of the response that are kept, the end-of-text token included.",
+        "Maximum number of tokens of the response, including the end-of-text token.",
         default=128,
         minimum=1,
     )
     chat_template: str = key(
-        'Whether the tokenizer\'s chat template renders examples; `"auto"`: where it has one.',
+        'Whether the tokenizer\'s chat template renders examples; `"auto"`: if it has one.',
         default="auto",
         allowed=CHAT_TEMPLATE,
     )
     packing: bool = key(
-        "Fill sequences of `sequence_length` with several examples each, which do not see one "
-        "another. Causal models only.",
+        "Fill sequences of `sequence_length` with several examples each, which do not attend to "
+        "one another. Causal models only.",
         default=False,
     )
     tokenizer: str | None = key(
@@ -130,7 +130,7 @@ def check_data(data: DataSpec) -> Iterator[str]:
         yield "data: one of data.text, data.tokens and data.examples must name a file or pattern"
     if len(given) > 1:
         names = " and ".join(f"data.{kind}" for kind in given)
-        yield f"data: {names} exclude one another; leave all but one out"
+        yield f"data: {names} cannot be combined; leave all but one out"
     if len(given) == 1:
         yield from _check_strangers(data, given[0])
         yield from _check_kind(data, given[0])

@@ -13,15 +13,15 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 ADAMS = ("adam", "adamw")
 _OWN_AUTOS = ("zero_optimization.zenflow.", "pipeline.stages", "data_types.keep_in_fp32_modules")
 _OWN_WRITERS = ("nebula", "datastates_ckpt", "checkpoint.writer")
-_SHARED = "makes ranks share their sequences, and a job gives each rank its own"
+_SHARED = "makes ranks share their sequences, but a job gives each rank its own"
 _OWN_LOOPS = {
     "tensor_parallel.autotp_size": _SHARED,
     "tensor_parallel.tp.tp_size": _SHARED,
     "tensor_parallel.tensor_parallel.tp_size": _SHARED,
     "sequence_parallel_size": _SHARED,
-    "autotuning.enabled": "tries settings out and exits, and a job trains",
+    "autotuning.enabled": "tries settings and exits, but a job trains",
     "compile.deepcompile": "needs a call of engine.compile(), which a job does not make",
-    "data_efficiency.enabled": "works in DeepSpeed's data loader, and a job reads its data itself",
+    "data_efficiency.enabled": "works in DeepSpeed's data loader, but a job reads its data itself",
 }
 """What cannot be in our loop, and why; 0, 1 and false switch it off."""
 
@@ -31,8 +31,8 @@ class DeepSpeedSpec:
     """`[deepspeed]`: DeepSpeed's own configuration, for `engine = "deepspeed"`."""
 
     config: str | Mapping[str, Any] | None = key(
-        "DeepSpeed's JSON: its path, or a table here. `zerotools submit` resolves what is "
-        '`"auto"` in it, checks it against the job, and queues the result with the job.',
+        'DeepSpeed\'s JSON: its path, or a table here. `zerotools submit` resolves each `"auto"` '
+        "in it, checks it against the job, and queues the result with the job.",
         default=None,
         path=True,
         accelerate="deepspeed_config.deepspeed_config_file",

@@ -20,7 +20,7 @@ class EvalSpec:
     generates comes to the responses. Without `files` and `fraction` there is none."""
 
     files: tuple[str, ...] = key(
-        "Files of the kind that `[data]` names, read alike. Paths or patterns.",
+        "Files of the same kind as in `[data]`, read in the same way. Paths or patterns.",
         default=(),
         path=True,
     )
@@ -38,26 +38,26 @@ class EvalSpec:
         minimum=1,
     )
     max_sequences: int | None = key(
-        "Evaluate on the first so many sequences; default: on all.", default=None, minimum=1
+        "Evaluate on this many sequences, the first ones; default: on all.", default=None, minimum=1
     )
     predict_with_generate: bool = key(
-        "Generate from the prompts too, and compare with the responses: ROUGE-1, ROUGE-2, ROUGE-L "
-        "and BLEU, and a file of predictions. `data.examples` only; needs rouge_score and "
+        "Also generate text from the prompts, score it against the responses (ROUGE-1, ROUGE-2, "
+        "ROUGE-L and BLEU) and write it to a file. `data.examples` only; needs rouge_score and "
         "sacrebleu in the ranks' interpreter.",
         default=False,
     )
     max_predictions: int | None = key(
-        "Generate from the prompts of the first so many sequences; default: of all.",
+        "Generate from this many prompts, the first ones; default: from all.",
         default=None,
         minimum=1,
     )
     max_new_tokens: int | None = key(
-        "Tokens that are generated at most; default: `data.max_target_length`.",
+        "Maximum number of tokens to generate; default: `data.max_target_length`.",
         default=None,
         minimum=1,
     )
     num_beams: int = key(
-        "Beams of the search for the likeliest text; 1: always the likeliest token.",
+        "Number of beams in beam search; 1: greedy search.",
         default=1,
         minimum=1,
     )
@@ -66,7 +66,7 @@ class EvalSpec:
 def check_eval(spec: EvalSpec) -> Iterator[str]:
     """What is wrong in `[eval]`, other tables aside."""
     if spec.files and spec.fraction:
-        yield "eval: eval.files and eval.fraction exclude one another; leave one out"
+        yield "eval: eval.files and eval.fraction cannot be combined; leave one out"
     if spec.fraction >= 1:
         yield f"eval.fraction = {spec.fraction}: must be less than 1"
     if spec != EvalSpec() and not spec.files and not spec.fraction:

@@ -17,7 +17,7 @@ class Fp16Spec:
     """
 
     loss_scale: float = key(
-        "A fixed scale; 0: it follows the gradients, by the keys below.",
+        "A fixed scale; 0: a dynamic scale, set by the keys below.",
         default=0.0,
         minimum=0,
         deepspeed="fp16.loss_scale",
@@ -36,13 +36,13 @@ class Fp16Spec:
         deepspeed="fp16.loss_scale_window",
     )
     hysteresis: int = key(
-        "The scale halves with the overflow of this number; a doubling starts the count again.",
+        "The scale halves from this many overflows on; when it doubles, the count restarts.",
         default=2,
         minimum=1,
         deepspeed="fp16.hysteresis",
     )
     consecutive_hysteresis: bool = key(
-        "Every step without an overflow starts that count again.",
+        "Every step without an overflow restarts that count.",
         default=False,
         deepspeed="fp16.consecutive_hysteresis",
     )

@@ -15,14 +15,14 @@ class LoraSpec:
 
     rank: int | None = key("The rank of the adapters.", default=None, minimum=1)
     alpha: float | None = key(
-        "An adapter is added to its weight `alpha / rank` times; default: twice `rank`.",
+        "An adapter is added to its weight scaled by `alpha / rank`; default: twice `rank`.",
         default=None,
         above=0,
     )
     dropout: float = key("Dropout before the adapters, below 1.", default=0.0, minimum=0)
     target_modules: tuple[str, ...] = key(
-        "Names, or ends of names, of the linear layers that get one; default: those that peft "
-        "chooses for the model.",
+        "Names, or ends of names, of the linear layers that get an adapter; default: the layers "
+        "that peft chooses for the model.",
         default=(),
     )
 

@@ -15,12 +15,12 @@ class ModelSpec:
 
     config: str | Mapping[str, Any] | None = key(
         "A Hugging Face model config: a table here, or the path of a `config.json`. "
-        "The weights start from `seed`.",
+        "The weights are initialised from `seed`.",
         default=None,
         path=True,
     )
     path: str | None = key(
-        "A Hugging Face model directory (config and safetensors) whose weights are trained on.",
+        "A Hugging Face model directory (config and safetensors) with the weights to start from.",
         default=None,
         path=True,
     )
@@ -31,4 +31,4 @@ def check_model(model: ModelSpec) -> Iterator[str]:
     if model.config is None and model.path is None:
         yield "model: one of model.config (start from random weights) and model.path is needed"
     if model.config is not None and model.path is not None:
-        yield "model: model.config and model.path exclude one another; leave one out"
+        yield "model: model.config and model.path cannot be combined; leave one out"

@@ -16,23 +16,23 @@ class OffloadSpec:
     """`[offload]`: what does not stay on the GPU, at the price of time."""
 
     optimizer: str = key(
-        "Where the fp32 masters and the optimizer's state are, and are updated: `none` with the "
-        "weights, `cpu` in the host's memory, `disk` in files that are mapped into it.",
+        "Where the fp32 master weights and the optimizer state are kept and updated: `none` with "
+        "the weights, `cpu` in host memory, `disk` in memory-mapped files.",
         default="none",
         allowed=STATE_PLACES,
         deepspeed="zero_optimization.offload_optimizer.device",
     )
     params: str = key(
-        "`cpu`: the parameters too are in the host's memory, and are copied to the GPU block by "
-        "block. Stage 3 only; the optimizer's state is then on the host, or on disk.",
+        "`cpu`: the parameters too are kept in host memory, and are copied to the GPU block by "
+        "block. Stage 3 only; the optimizer state is then in host memory or on disk.",
         default="none",
         allowed=("none", "cpu"),
         deepspeed="zero_optimization.offload_param.device",
         accelerate="fsdp_config.fsdp_offload_params",
     )
     path: str | None = key(
-        'A directory on the disk that `optimizer = "disk"` uses, 12 bytes per parameter; best on '
-        "the machine's own NVMe.",
+        'The directory for the files of `optimizer = "disk"`, 12 bytes per parameter; a local '
+        "NVMe disk is best.",
         default=None,
         path=True,
         deepspeed="zero_optimization.offload_optimizer.nvme_path",

@@ -35,7 +35,7 @@ class ScriptSpec:
     )
     checkpoint_dir: str | None = key(
         "Where the program keeps its checkpoints; it is watched for new ones. When the program is "
-        "started again, `ZEROTOOLS_RESUME_FROM` names the newest that is whole.",
+        "started again, `ZEROTOOLS_RESUME_FROM` names the newest complete one.",
         default=None,
         path=True,
     )

@@ -57,13 +57,13 @@ class JobSpec:
     """One training job, every key valid and every relative path made absolute."""
 
     name: str | None = key(
-        "A label for people; default: the job file's name without its ending.",
+        "A name for people to read; default: the job file's name without its extension.",
         default=None,
         imported=False,
     )
     engine: str = key(
-        'What trains: `"torch"`, `"deepspeed"` by a configuration of its own, or `"script"`, a '
-        "program of your own.",
+        'What trains the model: `"torch"`, `"deepspeed"` with its own configuration, or '
+        '`"script"`, your own program.',
         default="torch",
         allowed=ENGINES,
         imported=False,
@@ -89,14 +89,14 @@ class JobSpec:
         accelerate="num_processes",
     )
     seed: int = key(
-        "Initial weights, data order and dropout follow from it.",
+        "The seed of initial weights, data order and dropout.",
         default=0,
         minimum=0,
         maximum=2**63 - 1,
         imported=False,
     )
     output_dir: str | None = key(
-        "Where checkpoints go; default: a directory of the job's own in the daemon's state "
+        "Where checkpoints are written; default: a directory for this job in the daemon's state "
         "directory.",
         default=None,
         path=True,
@@ -110,15 +110,15 @@ class JobSpec:
         imported=False,
     )
     max_restarts: int = key(
-        "How often the job is restarted after a crash. Only crashes in a row without progress "
-        "count: progress sets the count back to 0.",
+        "How many times the job is restarted after a crash. Only crashes in a row without "
+        "progress count: progress resets the count to 0.",
         default=3,
         minimum=0,
         imported=False,
     )
     time_limit: int | str | None = key(
-        'How long the job may run, waiting not counted: seconds, or text such as `"2h"` or '
-        '`"1d12h"`. Then it saves at its next step and stops; `zerotools resume` continues it.',
+        'How long the job may run, not counting time in the queue: seconds, or text such as `"2h"` '
+        'or `"1d12h"`. Then it saves at its next step and stops; `zerotools resume` continues it.',
         default=None,
         imported=False,
     )
@@ -134,18 +134,16 @@ class JobSpec:
     fp16: Fp16Spec = key("How fp16 training scales its loss.", factory=Fp16Spec)
     zero: ZeroSpec = key("What is sharded over the ranks.", factory=ZeroSpec)
     lora: LoraSpec = key(
-        "Adapters to train in place of the weights.", factory=LoraSpec, imported=False
+        "Adapters to train instead of the weights.", factory=LoraSpec, imported=False
     )
-    eval: EvalSpec = key("What it is measured by on the way.", factory=EvalSpec, imported=False)
-    offload: OffloadSpec = key(
-        "What does not stay on the GPU.", factory=OffloadSpec, engine="torch"
-    )
+    eval: EvalSpec = key("How the model is evaluated.", factory=EvalSpec, imported=False)
+    offload: OffloadSpec = key("What is kept off the GPU.", factory=OffloadSpec, engine="torch")
     checkpoint: CheckpointSpec = key(
         "When checkpoints are written.", factory=CheckpointSpec, imported=False
     )
     deepspeed: DeepSpeedSpec = key("DeepSpeed's own configuration.", factory=DeepSpeedSpec)
     metrics: MetricsSpec = key(
-        "What is written down at every step.", factory=MetricsSpec, imported=False
+        "What is recorded at every step.", factory=MetricsSpec, imported=False
     )
     given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """Not a key: the tree of which the job was made. What is not in it was left to the defaults."""

@@ -18,21 +18,21 @@ class TrainSpec:
     """`[train]`: the optimisation."""
 
     steps: int | None = key(
-        "Optimizer steps in the whole run, those before a resume included, and those of fp16 "
-        "training that were skipped. One of `steps` and `epochs`.",
+        "Optimizer steps in the whole run, including those before a resume and the skipped steps "
+        "of fp16 training. Set one of `steps` and `epochs`.",
         default=None,
         minimum=1,
         deepspeed="scheduler.params.total_num_steps",
     )
     epochs: float | None = key(
-        "Instead of `steps`: how often the data is gone through; the last step is filled up from "
-        "the next epoch.",
+        "Instead of `steps`: how many passes over the data; the last step is filled up from the "
+        "next epoch.",
         default=None,
         above=0,
         imported=False,
     )
     batch_size: int = key(
-        "Sequences in one optimizer step, over all ranks. Divisible by the world size.",
+        "Sequences in one optimizer step, over all ranks. Must be divisible by the world size.",
         minimum=1,
         deepspeed="train_batch_size",
     )
@@ -51,22 +51,22 @@ class TrainSpec:
         accelerate="mixed_precision",
     )
     activation_checkpointing: bool = key(
-        "For the backward pass, keep only the inputs of the model's blocks, and compute the "
-        "rest again: less memory, about a third more work.",
+        "Keep only the inputs of the model's blocks for the backward pass and recompute the "
+        "rest: less memory, about a third more work.",
         default=False,
         accelerate="fsdp_config.fsdp_activation_checkpointing",
     )
     compile: bool = key(
-        "Compile the forward and backward pass of each block (torch.compile): minutes more at the "
-        "start, faster steps.",
+        "Compile the forward and backward pass of each block (torch.compile): the start takes "
+        "minutes longer, steps are faster.",
         default=False,
         engine="torch",
         deepspeed="compile.deepcompile",
         accelerate="dynamo_config",
     )
     optimizer: str = key(
-        "What updates the weights. Adafactor keeps one number per row and column of a matrix in "
-        "place of AdamW's two per element.",
+        "What updates the weights. Adafactor keeps one number per row and column of a matrix, "
+        "AdamW two per element.",
         default="adamw",
         allowed=OPTIMIZERS,
         deepspeed="optimizer.type",
@@ -76,7 +76,7 @@ class TrainSpec:
     )
     schedule: str = key(
         "Learning rate after the warm-up: half a cosine or a straight line down to "
-        '`min_learning_rate`, the peak throughout, or (`"wsd"`) the peak and then `decay_steps`.',
+        '`min_learning_rate`, constant, or (`"wsd"`) constant until the last `decay_steps`.',
         default="cosine",
         allowed=SCHEDULES,
         deepspeed="scheduler.type",
@@ -117,15 +117,15 @@ class TrainSpec:
     )
     eps: float = key("AdamW's epsilon.", default=1e-8, above=0, deepspeed="optimizer.params.eps")
     max_grad_norm: float = key(
-        "Gradients are clipped to this global norm; 0 switches it off.",
+        "Gradients are clipped to this global norm; 0 switches clipping off.",
         default=1.0,
         minimum=0,
         deepspeed="gradient_clipping",
     )
     stop_after_nan: int = key(
-        "The job ends at so many steps in a row whose loss or gradient is not finite. Each of them "
-        "is skipped: the weights stay, the learning rate's schedule waits. fp16 training "
-        "follows `[fp16]` instead.",
+        "The job ends after this many steps in a row with a loss or gradient that is not finite. "
+        "Each such step is skipped: the weights and the learning rate's schedule do not change. "
+        "fp16 training follows `[fp16]` instead.",
         default=1,
         minimum=1,
         imported=False,
@@ -162,7 +162,7 @@ def check_length(train: TrainSpec) -> Iterator[str]:
     if train.steps is None:
         return
     if train.epochs is not None:
-        yield "train: train.steps and train.epochs exclude one another; leave one out"
+        yield "train: train.steps and train.epochs cannot be combined; leave one out"
     if train.warmup_steps > train.steps:
         yield (
             f"train.warmup_steps = {train.warmup_steps}: must be at most train.steps, "

@@ -13,15 +13,15 @@ class ZeroSpec:
     """`[zero]`: what is sharded over the ranks."""
 
     stage: int = key(
-        "0 nothing, 1 optimizer state, 2 gradients too, 3 weights too.",
+        "0: nothing is sharded, 1: optimizer state, 2: gradients too, 3: weights too.",
         default=3,
         allowed=(0, 1, 2, 3),
         deepspeed="zero_optimization.stage",
         accelerate="fsdp_config.fsdp_sharding_strategy",
     )
     shard_size: int | None = key(
-        "Ranks that share one copy of the model at stages 2 and 3, each such group having a copy "
-        "of its own (HSDP); default: all ranks share one.",
+        "How many ranks share one copy of the model at stages 2 and 3; each such group has its own "
+        "copy (HSDP). Default: all ranks share one.",
         default=None,
         minimum=1,
         engine="torch",

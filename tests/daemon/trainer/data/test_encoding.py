@@ -78,10 +78,12 @@ def test_an_encoder_decoder_gets_the_tokenizers_own_ends(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_encoded_is_refused(plain: Any, chat: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match=r'chat_template = "on": the tokenizer in .* has none'):
+    with pytest.raises(
+        BadRequest, match=r'chat_template = "on": the tokenizer in .* has no chat template'
+    ):
         make_encoder(plain, DataSpec(chat_template="on"), encoder_decoder=False)
     strict = load(make_tokenizer(tmp_path, template="{{ raise_exception('no such role') }}"))
-    with pytest.raises(BadFile, match=r"data\.json, line 3: .* refuses it: no such role"):
+    with pytest.raises(BadFile, match=r"data\.json, line 3: .* rejects it: no such role"):
         encode(strict, TextExample("data.json, line 3", "a", "b"))
     fickle = TEMPLATE.replace("<|{{", "<{{ messages | length }}|{{")
     other = load(make_tokenizer(tmp_path / "fickle", template=fickle))
