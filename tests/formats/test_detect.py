@@ -89,12 +89,12 @@ def test_a_run_of_another_trainer(tmp_path: Path, names: list[str], taken: str, 
         (
             ["global_step3/mp_rank_00_model_states.pt", "pytorch_model.bin"],
             "deepspeed",
-            "took the DeepSpeed ZeRO in {}, not the torch files next to it",
+            "took DeepSpeed ZeRO in {}, not torch files next to it",
         ),
         (
             [".metadata", "model.safetensors"],
             "dcp",
-            "took the torch DCP in {}, not the safetensors next to it",
+            "took torch DCP in {}, not safetensors next to it",
         ),
         (
             ["model.safetensors", "checkpoint-5/model.safetensors", "checkpoint-6/empty"],

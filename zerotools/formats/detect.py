@@ -106,7 +106,7 @@ class _Detection:
         (taken, found), *others = every
         title = self.table[taken].title
         beside = [
-            f"took the {title} in {path}, not the {self.table[other].title} next to it"
+            f"took {title} in {path}, not {self.table[other].title} next to it"
             for other, _ in others
         ]
         return Detected(taken, found.path, (*beside, *found.notes))
