@@ -46,7 +46,10 @@ def test_text_that_is_not_utf8_ends_every_rank_with_one_sentence(tmp_path: Path)
     ("changes", "sentence"),
     [
         ({"model": {"config": {**TINY_LLAMA, "vocab_size": 100}}}, "256 token ids .* 100"),
-        ({"model": {"config": {"model_type": "lama"}}}, "'lama' is not one that transformers"),
+        (
+            {"model": {"config": {"model_type": "lama"}}},
+            "transformers does not know model_type 'lama'",
+        ),
         (
             {"model": {"config": {"model_type": "llama", "hiden_size": 32}}},
             "unknown key 'hiden_size': did you mean 'hidden_size'",

@@ -36,5 +36,5 @@ def test_a_model_that_sees_the_example_before_is_refused(leaks: bool) -> None:
     if not leaks:
         check_packing(Engine(), Pool(), model.config)  # type: ignore[arg-type]
         return
-    with pytest.raises(Unsupported, match=r"data\.packing: this model sees from one"):
+    with pytest.raises(Unsupported, match=r"data\.packing: in this model one packed"):
         check_packing(Engine(), Pool(), model.config)  # type: ignore[arg-type]
