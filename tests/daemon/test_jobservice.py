@@ -112,9 +112,9 @@ def test_an_older_checkpoint_of_the_jobs_own_directory_is_refused(tmp_path: Path
             submit(it, output_dir=str(output), resume_from=str(older)), BadRequest
         )
         assert message == (
-            f"resume_from = {older}: is of step 20 and output_dir = {output} holds step 40, from "
-            "which the job would go on; name another output_dir to go on from step 20, or "
-            f'resume_from = "{output}" to go on from step 40'
+            f"resume_from = {older}: is at step 20, but output_dir = {output} holds step 40, from "
+            "which the job would resume; name another output_dir to resume at step 20, or set "
+            f'resume_from = "{output}" to resume at step 40'
         )
         short = {"train": {"steps": 20, "batch_size": 4}, "resume_from": str(older)}
         message = await refusal(submit(it, **short), BadRequest)

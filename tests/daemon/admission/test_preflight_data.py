@@ -93,7 +93,7 @@ def test_every_problem_is_listed(make: Make, tmp_path: Path) -> None:
     assert f"model.path = {tmp_path}/none: there is no such directory" in message
     assert f"data.tokenizer = {tmp_path}/empty: contains no tokenizer" in message
     assert f"data.examples = {tmp_path}/no-*.json: no file matches" in message
-    assert "a.json, line 1: is a number and no object" in message
+    assert "a.json, line 1: is a number, not an object" in message
 
 
 def test_token_files_are_looked_at(make: Make, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_an_older_daemon_checks_all_but_the_model(tmp_path: Path) -> None:
     answers = (http_answer("400 Bad Request", refusal), old, old, old, http_answer("200 OK", b"{}"))
     with answering(tmp_path / "s", *answers) as client:
         (note,) = client.check(a_job(), model=True)
-    assert note.startswith("the model was not built, as the daemon is an older zerotoolsd")
+    assert note.startswith("the model was not built, because the daemon is an older zerotoolsd")
 
 
 def test_an_older_daemon_has_no_jobs_in_a_state_that_it_does_not_know(tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ GOOD = '{"prompt": "a", "response": "b"}\n'
     [
         (GOOD + '{"prompt": "a",\n', ", line 2: is not JSON: Expecting property name"),
         ('{\n "prompt": "a"\n}', ", line 1: is not JSON: Expecting property name"),
-        (GOOD + GOOD.encode().decode() + "[1]\n", ", line 3: is a list and no object"),
+        (GOOD + GOOD.encode().decode() + "[1]\n", ", line 3: is a list, not an object"),
         (GOOD.encode() + b'{"prompt": "\xe9"}', ", line 2: is not UTF-8 (0xe9"),
         (GOOD + '{"q": 1, "a": 2}', 'line 2: there is no column "prompt" (data.prompt_column); '),
         (GOOD + '{"q": 1, "a": 2}', "it has q, a"),
         ('{"prompt": "a"}', 'there is no column "response" (data.response_column); it has prompt'),
-        ('{"prompt": 3, "response": "b"}', '"prompt" is a number and must be text'),
+        ('{"prompt": 3, "response": "b"}', '"prompt" is a number, not text'),
         ('{"prompt": "a", "response": "\\ud83d"}', r'"response" has \ud83d, half a character'),
         ("[" * 100_000, ", line 1: is not JSON"),
         (f"[\n{GOOD},\n{GOOD}", ", line 5: the array is not closed"),
@@ -92,7 +92,7 @@ GOOD = '{"prompt": "a", "response": "b"}\n'
             f'[\n{GOOD},\n  {{"prompt": "a',
             "line 4: is not JSON: Unterminated string starting at column 14",
         ),
-        (f"[\n{GOOD},\n3]", ", line 4: is a number and no object"),
+        (f"[\n{GOOD},\n3]", ", line 4: is a number, not an object"),
         (b"[\n" + GOOD.encode() + b',\n"\xff"]', ", line 4: is not UTF-8 (0xff"),
     ],
 )
@@ -103,9 +103,9 @@ def test_a_slip_is_named_with_its_line(tmp_path: Path, content: str | bytes, sen
 @pytest.mark.parametrize(
     ("history", "sentence"),
     [
-        ("a", '"history" is text and must be a list'),
+        ("a", '"history" is text, not a list'),
         ([["a", "b"], ["c"]], '"history": turn 2 is not a pair'),
-        ([["a", 1]], '"history" is a number and must be text'),
+        ([["a", 1]], '"history" is a number, not text'),
     ],
 )
 def test_a_history_of_another_form_is_refused(

@@ -37,7 +37,7 @@ def test_bare_numbers_have_the_stated_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [
-        (np.zeros(3, "f4"), "holds values of type '<f4' and token ids are uint16"),
+        (np.zeros(3, "f4"), "holds values of type '<f4', but token ids are uint16"),
         (np.zeros(3, ">u2"), "holds values of type '>u2'"),
         (np.zeros((2, 3), "u2"), r"has shape \(2, 3\) and token ids have one dimension"),
     ],
@@ -53,7 +53,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     np.save(path, np.zeros(100, "u2"))
     whole = path.read_bytes()
     for damaged, sentence in (
-        (whole[:-1], "327 bytes and its header says 328: it is cut off"),
+        (whole[:-1], "327 bytes and its header says 328: it is truncated"),
         (b"no numpy" + whole, "is not a .npy file"),
         (whole.replace(b"descr", b"wrong"), "its header is not that of an array"),
         (whole[:8] + b"\xff\xff" + whole[10:], "its header is not that of an array"),

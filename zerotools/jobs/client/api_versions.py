@@ -36,7 +36,7 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
         return None
     who = f"the daemon is zerotoolsd {its} and this is zerotools {mine}"
     if older:
-        return f"{who}: upgrade the daemon and restart it (the jobs that run go on)"
+        return f"{who}: upgrade the daemon and restart it (running jobs continue)"
     return f"{who}: upgrade this zerotools to {its}"
 
 

@@ -100,7 +100,7 @@ class DaemonClient:
             if not model or "api_versions" in self.health():
                 raise
             upgrade = self._which_to_upgrade()
-            return [*self.check(spec), f"the model was not built, as {upgrade}"]
+            return [*self.check(spec), f"the model was not built, because {upgrade}"]
         return [str(note) for note in answer.get("notes", ())]
 
     def jobs(

@@ -32,7 +32,7 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
         return Path.home() / ".local" / "state" / "zerotools"
     except RuntimeError:
         raise BadRequest(
-            f"there is no home directory to keep the state in; set {STATE_VARIABLE}"
+            f"no home directory was found for the state; set {STATE_VARIABLE}"
         ) from None
 
 

@@ -60,9 +60,9 @@ def _moving_start(submission: Submission, writers: dict[str, Submission]) -> Ite
         if other is submission or not _is_moved_by(given, place):
             continue
         yield BadRequest(
-            f"{submission.source}: resume_from = {given}: {other.source} writes there, so what the "
-            f"job would go on from is not decided; submit it when {other.source} has ended, or "
-            "name one checkpoint that is there now (step-...)"
+            f"{submission.source}: resume_from = {given}: {other.source} writes there, so it is "
+            f"not known which checkpoint the job would resume from; submit it when {other.source} "
+            "has ended, or name one checkpoint that exists now (step-...)"
         )
 
 

@@ -49,7 +49,7 @@ def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iter
 
 def _record(place: str, value: Any, data: DataSpec) -> TextExample:
     if not isinstance(value, Mapping):
-        raise BadFile(f"{place}: is {_kind(value)} and no object; {FORM}")
+        raise BadFile(f"{place}: is {_kind(value)}, not an object; {FORM}")
     return TextExample(
         place,
         _text(place, value, data.prompt_column, "data.prompt_column"),
@@ -74,7 +74,7 @@ def _text(place: str, tree: Mapping[str, Any], name: str, key: str) -> str:
 
 def _checked(what: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise BadFile(f"{what} is {_kind(value)} and must be text")
+        raise BadFile(f"{what} is {_kind(value)}, not text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -88,7 +88,7 @@ def _history(place: str, tree: Mapping[str, Any], name: str) -> tuple[tuple[str,
     turns = [] if value is None else value
     what = f'{place}: "{name}"'
     if not isinstance(turns, list):
-        raise BadFile(f"{what} is {_kind(turns)} and must be a list of [prompt, response] pairs")
+        raise BadFile(f"{what} is {_kind(turns)}, not a list of [prompt, response] pairs")
     pairs = []
     for number, turn in enumerate(turns, 1):
         if not isinstance(turn, list) or len(turn) != 2:

@@ -60,7 +60,7 @@ def _bare(path: Path, size: int, stated: str | None) -> TokenArray:
     if size % ITEM_BYTES[stated]:
         raise BadFile(
             f"{path} has {size} bytes, which is not a multiple of {ITEM_BYTES[stated]} "
-            f'(data.token_type = "{stated}"): it is cut off, or of another type'
+            f'(data.token_type = "{stated}"): it is truncated, or has another type'
         )
     return TokenArray(path, 0, size // ITEM_BYTES[stated], stated)
 
@@ -74,12 +74,12 @@ def _numpy(path: Path, size: int, offset: int, header: bytes) -> TokenArray:
     name = _NUMPY_NAMES.get(kind[1:]) if kind[:1] in ("<", "=") else None
     if name is None:
         raise BadFile(
-            f"{path} holds values of type {kind!r} and token ids are {', '.join(TOKEN_TYPES)}, "
+            f"{path} holds values of type {kind!r}, but token ids are {', '.join(TOKEN_TYPES)}, "
             "little-endian: save it as one of these"
         )
     if len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
         raise BadFile(f"{path} has shape {shape} and token ids have one dimension: flatten it")
     need = offset + shape[0] * ITEM_BYTES[name]
     if size < need:
-        raise BadFile(f"{path} has {size} bytes and its header says {need}: it is cut off")
+        raise BadFile(f"{path} has {size} bytes and its header says {need}: it is truncated")
     return TokenArray(path, offset, shape[0], name)

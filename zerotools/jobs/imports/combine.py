@@ -198,7 +198,7 @@ def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
 def _unsaid(claim: Claim) -> str:
     where = f"{claim.place} = {show(claim.shown)}"
     if claim.key not in job_keys():
-        return f"{where}: the engine torch does not do this yet ({claim.key})"
+        return f"{where}: the engine torch does not support this yet ({claim.key})"
     allowed = job_keys()[claim.key][0].metadata.get("allowed")
     choices = f"; it takes {', '.join(map(show, allowed))}" if allowed else ""
     return f"{where}: {claim.key} = {show(claim.value)} is not supported{choices}"

@@ -209,7 +209,7 @@ class _Pen:
         if plain == ";":
             self._note("; for ,")
         if self._last in ("comma", "open"):
-            self._note("a comma too many")
+            self._note("an extra comma")
         else:
             self._put(",", "comma")
             self._comma_line = self.places.number(self.at)

@@ -250,10 +250,14 @@ def test_sizes_of_data_parallelism(copies: int, shard: int, size: int | None) ->
 @pytest.mark.parametrize(
     ("kind", "sizes", "told"),
     [
-        ("FSDP", {"dp_shard": 2}, "1 copies x 2 ranks that share one are 2 ranks"),
+        ("FSDP", {"dp_shard": 2}, "1 copies x 2 ranks that share one make 2 ranks"),
         ("FSDP", {"dp_shard": "two"}, 'dp_shard_size = "two": must be a whole number'),
-        ("MULTI_GPU", {"dp_shard": 4}, "shards the model, and distributed_type MULTI_GPU does not"),
-        ("FSDP", {"tp": 2}, "parallelism_config_tp_size = 2: jobs do not do tensor parallelism"),
+        ("MULTI_GPU", {"dp_shard": 4}, "shards the model, but distributed_type MULTI_GPU does not"),
+        (
+            "FSDP",
+            {"tp": 2},
+            "parallelism_config_tp_size = 2: jobs do not support tensor parallelism",
+        ),
     ],
 )
 def test_sizes_that_cannot_be(kind: str, sizes: dict[str, object], told: str) -> None:

@@ -134,7 +134,7 @@ class TestRightRefusals:
         config = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm": 0.3}}}
         for job in (self.ENGINE, a_job(JOB + "batch_size = 8\n")):
             assert (
-                "ds.json:1 optimizer.params.max_grad_norm = 0.3: DeepSpeed refuses it there; write "
+                "ds.json:1 optimizer.params.max_grad_norm = 0.3: DeepSpeed rejects it there; write "
                 "gradient_clipping = 0.3 at the top of ds.json"
             ) in said(ds_text(json.dumps(config), job))
 

@@ -235,7 +235,7 @@ def _judge_rest(reading: ConfigReading, name: str, kind: str) -> None:
     elif name in IGNORED:
         reading.row(KeyOutcome.IGNORED, given, None, IGNORED[name])
     elif name in FEATURES and not _is_off(given.value):
-        what = f"{given.said} = {show(given.value)}: the engine torch does not do this yet"
+        what = f"{given.said} = {show(given.value)}: the engine torch does not support this yet"
         reading.findings.unsupported.append(what)
     else:
         reading.row(KeyOutcome.IGNORED, given, None, "is off" if name not in READ else "")

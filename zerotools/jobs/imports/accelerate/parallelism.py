@@ -28,8 +28,8 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
     others = [n for n in _OTHERS if _size(reading, given, table, n) > 1]
     for name in others:
         reading.findings.unsupported.append(
-            f"{given.said}.{_NAME}_{name}_size = {table[f'{_NAME}_{name}_size']}: jobs do not do "
-            f"{_OTHERS[name]} yet"
+            f"{given.said}.{_NAME}_{name}_size = {table[f'{_NAME}_{name}_size']}: jobs do not "
+            f"support {_OTHERS[name]} yet"
         )
     copies, shard = sizes["dp_replicate"], sizes["dp_shard"]
     ranks = world_size(reading.claims)
@@ -37,13 +37,13 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
         return
     if shard > 1 and kind not in ("FSDP", "DEEPSPEED"):
         reading.findings.wrong.append(
-            f"{given.said}.{_NAME}_dp_shard_size = {shard}: shards the model, and distributed_type "
+            f"{given.said}.{_NAME}_dp_shard_size = {shard}: shards the model, but distributed_type "
             f"{kind} does not; set distributed_type: FSDP, or remove it"
         )
     elif copies * shard > 1 and ranks is not None and ranks.value != copies * shard:
         reading.findings.wrong.append(
-            f"{given.said}: {copies} copies x {shard} ranks that share one are {copies * shard} "
-            f"ranks, and {ranks.place} says {ranks.value}; make them agree"
+            f"{given.said}: {copies} copies x {shard} ranks that share one make {copies * shard} "
+            f"ranks, but {ranks.place} says {ranks.value}; make them agree"
         )
     elif kind == "FSDP" and copies > 1:
         why = f"{shard} rank{'s' * (shard > 1)} share each of {copies} copies (HSDP)"

@@ -35,8 +35,8 @@ from zerotools.jobs.launcher_keys.key_kinds import KeyAction, is_off
 from zerotools.jobs.text.document import Document
 
 FIRST_STEP = (
-    "in bf16 DeepSpeed takes an optimizer step on zeros before the first here, and not at stages 1 "
-    "to 3: the weights decay once more, and the first updates are smaller"
+    "in bf16 at this stage, unlike stages 1 to 3, DeepSpeed first takes an optimizer step with "
+    "zero gradients: the weights decay once more, and the first updates are smaller"
 )
 """`initialize_optimizer_states` in runtime/fp16/unfused_optimizer.py and fused_optimizer.py, which
 are of stage 0 alone (`_do_optimizer_sanity_check` in runtime/engine.py)."""
@@ -164,7 +164,7 @@ def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> N
         section = name.split(".")[0]
         reading.row(KeyOutcome.IGNORED, given, None, f"{section} has no type that is supported")
     elif key.fate is KeyAction.FEATURE and not _is_off(name, given.value, key.default):
-        reading.refuse(given, f"{key.why}, and the engine torch does not do it")
+        reading.refuse(given, f"{key.why}, but the engine torch does not support it")
     else:
         off = "is off" if key.default is None else "as the engine torch does it"
         why = off if key.fate is KeyAction.FEATURE else key.why

@@ -57,7 +57,7 @@ def read_optimizer(reading: ConfigReading) -> None:
     clips = reading.take(CLIPS_ELSEWHERE)
     if clips is not None:
         reading.findings.wrong.append(
-            f"{clips.said} = {show(clips.value)}: DeepSpeed refuses it there; write "
+            f"{clips.said} = {show(clips.value)}: DeepSpeed rejects it there; write "
             f"gradient_clipping = {show(clips.value)} at the top of {reading.source} instead"
         )
     kind = reading.take("optimizer.type")
@@ -74,8 +74,8 @@ def read_optimizer(reading: ConfigReading) -> None:
     gone = removed_optimizer(name, reading.release)
     if gone is not None and reading.engine == "deepspeed":
         reading.findings.wrong.append(
-            f"{kind.said} = {show(name)}: DeepSpeed {release_text(reading.release)} does not have "
-            f"it any more (since {release_text(gone.since)}); {gone.instead}"
+            f"{kind.said} = {show(name)}: DeepSpeed {release_text(reading.release)} no longer "
+            f"has it (since {release_text(gone.since)}); {gone.instead}"
         )
         return
     has = "" if gone is not None else '; engine = "deepspeed" supports it'
@@ -91,7 +91,7 @@ def _read_adam(reading: ConfigReading, kind: ConfigValue, name: str) -> None:
     if coupled and decoupled is not None and reading.peek(f"{_WEIGHTS}.weight_decay"):
         reading.refuse(
             decoupled,
-            "adds the decay to the gradient, and the engine torch decays as AdamW does; remove it, "
+            "adds the decay to the gradient, but the engine torch decays as AdamW does; remove it, "
             'set weight_decay to 0, or train with engine = "deepspeed"',
         )
         if reading.engine == "deepspeed":
@@ -112,7 +112,7 @@ def _parameters(reading: ConfigReading, defaults: Mapping[str, Any]) -> None:
     for parameter, default in defaults.items():
         name = f"{_WEIGHTS}.{parameter}"
         key = job_key_of(name)
-        assert key is not None, f"{name} is a parameter of no key of the job file"
+        assert key is not None, f"{name} has no key in the job file"
         _parameter(reading, name, key, default, _DIFFERS.get(parameter, ""))
 
 
@@ -185,7 +185,7 @@ def _warmup(reading: ConfigReading) -> None:
         if given.note == AUTO and known is not None:
             steps = known.value
         if isinstance(steps, int) and steps <= 1:
-            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job none"
+            differs = _AT_NOTHING if own else f"{_AT_NOTHING}; this job takes none"
         reading.map(given, WARMUP, steps, differs)
     _start(reading)
 

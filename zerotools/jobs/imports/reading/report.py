@@ -23,10 +23,10 @@ class KeyOutcome(StrEnum):
 
 HEADS = {
     KeyOutcome.MAPPED: "mapped to keys of the job file",
-    KeyOutcome.DEFAULT: "not in the config: what its launcher does then, written out",
+    KeyOutcome.DEFAULT: "not in the config: its launcher's defaults, written out",
     KeyOutcome.PASSED: "passed through to DeepSpeed",
     KeyOutcome.IGNORED: "ignored",
-    KeyOutcome.UNKNOWN: "unknown, and not read",
+    KeyOutcome.UNKNOWN: "unknown, not read",
 }
 
 
