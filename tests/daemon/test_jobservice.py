@@ -95,7 +95,7 @@ def test_an_export_that_no_run_of_this_directory_made_is_not_replaced(tmp_path: 
 
     async def story(it: Running) -> None:
         message = await refusal(submit(it, **wanted), BadRequest)
-        assert f"{output}/export is there already and would be replaced" in message
+        assert f"{output}/export already exists and would be replaced" in message
         make(output, 40)
         await submit(it, **wanted, resume_from=str(output))
 
