@@ -1,7 +1,7 @@
 """The one table of element types: bits, and what each format calls them.
 
-numpy is not imported here: reading a header needs only widths. `zerotools.io.numpy_dtypes` turns
-a `DType` into numpy's.
+numpy is not imported here: reading a header needs only widths. `zerotools.io.numeric.numpy_dtypes`
+turns a `DType` into numpy's.
 
 Sources: safetensors `tensor.rs` (Dtype), torch `torch/storage.py` (legacy storage classes) and
 `c10/core/ScalarType.h`.

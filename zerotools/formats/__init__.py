@@ -104,7 +104,7 @@ def read_any(
     useless = [flag(name) for name in options.given() if name not in form.read_options]
     if useless:
         raise BadRequest(
-            f"{found.path} holds {form.title}, which does not take {' and '.join(useless)}; "
+            f"{found.path} holds {form.title}, for which there is no {' or '.join(useless)}; "
             "leave it out"
         )
     with recording() as sources:
