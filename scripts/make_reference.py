@@ -112,7 +112,7 @@ A job with which something unexpected happens, or that another version queued an
 read, is **held** with the reason, and the others continue. `zerotools resume` lets it
 continue where it was, `zerotools cancel` ends it.
 
-Nothing of this is removed by itself until `[retention]` says so: see [Remove what old jobs
+Nothing of this is removed automatically until `[retention]` says so: see [Remove what old jobs
 left](../how-to/clean-up.md).
 
 ## systemd

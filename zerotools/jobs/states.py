@@ -49,7 +49,7 @@ EXPIRED = "expired"
 HOLD = "hold"
 RESUME = "resume"
 TAKE_UP = "take_up"
-"""A held job whose attempt is not over goes on with that attempt."""
+"""A held job whose attempt is not over continues with that attempt."""
 STOP = "stop"
 """A held job whose attempt is not over is cancelled."""
 

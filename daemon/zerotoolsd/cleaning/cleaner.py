@@ -1,4 +1,4 @@
-"""Removing jobs that are over, one after another, while the daemon goes on with the others."""
+"""Removing jobs that are over, one after another, while the daemon continues with the others."""
 
 from __future__ import annotations
 

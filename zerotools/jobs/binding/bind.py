@@ -44,10 +44,10 @@ def build(
     hints = hints_of(kind)
     known = {item.name: item for item in keys_of(kind)}
     before = len(problems)
-    strange = [name for name in tree if name not in known]
-    problems += [_unknown(name, where, known, root) for name in strange[:MAX_UNKNOWN]]
-    if len(strange) > MAX_UNKNOWN:
-        problems.append(f"{where or 'job'}: {len(strange) - MAX_UNKNOWN} more unknown keys")
+    unknown = [name for name in tree if name not in known]
+    problems += [_unknown(name, where, known, root) for name in unknown[:MAX_UNKNOWN]]
+    if len(unknown) > MAX_UNKNOWN:
+        problems.append(f"{where or 'job'}: {len(unknown) - MAX_UNKNOWN} more unknown keys")
     values: dict[str, Any] = {}
     for name, item in known.items():
         if name in tree:

@@ -15,8 +15,8 @@ def _read(kind: ValueKind, *names: str) -> dict[str, ConfigKey]:
     return {name: ConfigKey(kind, KeyAction.READ) for name in names}
 
 
-def _all(kind: ValueKind, fate: KeyAction, why: str, *names: str) -> dict[str, ConfigKey]:
-    return {name: ConfigKey(kind, fate, why) for name in names}
+def _all(kind: ValueKind, action: KeyAction, why: str, *names: str) -> dict[str, ConfigKey]:
+    return {name: ConfigKey(kind, action, why) for name in names}
 
 
 _COMMUNICATION = "how DeepSpeed communicates, not what it computes"

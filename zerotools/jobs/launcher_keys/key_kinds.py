@@ -32,7 +32,7 @@ class ConfigKey:
     """One key; `why` is the reason that a report gives, `default` DeepSpeed's own value."""
 
     kind: ValueKind
-    fate: KeyAction
+    action: KeyAction
     why: str = ""
     default: Any = None
     stage3: bool = False

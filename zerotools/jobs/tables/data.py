@@ -132,21 +132,21 @@ def check_data(data: DataSpec) -> Iterator[str]:
         names = " and ".join(f"data.{kind}" for kind in given)
         yield f"data: {names} cannot be combined; leave all but one out"
     if len(given) == 1:
-        yield from _check_strangers(data, given[0])
+        yield from _check_unused(data, given[0])
         yield from _check_kind(data, given[0])
 
 
-def _check_strangers(data: DataSpec, kind: str) -> Iterator[str]:
+def _check_unused(data: DataSpec, kind: str) -> Iterator[str]:
     """Keys that say something about another kind of data."""
     defaults = {item.name: item.default for item in fields(data)}
-    strange = [] if kind == "examples" else [f"data.{name}" for name in _OF_EXAMPLES]
-    strange += [] if kind == "tokens" else ["data.token_type"]
-    for strange_key in strange:
-        name = strange_key.partition(".")[2]
+    unused = [] if kind == "examples" else [f"data.{name}" for name in _OF_EXAMPLES]
+    unused += [] if kind == "tokens" else ["data.token_type"]
+    for unused_key in unused:
+        name = unused_key.partition(".")[2]
         value = getattr(data, name)
         if value != defaults[name]:
             yield (
-                f"{strange_key} = {show(value)}: cannot be combined with data.{kind}; leave it out"
+                f"{unused_key} = {show(value)}: cannot be combined with data.{kind}; leave it out"
             )
 
 

@@ -1,4 +1,4 @@
-"""A copy of a rank's tensors in host memory, to be written while training goes on.
+"""A copy of a rank's tensors in host memory, to be written while training continues.
 
 One set of buffers serves all saves of a run, so host memory holds one copy at most, and its pages
 are touched (and for CUDA locked) once. A buffer belongs to one tensor: DCP copies what is a view of

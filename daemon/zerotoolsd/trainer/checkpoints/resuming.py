@@ -34,7 +34,7 @@ class ResumeDecision:
 def choose_resume_point(spec: JobSpec, group: WorldGroup) -> ResumeDecision:
     """Where the run goes on, decided and verified by rank 0.
 
-    An attempt that was started again goes on from the newest whole checkpoint of its own; the first
+    An attempt that was restarted resumes from the newest complete checkpoint of its own; the first
     one from `resume_from`. Of the two, the one that is ahead wins.
 
     Raises:

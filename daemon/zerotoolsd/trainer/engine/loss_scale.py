@@ -33,7 +33,7 @@ def initial(spec: Fp16Spec) -> LossScaleRecord:
 
 
 def resumed(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
-    """What a run goes on with: scale and counters as saved, rules as the job file has them now."""
+    """What a run resumes with: scale and counters as saved, rules as the job file has them now."""
     fresh = initial(spec)
     if saved is None or not (saved.dynamic and fresh.dynamic):
         return fresh

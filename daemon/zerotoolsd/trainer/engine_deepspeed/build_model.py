@@ -114,7 +114,7 @@ class _Cutting:
 
     def fill(self, prefix: str, seed: int | None, path: Path | None) -> list[str]:
         """Give the unit `prefix` its values, by `seed`, then from `path`, and cut it up; what of
-        `path` it has no use for. Its memory is gone when this returns."""
+        `path` it does not use. Its memory is gone when this returns."""
         meta_model, host = self._meta_model, self._host
         if seed is None:
             unit = with_memory(meta_model, prefix, host)

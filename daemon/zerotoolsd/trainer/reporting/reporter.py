@@ -179,7 +179,7 @@ class Reporter:
             )
 
     def save_failed(self, step: int, why: str) -> None:
-        """A checkpoint could not be written, and the run goes on without it."""
+        """A checkpoint could not be written, and the run continues without it."""
         if self._leads:
             self._notifier.event("save_failed", step=step, why=why)
         self.say(f"step {step} could not be saved, training continues: {why}")
@@ -191,7 +191,7 @@ class Reporter:
         self.say(f"skipped {path}: {why}")
 
     def resumed(self, path: Path, record: JobRecord, world_size: int, same_rng: bool) -> None:
-        """The run goes on from a checkpoint."""
+        """The run resumes from a checkpoint."""
         self.at(record.step)
         rng = "restored" if same_rng else "reseeded"
         if self._leads:

@@ -137,7 +137,7 @@ def _placeholders(logical: LogicalState) -> Ordered:
 
 
 def _with_weights(logical: LogicalState) -> LogicalState:
-    """`module` with the weights of a stage-3 checkpoint: cast from masters, or put together.
+    """`module` with the weights of a stage-3 checkpoint: cast from masters, or merged.
 
     An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
     """

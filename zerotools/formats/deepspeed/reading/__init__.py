@@ -7,7 +7,7 @@ saves             which files of a tag that was saved to again belong together
 mp_rank_files     the files of one model-parallel rank; which are missing or left over
 consistency       whether files say of themselves that they are of one save
 missing_files     whether the files of a pipeline's layers, and of experts, are all there
-merge             the model-parallel ranks put together to whole tensors
+merge             the model-parallel ranks merged into whole tensors
 repeated_tensors  what is in several files and read from one, compared
 origin            where the checkpoint comes from, and what `inspect` shows of it
 training_state    what the files say of the run, in words that all formats share

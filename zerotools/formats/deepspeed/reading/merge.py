@@ -1,4 +1,4 @@
-"""The shards of all model-parallel ranks, put together to whole tensors.
+"""The shards of all model-parallel ranks, merged into whole tensors.
 
 Pipeline stages have different parameters, so their shards are simply joined; a tied layer is in
 the shard of every stage that uses it, and the first counts. Tensor-parallel ranks have parts of

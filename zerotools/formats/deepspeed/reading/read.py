@@ -1,4 +1,4 @@
-"""A whole DeepSpeed checkpoint: its tag, its model-parallel ranks put together, its problems."""
+"""A whole DeepSpeed checkpoint: its tag, its merged model-parallel ranks, its problems."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def sub_groups(group: LogicalGroup, ranks: int, limit: int) -> list[FlatBuffer]:
     """The sub-groups of one param group.
 
     Raises:
-        Unsupported: parts that would be put together differ in what must be equal.
+        Unsupported: parts to be merged differ in what must be equal.
     """
     return [
         FlatBuffer(

@@ -1,4 +1,4 @@
-"""One file per rank: the pieces of all ranks put together, by what the pickles say of them."""
+"""One file per rank: the shards of all ranks merged, as their pickles describe them."""
 
 from __future__ import annotations
 

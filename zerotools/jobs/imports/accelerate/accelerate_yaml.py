@@ -83,7 +83,7 @@ def read_accelerate(
 
 
 def _given(document: Document, findings: Findings) -> Iterator[tuple[str, ConfigValue]]:
-    strange: list[Trail] = []
+    unknown: list[Trail] = []
     for trail, value in _leaves(document.tree):
         name = ".".join(trail)
         if name in SECTIONS:
@@ -96,8 +96,8 @@ def _given(document: Document, findings: Findings) -> Iterator[tuple[str, Config
         elif name in KNOWN:
             yield name, ConfigValue(name, name, document.place(trail), value)
         else:
-            strange.append(trail)
-    judge_unknown_keys(document, strange, KNOWN, "accelerate", findings)
+            unknown.append(trail)
+    judge_unknown_keys(document, unknown, KNOWN, "accelerate", findings)
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[Trail, Any]]:

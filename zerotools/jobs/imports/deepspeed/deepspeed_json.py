@@ -144,7 +144,7 @@ def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> N
     """Pass on, ignore or refuse a key that no reader took."""
     key = KEYS[name]
     _switch_off_amp(reading, name)
-    if reading.peek(name) == AUTO and key.fate is KeyAction.IGNORED:
+    if reading.peek(name) == AUTO and key.action is KeyAction.IGNORED:
         reading.settled[name] = None
         why = '"auto": DeepSpeed\'s default; '
         reading.row(KeyOutcome.IGNORED, reading.remaining.pop(name), None, why + key.why)
@@ -160,14 +160,14 @@ def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> N
         reading.row(KeyOutcome.IGNORED, given, None, key.why)
     elif reading.engine == "deepspeed":
         reading.row(KeyOutcome.PASSED, given)
-    elif key.fate is KeyAction.READ:
+    elif key.action is KeyAction.READ:
         section = name.split(".")[0]
         reading.row(KeyOutcome.IGNORED, given, None, f"{section} has no type that is supported")
-    elif key.fate is KeyAction.FEATURE and not _is_off(name, given.value, key.default):
+    elif key.action is KeyAction.FEATURE and not _is_off(name, given.value, key.default):
         reading.refuse(given, f"{key.why}, but the engine torch does not support it")
     else:
         off = "is off" if key.default is None else "as the engine torch does it"
-        why = off if key.fate is KeyAction.FEATURE else key.why
+        why = off if key.action is KeyAction.FEATURE else key.why
         reading.row(KeyOutcome.IGNORED, given, None, why)
 
 

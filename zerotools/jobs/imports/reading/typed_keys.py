@@ -1,4 +1,4 @@
-"""A DeepSpeed document, key by key: typed, placed, and what is unknown told apart from typos."""
+"""A DeepSpeed document, key by key: types, places, and unknown keys with suggestions for typos."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def read_known_keys(
     """Every known key of `document` by its dotted name. What is wrong goes to `findings`: of what
     is unknown, that which is `fatal`."""
     given: dict[str, ConfigValue] = {}
-    strange: list[Trail] = []
+    unknown: list[Trail] = []
     for trail, value in _leaves(document.tree, ()):
         name = ".".join(trail)
         title, place = document.title(trail), document.place(trail)
         if name not in KEYS and name not in SECTIONS:
-            strange.append(trail)
+            unknown.append(trail)
             continue
         if name in SECTIONS and not (name == "zero_optimization" and isinstance(value, bool)):
             if value is not None and not isinstance(value, Mapping):
                 what = f"{place} {title} = {show(value)}: must be an object, in braces"
                 findings.wrong.append(what)
             continue
-        key = KEYS.get(name, ConfigKey(ValueKind.BOOL, KEYS["zero_optimization.stage"].fate))
+        key = KEYS.get(name, ConfigKey(ValueKind.BOOL, KEYS["zero_optimization.stage"].action))
         try:
             read, note = _read(key, value)
         except ValueError:
@@ -63,12 +63,12 @@ def read_known_keys(
             findings.wrong.append(what)
             continue
         given[name] = ConfigValue(name, title, place, read, note)
-    if strange and _is_foreign(document, strange):
+    if unknown and _is_foreign(document, unknown):
         findings.wrong.append(
             f"{document.source}: has none of DeepSpeed's keys; is it a DeepSpeed config?"
         )
     else:
-        _judge_strange(document, strange, findings, fatal)
+        _judge_unknown(document, unknown, findings, fatal)
     return given
 
 
@@ -119,9 +119,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _judge_strange(
+def _judge_unknown(
     document: Document,
-    strange: list[Trail],
+    unknown: list[Trail],
     findings: Findings,
     fatal: Callable[[Trail], bool],
 ) -> None:
@@ -133,20 +133,20 @@ def _judge_strange(
         if str(table.get("type")).lower() not in types
     ]
     known = [key for key in [*KEYS, *SECTIONS] if not key.startswith(tuple(foreign))]
-    judge_unknown_keys(document, strange, known, "DeepSpeed", findings, fatal)
+    judge_unknown_keys(document, unknown, known, "DeepSpeed", findings, fatal)
 
 
-def _is_foreign(document: Document, strange: list[Trail]) -> bool:
+def _is_foreign(document: Document, unknown: list[Trail]) -> bool:
     """Whether nothing in the document is DeepSpeed's, or nearly so."""
     known = [*KEYS, *SECTIONS]
     return not any(name in known for name in document.tree) and not any(
-        _nearest(trail, known) for trail in strange[:MAX_UNKNOWN]
+        _nearest(trail, known) for trail in unknown[:MAX_UNKNOWN]
     )
 
 
 def judge_unknown_keys(
     document: Document,
-    strange: list[Trail],
+    unknown: list[Trail],
     known: Sequence[str],
     owner: str,
     findings: Findings,
@@ -154,7 +154,7 @@ def judge_unknown_keys(
 ) -> None:
     """List keys that `owner` does not have; refuse those that are nearly one of `known`, or
     `fatal` to it."""
-    for trail in strange[:MAX_UNKNOWN]:
+    for trail in unknown[:MAX_UNKNOWN]:
         near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)
         if near:
@@ -166,8 +166,8 @@ def judge_unknown_keys(
         else:
             row = ReportRow(KeyOutcome.UNKNOWN, title, place, _short(document, trail))
             findings.rows.append(row)
-    if len(strange) > MAX_UNKNOWN:
-        more = len(strange) - MAX_UNKNOWN
+    if len(unknown) > MAX_UNKNOWN:
+        more = len(unknown) - MAX_UNKNOWN
         findings.wrong.append(f"{document.source}: {more} more keys that {owner} does not have")
 
 
