@@ -51,6 +51,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
             "type: python -m pip install torch",
         ),
         ("a is missing; fetch it", "a is missing", "fetch it"),
+        ("a: bad; stop.b: bad", "a: bad; stop.b: bad", ""),
         (
             "it is foreign; look at it, and remove it; or choose another output",
             "it is foreign",

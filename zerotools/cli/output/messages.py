@@ -42,7 +42,7 @@ _PHRASES = (
 )
 _ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
 """How a clause begins that tells what to do (a regular expression)."""
-_HINT = re.compile(rf"^(.*); ((?:{_ADVICE})(?![\w-])[^;]*(?:; or [^;]*)?)$", re.DOTALL)
+_HINT = re.compile(rf"^(.*); ((?:{_ADVICE})(?!\.?\w|-)[^;]*(?:; or [^;]*)?)$", re.DOTALL)
 _EXCERPT = re.compile(r" +\d* \| ")
 """A line of a file that a message shows, or the mark below it."""
 _NARROWEST = 40
