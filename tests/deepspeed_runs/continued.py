@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden_files import digests
-from zerotools.formats import read
+from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.schema.ds_config import AS_IS, ZeroSettings
 
 from .judging import Move, reshard
@@ -105,7 +105,7 @@ def _reshard(course: Course, home: Path) -> None:
     saved = read(home / "saved")
     there = reshard(saved, home / course.there, course.to, course.settings)
     if not (home / course.back).exists():
-        own = ZeroSettings(ds_config=saved.state["ds_config"]) if course.move.changes else AS_IS
+        own = ZeroSettings(ds_config=training_of(saved).ds_config) if course.move.changes else AS_IS
         reshard(there, home / course.back, course.ranks, own)
 
 
