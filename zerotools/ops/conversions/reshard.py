@@ -76,9 +76,15 @@ def resharded(
     target = form.reshard(checkpoint, destination, options)
     target = replace(target, dropped=(*target.dropped, *undeclared_losses(checkpoint, (), target)))
     notes = (*checkpoint.origin.notes, *target.notes)
-    return Conversion(
-        with_target_sources(checkpoint, target), target, notes, repr(options), table=table
-    )
+    request = _in_words_of_journals(world_size, options)
+    return Conversion(with_target_sources(checkpoint, target), target, notes, request, table=table)
+
+
+def _in_words_of_journals(world_size: int, options: WriteOptions) -> str:
+    """What was asked, as journals of interrupted runs have its digest: the words stay."""
+    names = ("stage", "sub_group_size", "round_robin", "ds_config")
+    settings = ", ".join(f"{name}={getattr(options, name)!r}" for name in names)
+    return f"({world_size!r}, Settings({settings}))"
 
 
 def _refuse_useless(

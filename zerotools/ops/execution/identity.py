@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zerotools import __version__
-from zerotools.core.checkpoint import Checkpoint, Stamp, Target
+from zerotools.core.checkpoint import (
+    CarriedBytes,
+    Checkpoint,
+    Checksum,
+    LiteralBytes,
+    Stamp,
+    Target,
+    ZeroBytes,
+)
 from zerotools.core.ranges import Ranges
+
+FilePart = LiteralBytes | CarriedBytes | Checksum | ZeroBytes
+
+# Journals store digests of these words, whatever the classes and fields are called today.
+_WORDS = {
+    LiteralBytes: ("Literal", {"offset": "offset", "data": "data"}),
+    CarriedBytes: (
+        "Carried",
+        {
+            "offset": "offset",
+            "source": "source",
+            "source_offset": "source_offset",
+            "length": "length",
+        },
+    ),
+    Checksum: ("Checksum", {"start": "start", "length": "length", "target_offset": "at"}),
+    ZeroBytes: ("Zeros", {"offset": "offset", "length": "length"}),
+}
 
 
 def identity_of(
@@ -40,10 +66,28 @@ def _source_facts(stamps: Mapping[Path, Stamp]) -> Iterator[object]:
 
 def _layout_facts(source: Checkpoint, target: Target) -> Iterator[object]:
     for file, plan in target.files.items():
-        yield file, plan.size, plan.literals, plan.carried, plan.checksums, plan.zeros
+        known, carried = _in_words(plan.literals), _in_words(plan.carried)
+        yield file, plan.size, known, carried, _in_words(plan.checksums), _in_words(plan.zeros)
     for key, tensor in target.checkpoint.tensors.items():
         yield key, tensor.dtype.name, tensor.shape, source.tensors[key].dtype.name
         if isinstance(tensor.chunks, Ranges):
             yield [tuple(each) for each in tensor.chunks.each()]
         else:
             yield from tensor.chunks
+
+
+def _in_words(parts: Sequence[FilePart]) -> Sequence[_InWords]:
+    named = (_InWords(part) for part in parts)
+    return tuple(named) if isinstance(parts, tuple) else list(named)
+
+
+class _InWords:
+    """A part of a file, whose `repr` is in the words of stored digests."""
+
+    def __init__(self, part: FilePart) -> None:
+        self._part = part
+
+    def __repr__(self) -> str:
+        word, fields = _WORDS[type(self._part)]
+        values = (f"{name}={getattr(self._part, field)!r}" for field, name in fields.items())
+        return f"{word}({', '.join(values)})"
