@@ -18,7 +18,7 @@ from zerotools.jobs.tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.inspection.run_summary import training_of
+from zerotools.ops.inspection.run_summary import summarize, training_to_json
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.loss_scale import after, initial
 
@@ -120,9 +120,9 @@ def test_the_tools_read_the_scale(runs: Runs) -> None:
         "consecutive_hysteresis": False,
     }
     assert (state.loss_scale, state.skipped) == (LossScale(2.0**20, True, options), 2)
-    shown = training_of(checkpoint)
-    assert shown.loss_scaler == {"cur_scale": 2.0**20, "dynamic": True, **options}
-    assert (shown.skipped_steps, shown.weights_dtype) == (2, "float16")
+    shown = training_to_json(summarize(checkpoint, state))
+    assert shown["loss_scaler"] == {"cur_scale": 2.0**20, "dynamic": True, **options}
+    assert (shown["skipped_steps"], shown["weights_dtype"]) == (2, "float16")
 
 
 def test_the_scale_goes_along_to_deepspeed(runs: Runs, tmp_path: Path) -> None:
