@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden_files import GOLDEN, every_checkpoint
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import detect
@@ -171,6 +172,17 @@ def test_reading_adds_what_was_chosen(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"step-{number}").symlink_to(golden)
     assert formats.read(tmp_path).origin.notes[0] == "took step-2, the newest of 2"
+
+
+@pytest.mark.parametrize(
+    "path", every_checkpoint(), ids=lambda path: path.relative_to(GOLDEN).as_posix()
+)
+def test_every_chunk_lies_in_a_listed_file(path: Path) -> None:
+    checkpoint = formats.read(path)
+    for key, tensor in checkpoint.tensors.items():
+        for chunk in tensor.chunks:
+            end = chunk.offset + chunk.extent(tensor.dtype)
+            assert end <= checkpoint.files.get(chunk.file, -1), (key, chunk.file)
 
 
 def test_the_hints_of_a_job_mean_what_they_name(tmp_path: Path) -> None:

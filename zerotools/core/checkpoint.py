@@ -173,9 +173,10 @@ class Checkpoint:
     """Named tensors in the files below `root`, and everything else that was saved with them.
 
     `aliases` maps a tied name to the name that holds the bytes, if any tensor does. `state` is a
-    tree of plain values, `TensorRef` and `Opaque`. `files` maps each file to its size in bytes, by
-    which chunks in it are checked. `model_sidecars` are sidecar files that belong to the model
-    rather than to the shards (config.json, tokenizer), by the name that they have beside an export.
+    tree of plain values, `TensorRef` and `Opaque`. `files` maps each file in which a chunk lies to
+    its size in bytes; others may be there. `model_sidecars` are sidecar files that belong to the
+    model rather than to the shards (config.json, tokenizer), by the name that they have beside an
+    export.
     `stamps` has every file that was read to make this value, by absolute path, as it was before its
     first byte was read; empty in a `Target`. `native` is what the format keeps for its own writer:
     a value of a class of its own, which no other code opens.

@@ -100,17 +100,17 @@ def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
     return begin
 
 
-def covering_ranges(tensor: Tensor, sizes: Mapping[str, int]) -> list[Range] | None:
+def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Range] | None:
     """The ranges of a tensor if they follow one another from its first element to its last, each
-    inside its file as far as `sizes` has that file. None proves nothing: the chunks may be no
-    ranges, or replicas of one another."""
+    inside its file. `sizes` are the bytes of all files; with None, files are not looked at. A
+    result of None proves nothing: the chunks may be no ranges, or replicas of one another."""
     ranges = ranges_of(tensor)
     if ranges is None:
         return None
     at, itemsize = 0, tensor.dtype.itemsize
     for begin, end, file, offset in ranges:
         stop = offset + (end - begin) * itemsize
-        if begin != at or sizes.get(file, stop) < stop:
+        if begin != at or (sizes is not None and sizes.get(file, -1) < stop):
             return None
         at = end
     return ranges if at == prod(tensor.shape) else None

@@ -14,7 +14,7 @@ from tests.layouts import Placement, shapes, store, target
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.errors import BadFile, BadRequest, Incomplete
 from zerotools.core.ranges import Range, Ranges
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan, prove_plan
 
@@ -80,6 +80,12 @@ def test_a_chunk_past_the_end_of_its_file(source: Checkpoint, wanted: Checkpoint
     damaged = replace(source, files={**source.files, "0/rank2": 11})
     with pytest.raises(BadFile, match=r"0/rank2: .* ends at byte 12, and the file has 11"):
         list(plan(damaged, wanted))
+
+
+def test_a_chunk_in_a_file_that_is_not_listed(source: Checkpoint, wanted: Checkpoint) -> None:
+    kept = {name: size for name, size in source.files.items() if name != "0/rank2"}
+    with pytest.raises(Incomplete, match=r"0/rank2: layer.weight .* in this missing file"):
+        list(plan(replace(source, files=kept), wanted))
 
 
 def test_a_missing_tensor_and_another_shape(source: Checkpoint, wanted: Checkpoint) -> None:
@@ -169,10 +175,12 @@ def test_the_walk_along_ranges_finds_what_the_boxes_give(data: st.DataObject) ->
     # A replica is not a cover of ranges in order, so this source is planned by its boxes.
     twice = [*source.chunks, replace(source.chunks[0], file="replica")]
     boxes = Tensor(source.dtype, shape, twice)
-    target = Checkpoint(root, {KEY: wanted}, Origin("test", root))
+    files = dict.fromkeys(["s0", "s1", "t0", "t1", "replica"], 3 + 8 * numel)
+    target = Checkpoint(root, {KEY: wanted}, Origin("test", root), files=files)
     planned = []
     for tensor in (source, boxes):
-        copies = list(plan(Checkpoint(root, {KEY: tensor}, Origin("test", root)), target))
+        given = Checkpoint(root, {KEY: tensor}, Origin("test", root), files=files)
+        copies = list(plan(given, target))
         assert all(isinstance(copy, RangeCopy) == (tensor is source) for copy in copies)
         planned.append({place: at for c in copies for place, at in moves(c, source).items()})
     assert planned[0] == planned[1]

@@ -168,7 +168,9 @@ def _hole_message(key: Key, tensor: Tensor, hole: Hole, source: Checkpoint) -> s
 def _check_inside_file(key: Key, chunk: Chunk, dtype: DType, source: Checkpoint) -> None:
     size = source.files.get(chunk.file)
     end = chunk.offset + chunk.extent(dtype)
-    if size is not None and end > size:
+    if size is None:
+        raise Incomplete(f"{source.root / chunk.file}: {key} {chunk.box} lies in this missing file")
+    if end > size:
         raise Incomplete(
             f"{source.root / chunk.file}: {key} {chunk.box} ends at byte {end}, and the file has "
             f"{size}; it is truncated"

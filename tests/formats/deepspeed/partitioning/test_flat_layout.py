@@ -130,7 +130,7 @@ def check(
 def read_back(root: Path, shape: tuple[int, ...], ranges: list[Range]) -> Array:
     chunks = Ranges(FLOAT32, shape, lambda: ranges)
     tensors = {KEY: Tensor(FLOAT32, shape, chunks)}
-    assert covering_ranges(tensors[KEY], {}) == ranges
+    assert covering_ranges(tensors[KEY], None) == ranges
     assert prove_cover(shape, [chunk.box for chunk in chunks]) is None
     return load(Checkpoint(root, tensors, Origin("test", root)), KEY)
 

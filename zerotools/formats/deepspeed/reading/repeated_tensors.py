@@ -78,7 +78,7 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
 
 def _compare(root: Path, files: OpenFiles, copies: TensorPair) -> int:
     key, first, other = copies
-    ranges = [covering_ranges(tensor, {}) for tensor in (first, other)]
+    ranges = [covering_ranges(tensor, None) for tensor in (first, other)]
     if (first.shape, first.dtype) != (other.shape, other.dtype):
         raise BadFile(
             f"{root}: {key} is {first.dtype} of shape {first.shape} in one file, and "

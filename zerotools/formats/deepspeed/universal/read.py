@@ -70,7 +70,7 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
         problems.append(Problem(f"{directory / OPTIMIZER_STATE} is missing", OPTIMIZER_STATE))
     tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
     numbers = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
-    names = [listing.models[first], *_files_of(directory)]
+    names = [*(each.file.name for each in models), *_files_of(directory)]
     return Checkpoint(
         root=directory,
         tensors=tensors | rest,
