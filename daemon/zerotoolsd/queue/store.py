@@ -146,10 +146,13 @@ class Store:
         Without `output_dir` it is `default_output / <id> / "output"`; without `name`, `job-<id>`.
         Raises Conflict: the key was used for another spec.
         """
-        tree = job_to_dict(spec)
+        tree, given = job_to_dict(spec), _json(given_of(spec))
         with self._transaction():
             if (old := self.by_key(uid, idempotency_key)) is not None:
-                if old.reading.spec is None or job_to_dict(old.reading.spec) != tree:
+                read = old.reading.spec
+                # Sent again after an upgrade, the same job may have got other defaults.
+                same = read is not None and (job_to_dict(read) == tree or old.given_text == given)
+                if not same:
                     raise Conflict(
                         f"the idempotency key {idempotency_key} was used for job {old.id}, "
                         "whose spec differs; use a new key"
@@ -160,7 +163,7 @@ class Store:
                 " output_dir, state, restarts_used, best_step, created)"
                 " VALUES (?, ?, ?, ?, ?, ?, '', ?, 0, 0, ?)",
                 (
-                    *(uid, name or "", _json(tree), _json(given_of(spec)), zerotools.__version__),
+                    *(uid, name or "", _json(tree), given, zerotools.__version__),
                     *(idempotency_key, states.QUEUED, now),
                 ),
             ).lastrowid

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +19,10 @@ from tests.daemon.dispatchers import running
 from tests.daemon.queue.generate_queue import PLACE, STATE
 from tests.golden_files import GOLDEN
 from zerotools.core.errors import Unsupported
+from zerotools.jobs.jobfile.parse import keys_set
 from zerotoolsd.config import Config, LimitsConfig, RetryConfig
 from zerotoolsd.queue import schema
+from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable import write_json
 
@@ -96,6 +101,8 @@ def test_p8_every_job_of_an_older_queue_is_there_and_goes_on(state: Path, versio
                 assert (name, ended.state) == (name, "succeeded"), ended.reason
                 starts = 2 if name in ("runs", "crashed") else 1
                 assert len(ended.attempts) == starts
+                ranks_read = (Path(ended.attempts[-1].run_dir) / "spec.json").read_text()
+                assert_begun_with(before[name], json.loads(ranks_read))
             lost = await it.service.job(before["runs"].id)
             assert lost.attempts[0].cause == "lost: the machine was restarted"
             told = [e.why for e in await it.service.events(0, 0) if e.job_id == lost.id]
@@ -104,9 +111,20 @@ def test_p8_every_job_of_an_older_queue_is_there_and_goes_on(state: Path, versio
             assert (done.attempts[0].steps_done, done.world_size) == (3, 2)
             again = await it.service.resume(before["broken"].id, uid=UID)
             assert again.spec["max_restarts"] == 0
+            assert_begun_with(before["broken"], {**again.spec, "env": before["broken"].spec.env})
             await it.reach(again.id, "failed")
 
     asyncio.run(story())
+
+
+def assert_begun_with(job: JobRow, tree: dict[str, Any]) -> None:
+    """That `tree` has every value that `job` was stored with, whatever the defaults are now."""
+    stored = json.loads(job.spec_text)
+    for name in keys_set(stored):
+        was, now = (
+            reduce(lambda table, key: table[key], name.split("."), t) for t in (stored, tree)
+        )
+        assert (name, now) == (name, was)
 
 
 def test_p8_an_older_version_refuses_what_a_newer_one_opened_and_leaves_the_files_alone(

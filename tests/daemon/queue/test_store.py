@@ -87,6 +87,19 @@ def test_the_same_key_queues_once_per_uid(tmp_path: Path, opened: Open) -> None:
         submit(store, idempotency_key="k", spec=JobSpec(seed=1))
 
 
+def test_a_job_sent_again_is_the_same_if_its_defaults_have_changed_since(
+    tmp_path: Path, opened: Open
+) -> None:
+    store = opened(tmp_path)
+    first, _ = submit(store, idempotency_key="k")
+    assert '"max_restarts": 3' in first.spec_text
+    of_before = first.spec_text.replace('"max_restarts": 3', '"max_restarts": 5')
+    with closing(sqlite3.connect(tmp_path / "zerotools.db")) as db, db:
+        db.execute("UPDATE job SET spec = ?", (of_before,))
+    again, new = submit(store, idempotency_key="k")
+    assert (again.id, new, again.spec.max_restarts) == (first.id, False, 5)
+
+
 def test_a_change_is_guarded_and_appends_an_event(tmp_path: Path, opened: Open) -> None:
     store = opened(tmp_path)
     job, _ = submit(store)

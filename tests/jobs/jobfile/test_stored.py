@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import MISSING
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.daemon.api.fakes import JOB
-from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
-from zerotools.jobs.jobfile.stored import read_stored
+from tests.golden_files import GOLDEN
+from tests.jobs.binding.test_declaration import Inner, Table
+from zerotools.jobs.binding.bind import build, dotted_keys
+from zerotools.jobs.binding.declaration import stored_default_of
+from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict, keys_set, tree_of
+from zerotools.jobs.jobfile.stored import read_stored, read_table
+from zerotools.jobs.tables.spec import JobSpec
+
+DEFAULTS = sorted(GOLDEN.glob("zerotools-*/defaults.json"))
+"""The default of every key, as a version was published with it."""
+QUEUES = sorted(GOLDEN.glob("zerotools-*/queue.db"))
 
 
 def resolved(**changes: Any) -> dict[str, Any]:
@@ -79,3 +94,88 @@ def test_a_file_name_that_is_not_utf8_is_read_again_and_not_taken_from_a_request
     assert (spec.resume_from, problems) == ("/ck-\udce9", ())
     with pytest.raises(Exception, match=r"resume_from = .*: must be valid Unicode text"):
         job_from_dict({**JOB, "resume_from": "/ck-\udce9"}, source="job")
+
+
+@pytest.mark.parametrize("bound", [None, 128, 9])
+@pytest.mark.parametrize("chosen", [None, 7])
+@pytest.mark.parametrize("way", [None, "new", "old"])
+def test_a_value_is_stored_as_it_was_resolved_and_read_so(
+    bound: Any, chosen: Any, way: Any
+) -> None:
+    table = Table(needed=1, bound=bound, chosen=chosen, inner=Inner(way=way))
+    tree = json.loads(json.dumps(tree_of(table)))
+    assert read_table(Table, tree, None, "", []) == table
+    assert build(Table, tree, "", []) == table
+
+
+def test_a_new_submit_has_the_new_defaults_and_a_stored_job_those_it_began_with() -> None:
+    new, old = {"needed": 1}, {"needed": 1, "unset": 2}
+    assert build(Table, new, "", []) == Table(needed=1)
+    problems: list[str] = []
+    read = read_table(Table, old, {"needed": 1}, "", problems)
+    assert read == Table(needed=1, unset=2, bound=None, chosen=7, inner=Inner(way="old"))
+    partly = read_table(Table, {**old, "inner": {"plain": 5}}, {"needed": 1}, "", problems)
+    assert partly.inner == Inner(way="old", plain=5)
+    assert problems == []
+    # What a resume stores of it is what it was read as.
+    assert read_table(Table, tree_of(read), None, "", problems) == read
+
+
+def test_a_job_that_lacks_a_key_has_the_default_that_the_key_was_published_with() -> None:
+    spec, problems = read_stored({"model": {}, "data": {}, "train": {"batch_size": 4}}, {})
+    assert spec is not None
+    assert problems == ()
+    then = published_defaults()
+    read = {
+        name: plain(reduce(getattr, name.split("."), spec))
+        for name, _ in dotted_keys(JobSpec)
+        if name in then
+    }
+    assert read == {name: value for name, value in then.items() if name in read}
+
+
+def test_a_key_newer_than_the_last_published_version_says_what_older_jobs_are_read_with() -> None:
+    then = published_defaults()
+    silent = [
+        name
+        for name, (item, _) in dotted_keys(JobSpec)
+        if name not in then and item.default is not MISSING and stored_default_of(item) is ...
+    ]
+    assert not silent, f"give these keys a stored_default: {silent}"
+
+
+def published_defaults() -> dict[str, Any]:
+    """Of each key, its default in the first version that had it."""
+    return {
+        name: value
+        for path in reversed(DEFAULTS)
+        for name, value in json.loads(path.read_text()).items()
+    }
+
+
+@pytest.mark.parametrize("queue", QUEUES, ids=lambda path: path.parent.name)
+def test_jobs_of_an_older_queue_keep_every_value_that_was_stored(queue: Path) -> None:
+    uri = f"file:{queue}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True)) as db:
+        jobs = [json.loads(row[0]) for row in db.execute("SELECT spec FROM job")]
+    assert len(jobs) == 8
+    for tree in jobs:
+        spec, problems = read_stored(tree, {})
+        assert spec is not None
+        assert problems == ()
+        stored = set(keys_set(tree))
+        again = job_to_dict(spec)
+        assert stored <= set(keys_set(again))
+        assert {name: value_at(again, name) for name in stored} == {
+            name: value_at(tree, name) for name in stored
+        }
+
+
+def value_at(tree: Any, dotted: str) -> Any:
+    """`tree["train"]["steps"]` of `train.steps`."""
+    return reduce(lambda table, name: table[name], dotted.split("."), tree)
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it."""
+    return json.loads(json.dumps(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, field, fields
+from dataclasses import MISSING, Field, field, fields, is_dataclass, replace
 from typing import Any
 
 
@@ -11,6 +11,7 @@ def key(
     *,
     default: Any = ...,
     factory: Any = ...,
+    stored_default: Any = ...,
     allowed: tuple[Any, ...] | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
@@ -27,6 +28,8 @@ def key(
 
     Args:
         doc: The meaning, one or two sentences of Markdown for the reference.
+        stored_default: What a job is read with that was stored before the key existed: what
+            zerotools did then. Left out: the default.
         allowed: The only values.
         minimum, maximum: Inclusive bounds.
         above: An exclusive lower bound.
@@ -39,6 +42,7 @@ def key(
     """
     rules = {
         "doc": doc,
+        "stored_default": stored_default,
         "allowed": allowed,
         "minimum": minimum,
         "maximum": maximum,
@@ -61,3 +65,26 @@ def key(
 def keys_of(kind: Any) -> list[Field[Any]]:
     """The keys that a table has; a field of another kind is not of the job file."""
     return [item for item in fields(kind) if "doc" in item.metadata]
+
+
+def stored_default_of(item: Field[Any]) -> Any:
+    """What the key `item` is in a job that was stored before it existed, `...` for its default."""
+    return item.metadata["stored_default"]
+
+
+def means_none(item: Field[Any]) -> bool:
+    """Whether None must be written: a tree without the key would be read with another value."""
+    left_out = (item.default, stored_default_of(item))
+    return any(value not in (None, MISSING, ...) for value in left_out)
+
+
+def with_stored_defaults(table: Any) -> Any:
+    """`table`, all of whose keys have their defaults, as it was before any of them existed."""
+    changes: dict[str, Any] = {}
+    for item in keys_of(table):
+        value = getattr(table, item.name)
+        if is_dataclass(value):
+            changes[item.name] = with_stored_defaults(value)
+        elif stored_default_of(item) is not ...:
+            changes[item.name] = stored_default_of(item)
+    return replace(table, **changes) if changes else table

@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.binding.bind import MAX_DEPTH, build, is_required, plain, show
-from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.binding.declaration import keys_of, means_none
 from zerotools.jobs.jobfile.paths import with_absolute_paths
 from zerotools.jobs.jobfile.positions import excerpt, problem_line, toml_problem
 from zerotools.jobs.tables.engine_tables import check_tables, misplaced_keys
@@ -53,19 +53,23 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 
 
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
-    """`spec` as JSON values, unset keys left out; `job_from_dict` gives the same spec back."""
-    tree = _tree_of(spec)
+    """`spec` as JSON values; `job_from_dict` gives the same spec back.
+
+    A key without a value is left out, or null where leaving it out means another value.
+    """
+    tree = tree_of(spec)
     for name in list(misplaced_keys(tree)):
         del tree[name]
     return tree
 
 
-def _tree_of(table: Any) -> dict[str, Any]:
+def tree_of(table: Any) -> dict[str, Any]:
+    """A table of the job file as JSON values; see `job_to_dict`."""
     tree: dict[str, Any] = {}
     for item in keys_of(table):
         value = getattr(table, item.name)
-        if value is not None:
-            tree[item.name] = _tree_of(value) if is_dataclass(value) else plain(value)
+        if value is not None or means_none(item):
+            tree[item.name] = tree_of(value) if is_dataclass(value) else plain(value)
     return tree
 
 
@@ -91,7 +95,7 @@ def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             below = _given(value, default, inner if isinstance(inner, Mapping) else {})
             if below or named:
                 tree[item.name] = below
-        elif value is not None and (named or value != default or is_required(item)):
+        elif value != default or (value is not None and (named or is_required(item))):
             tree[item.name] = plain(value)
     return tree
 

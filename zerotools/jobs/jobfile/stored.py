@@ -2,13 +2,14 @@
 
 The rules between keys, and the bounds of numbers, are checked when a job is submitted and never
 again. What remains is whether this version can read the job: every key that was set, of a type that
-it takes.
+it takes. A key that the job lacks is newer than the job, and is read with its `stored_default`:
+what zerotools did before the key existed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import MISSING, Field, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from zerotools.jobs.binding.bind import (
@@ -19,7 +20,7 @@ from zerotools.jobs.binding.bind import (
     is_required,
     show,
 )
-from zerotools.jobs.binding.declaration import keys_of
+from zerotools.jobs.binding.declaration import keys_of, stored_default_of, with_stored_defaults
 from zerotools.jobs.tables.engine_tables import NEEDED, SCRIPT
 from zerotools.jobs.tables.spec import JobSpec
 
@@ -46,17 +47,19 @@ def read_stored(tree: object, given: object = None) -> StoredJob:
     needed = (SCRIPT,) if tree.get("engine") == SCRIPT else NEEDED
     problems = [f"the table [{name}] is missing" for name in needed if name not in tree]
     given = given if isinstance(given, Mapping) else None
-    spec = _table(JobSpec, tree, given, "", problems)
+    spec = read_table(JobSpec, tree, given, "", problems)
     return StoredJob(replace(spec, given=given), tuple(problems))
 
 
-def _table(
+def read_table(
     kind: type[Any],
     tree: Mapping[str, Any],
     given: Mapping[str, Any] | None,
     where: str,
     problems: list[str],
 ) -> Any:
+    """The table `kind` of a stored job, from `tree`; None, and `problems` grown, if it has not what
+    has no default. `where` is the dotted prefix of its keys."""
     items, hints = {item.name: item for item in keys_of(kind)}, hints_of(kind)
     problems += [
         f"{where}{show(name, bare=True)} is a key that this version does not know"
@@ -67,6 +70,7 @@ def _table(
     for name, item in items.items():
         hint = hints[name]
         if name not in tree:
+            values |= _of_an_older_job(item)
             continue
         if is_dataclass(hint) and isinstance(hint, type):
             inner = None if given is None else _mapping(given.get(name))
@@ -86,6 +90,14 @@ def _table(
     return kind(**values) if all(name in values for name in required) else None
 
 
+def _of_an_older_job(item: Field[Any]) -> dict[str, Any]:
+    """The value of a key, or of a table, that the job was stored without, by its name."""
+    if item.default_factory is not MISSING and is_dataclass(table := item.default_factory()):
+        return {item.name: with_stored_defaults(table)}
+    value = stored_default_of(item)
+    return {} if value is ... else {item.name: value}
+
+
 def _below(
     kind: type[Any],
     tree: object,
@@ -94,7 +106,7 @@ def _below(
     problems: list[str],
 ) -> Any:
     if isinstance(tree, Mapping):
-        return _table(kind, tree, given, f"{where}.", problems)
+        return read_table(kind, tree, given, f"{where}.", problems)
     problems.append(f"{where}: must be a table, not {show(tree)}")
     return None
 
