@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 COMMANDS: Mapping[str, str] = {
@@ -26,5 +25,7 @@ def suggest_commands(word: str, known: Iterable[str]) -> list[str]:
     """The commands of `known` that `word` may stand for, the likeliest first; two at most."""
     names = list(known)
     other = COMMANDS.get(word.lower())
+    import difflib  # 1 ms at each start
+
     near = difflib.get_close_matches(word, names, n=2)
     return ([other] if other in names and other not in near else []) + near[: 1 if other else 2]

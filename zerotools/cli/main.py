@@ -12,7 +12,6 @@ import io
 import os
 import resource
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -108,6 +107,8 @@ def run(group: click.Group, arguments: Sequence[str]) -> int:
         return EXIT_BROKEN_PIPE
     except Exception as error:  # everything ends here: one sentence, and a status
         if debug:
+            import traceback  # 2 ms at each start
+
             traceback.print_exc()
         message, status = _explain(error)
         if message:

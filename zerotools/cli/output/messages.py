@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from typing import TextIO
 
 from zerotools.cli.output import render
@@ -79,6 +78,8 @@ def say(label: str, text: str, stream: TextIO | None = None) -> None:
 
 def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
     """`lines` cut at words: to `columns`, the first of them after `label`."""
+    import textwrap  # 1 ms at each start
+
     width = max(_NARROWEST, columns - 1)
     cut: list[str] = []
     for line in lines:

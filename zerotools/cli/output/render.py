@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
-import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,6 +142,8 @@ def table_and_remarks(
     plain = table(headers, rows, right=right)
     if columns is None or all(width(line) <= columns for line in plain):
         return table(headers, rows, right=right, paint=paint)
+    import textwrap  # 1 ms at each start
+
     header, *short = table(headers[:-1], [row[:-1] for row in rows], right=right, paint=paint)
     lines = [header]
     for line, row in zip(short, rows, strict=True):
@@ -161,7 +161,11 @@ def fields(pairs: Iterable[tuple[str, str]], *, indent: int = 0) -> list[str]:
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
     """Width of the terminal behind `stream` (stdout), or None where it is not a terminal."""
-    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
+    if not (stream or sys.stdout).isatty():
+        return None
+    import shutil  # 2 ms at each start
+
+    return shutil.get_terminal_size().columns
 
 
 def print_lines(lines: Iterable[str]) -> None:
