@@ -136,6 +136,7 @@ def _train(model: Path, run_dir: Path) -> Attempt:
             "learning_rate": peer.LEARNING_RATE,
             "schedule": "constant",
             "weight_decay": peer.WEIGHT_DECAY,
+            "decay_by": "names",
             "betas": list(peer.BETAS),
             "max_grad_norm": peer.MAX_NORM,
         },

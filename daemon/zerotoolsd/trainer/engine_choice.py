@@ -38,5 +38,5 @@ def make_engine(
         from zerotoolsd.trainer.engine_deepspeed.engine import make_deepspeed_engine
 
         return make_deepspeed_engine(spec, meta_model, group, reporter, start)
-    live = build(spec, layout, meta_model, group, reporter, resumes=start is not None)
+    live = build(spec, layout, meta_model, group, reporter, start.record if start else None)
     return TorchEngine(spec, live, group)

@@ -10,6 +10,7 @@ from zerotools.jobs.binding.declaration import key
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
+DECAY_RULES = ("names", "shapes")
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 
 
@@ -101,10 +102,19 @@ class TrainSpec:
         deepspeed="scheduler.params.cos_min_ratio",
     )
     weight_decay: float = key(
-        "Decay of tensors of two or more dimensions: AdamW's own, or added to SGD's gradient.",
+        "Decay of the weights that `decay_by` says: AdamW's own, or added to SGD's gradient.",
         default=0.1,
         minimum=0,
         deepspeed="optimizer.params.weight_decay",
+    )
+    decay_by: str = key(
+        'Which parameters decay: by `"names"` all but biases and norms, as transformers\' Trainer '
+        'chooses them; by `"shapes"` those of two or more dimensions, as earlier versions did. A '
+        "resumed run keeps the choice of its checkpoint.",
+        default="names",
+        stored_default="shapes",
+        allowed=DECAY_RULES,
+        imported=False,
     )
     momentum: float = key(
         "SGD's momentum, below 1; 0 keeps no state.",

@@ -142,18 +142,17 @@ class _Cutting:
 
 
 def weight_groups(
-    model: Any, meta_model: MetaModel, weight_decay: float | None
+    model: Any, decayed: frozenset[str], weight_decay: float | None
 ) -> list[dict[str, Any]]:
-    """The trainable parameters for DeepSpeed's optimizer, `names` beside them: those of two or more
-    dimensions decay, the others do not. One group where nothing is said of a decay."""
-    shapes = {name: p.dim() for name, p in meta_model.model.named_parameters()}
+    """The trainable parameters for DeepSpeed's optimizer, `names` beside them: those called
+    `decayed` decay, the others do not. One group where nothing is said of a decay."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not weight_decay:
         return [_group(named, list(named))]
-    matrices = [name for name in named if shapes[name] >= 2]
-    others = [name for name in named if shapes[name] < 2]
+    with_decay = [name for name in named if name in decayed]
+    others = [name for name in named if name not in decayed]
     groups = [
-        {**_group(named, matrices), "weight_decay": weight_decay},
+        {**_group(named, with_decay), "weight_decay": weight_decay},
         {**_group(named, others), "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]

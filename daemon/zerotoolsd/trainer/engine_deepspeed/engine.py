@@ -32,6 +32,7 @@ from zerotoolsd.trainer.engine_deepspeed.place import (
     refused_by_deepspeed,
 )
 from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
+from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
@@ -206,7 +207,8 @@ def make_deepspeed_engine(
         reporter.say(f"{spec.model.path}: the model does not use {', '.join(unused)}")
     model.train()
     decay = at(config, "optimizer.params.weight_decay")
-    groups = weight_groups(model, meta_model, decay)
+    decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)
+    groups = weight_groups(model, decayed, decay)
     names = tuple(tuple(each.pop("names")) for each in groups)
     with refused_by_deepspeed():
         engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)

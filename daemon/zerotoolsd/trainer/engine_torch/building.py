@@ -10,6 +10,7 @@ import torch
 from zerotools.core.errors import BadRequest
 from zerotools.core.memory_layout import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.engine_torch.disk_check import check_disk_space
 from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate, PartitionedUpdate, UpdatePath
 from zerotoolsd.trainer.engine_torch.masters import MasterWeights
@@ -17,6 +18,7 @@ from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
 from zerotoolsd.trainer.engine_torch.partition import RowPartition
 from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.memory.tiers import make_memory
+from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.initial import initialise
 from zerotoolsd.trainer.model.lora import is_adapter
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
@@ -32,10 +34,10 @@ def build(
     meta_model: MetaModel,
     group: WorldGroup,
     reporter: Reporter,
-    *,
-    resumes: bool,
+    record: JobRecord | None,
 ) -> LiveState:
-    """Model and optimizer with their shards filled, unless the run `resumes` and they will be.
+    """Model and optimizer with their shards filled, unless the run goes on from the checkpoint of
+    `record` and they will be.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or there is no
@@ -50,8 +52,10 @@ def build(
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout.stage) if layout.has_masters else None
     update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)
-    live = LiveState(model, make_optimizer(update_path, spec.train, memory.state), memory, masters)
-    _fill(live, spec, meta_model, reporter, resumes=resumes)
+    decayed = decayed_names(meta_model.model, spec.train.decay_by, record)
+    optimizer = make_optimizer(update_path, spec.train, memory.state, decayed)
+    live = LiveState(model, optimizer, memory, masters)
+    _fill(live, spec, meta_model, reporter, resumes=record is not None)
     model.train()
     return live
 

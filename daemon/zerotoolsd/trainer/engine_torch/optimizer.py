@@ -35,6 +35,7 @@ class ShardedOptimizer:
     update_path: UpdatePath
     buckets: tuple[UpdateBucket, ...]
     kind: str
+    decayed: frozenset[str]
 
     def norm(self) -> float:
         """The global norm of the gradients as they are, scaled by the loss scale."""
@@ -71,8 +72,9 @@ class ShardedOptimizer:
         found: dict[bool, tuple[dict[str, Any], list[str]]] = {}
         for bucket in self.buckets:
             for group in bucket.torch.param_groups:
-                _, params = found.setdefault(_decays(group["params"][0]), (group, []))
-                params += [names[weight] for weight in group["params"]]
+                inner = [names[weight] for weight in group["params"]]
+                _, params = found.setdefault(inner[0] in self.decayed, (group, []))
+                params += inner
         groups = (
             OptimizerGroup(
                 lr=float(group["lr"]),
@@ -86,23 +88,30 @@ class ShardedOptimizer:
 
 
 def make_optimizer(
-    update_path: UpdatePath, train: TrainSpec, place: MemoryTier
+    update_path: UpdatePath, train: TrainSpec, place: MemoryTier, decayed: frozenset[str]
 ) -> ShardedOptimizer:
-    """What `train.optimizer` names, its state at `place`; tensors of two or more dimensions decay,
-    the others do not."""
+    """What `train.optimizer` names, its state at `place`; the weights called `decayed` decay, the
+    others do not."""
     buckets = [
-        _bucket(update_path, tuple(names), train, place) for names in update_path.buckets() if names
+        _bucket(update_path, tuple(names), train, place, decayed)
+        for names in update_path.buckets()
+        if names
     ]
-    return ShardedOptimizer(update_path, tuple(buckets), train.optimizer)
+    return ShardedOptimizer(update_path, tuple(buckets), train.optimizer, decayed)
 
 
 def _bucket(
-    update_path: UpdatePath, names: tuple[str, ...], train: TrainSpec, place: MemoryTier
+    update_path: UpdatePath,
+    names: tuple[str, ...],
+    train: TrainSpec,
+    place: MemoryTier,
+    decayed: frozenset[str],
 ) -> UpdateBucket:
     weights = [update_path.weights[name] for name in names]
+    decays = {weight: name in decayed for name, weight in zip(names, weights, strict=True)}
     groups = [
-        {"params": [p for p in weights if _decays(p)], "weight_decay": train.weight_decay},
-        {"params": [p for p in weights if not _decays(p)], "weight_decay": 0.0},
+        {"params": [p for p in weights if decays[p]], "weight_decay": train.weight_decay},
+        {"params": [p for p in weights if not decays[p]], "weight_decay": 0.0},
     ]
     optimizer = _optimizer(
         [group for group in groups if group["params"]], train, update_path.reduction
@@ -112,10 +121,6 @@ def _bucket(
     for weight in weights:
         optimizer.state[weight] = _first_state(weight, train, place)
     return UpdateBucket(names, optimizer)
-
-
-def _decays(weight: torch.Tensor) -> bool:
-    return len(weight.shape) >= 2
 
 
 def _optimizer(

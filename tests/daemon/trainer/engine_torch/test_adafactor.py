@@ -26,7 +26,8 @@ def test_steps_are_those_of_torch() -> None:
     device = torch.device("cpu")
     train = TrainSpec(steps=9, batch_size=1, optimizer="adafactor", weight_decay=0.1)
     place = make_memory(device).device
-    optimizer = make_optimizer(InPlaceUpdate(mine, device), train, place)
+    decayed = frozenset(name for name, p in mine.items() if p.dim() > 1)
+    optimizer = make_optimizer(InPlaceUpdate(mine, device), train, place, decayed)
     groups = [
         {"params": [p for p in peers.values() if p.dim() > 1], "weight_decay": 0.1},
         {"params": [p for p in peers.values() if p.dim() < 2], "weight_decay": 0.0},

@@ -36,7 +36,8 @@ def trained(train: TrainSpec) -> tuple[Any, Any]:
     model = torch.nn.Linear(5, 3)
     device = torch.device("cpu")
     place = make_memory(device).device
-    optimizer = make_optimizer(InPlaceUpdate(dict(model.named_parameters()), device), train, place)
+    path = InPlaceUpdate(dict(model.named_parameters()), device)
+    optimizer = make_optimizer(path, train, place, frozenset({"weight"}))
     for step, rate in enumerate(RATES):
         gradients(model, step)
         optimizer.step(rate, norm=1.0, max_norm=0.0)

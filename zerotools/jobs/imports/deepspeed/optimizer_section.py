@@ -21,7 +21,7 @@ RATE = "train.learning_rate"
 WARMUP = "train.warmup_steps"
 OPTIMIZER = "train.optimizer"
 _DIFFERS = {
-    "weight_decay": "on tensors of two or more dimensions, as Hugging Face's Trainer does it",
+    "weight_decay": "on all parameters but biases and norms, as Hugging Face's Trainer does it",
 }
 """What an optimizer here does otherwise, by the parameter in DeepSpeed's JSON."""
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
