@@ -68,6 +68,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/evaluation/test_generation",
         "daemon/trainer/test_choices",
         "daemon/trainer/test_ending",
+        "daemon/trainer/test_chunked",
         "daemon/trainer/test_exporting",
         "daemon/trainer/test_finetuning",
         "daemon/trainer/test_refusals",

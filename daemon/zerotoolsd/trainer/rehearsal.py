@@ -27,6 +27,7 @@ def rehearse(spec: JobSpec) -> list[str]:
         ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
     """
     from zerotools.jobs.tables.data import fixed_length
+    from zerotoolsd.trainer.engine.loss_choice import loss_size_of
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
 
     config = read_config(spec.model)
@@ -34,6 +35,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     if vocabulary is not None:
         check_fit(config, vocabulary, fixed_length(spec.data))
     draw(config, spec.lora)
+    loss_size_of(spec, config)
     return list(_unknown_keys(spec, config))
 
 

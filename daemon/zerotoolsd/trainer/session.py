@@ -18,6 +18,7 @@ from zerotoolsd.trainer.checkpoints.resuming import choose_resume_point
 from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.reading import open_data
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
+from zerotoolsd.trainer.engine.loss_choice import loss_size_of
 from zerotoolsd.trainer.engine_choice import make_engine
 from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
 from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
@@ -119,6 +120,8 @@ def prepare(
     engine = make_engine(spec, layout, meta_model, group, reporter, start)
     phases.done("weights")
     begin(spec, engine, group, reporter, start)
+    if loss_size_of(spec, config).is_cut():
+        engine.evaluate([data.batches.pool.example(0)])  # sees whether it can be
     if spec.data.packing:
         check_packing(engine, data.batches.pool, config)
     if start is not None:

@@ -38,6 +38,8 @@ def _less_in_flight(spec: JobSpec) -> Iterator[str]:
     if micro > 1:
         smaller = max(size for size in range(1, micro) if share % size == 0)
         yield f"train.micro_batch_size = {smaller} (it is {micro} now; batch_size stays)"
+    if train.chunked_loss == "off":
+        yield 'train.chunked_loss = "auto"'
     if not train.activation_checkpointing:
         yield "train.activation_checkpointing = true"
 

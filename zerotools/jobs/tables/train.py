@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zerotools.core.loss_size import CUT
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
@@ -56,6 +57,15 @@ class TrainSpec:
         "rest: less memory, about a third more work.",
         default=False,
         accelerate="fsdp_config.fsdp_activation_checkpointing",
+    )
+    chunked_loss: str = key(
+        "Compute the loss of a causal model in parts, so that the logits of a whole batch are "
+        'never in memory: `"auto"` where these are more than 67 million, `"on"` always, in parts '
+        "as small as makes sense. The backward pass computes the logits again.",
+        default="auto",
+        stored_default="off",
+        allowed=CUT,
+        imported=False,
     )
     compile: bool = key(
         "Compile the forward and backward pass of each block (torch.compile): the start takes "

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from zerotoolsd.trainer.data.collating import collate
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
+from zerotoolsd.trainer.engine.chunked_loss import summed_cross_entropy, takes_targets
 from zerotoolsd.trainer.engine.protocol import LossSum
 
 
@@ -29,8 +29,7 @@ def _loss_and_labels(
     model: Any, examples: Sequence[Example], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     arguments, labels = collate(model, examples, device)
+    if takes_targets(model):
+        return model(**arguments, use_cache=False, targets=labels).loss, labels
     logits = model(**arguments, use_cache=False).logits
-    loss = functional.cross_entropy(
-        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    return loss, labels
+    return summed_cross_entropy(logits, labels), labels

@@ -20,6 +20,7 @@ from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.engine.divergence import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.generating import generate
+from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
 from zerotoolsd.trainer.engine.objective import summed_loss, token_loss
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine.schedule import learning_rate
@@ -206,6 +207,7 @@ def make_deepspeed_engine(
     if unused:
         reporter.say(f"{spec.model.path}: the model does not use {', '.join(unused)}")
     model.train()
+    cut_loss(model, loss_size_of(spec, meta_model.config), spec, reporter.say)
     decay = at(config, "optimizer.params.weight_decay")
     decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)
     groups = weight_groups(model, decayed, decay)

@@ -38,6 +38,7 @@ TOLERANCE, CPU_ADAM = 2e-6, 1e-5
 CPU = {"device": "cpu"}
 TIED = {"config": {**TINY_GPT2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}}
 TRAIN = {"steps": 3, "learning_rate": 1e-2}
+CHUNKED = {"chunked_loss": "on"}
 
 
 def config(stage: int, *, offload: tuple[str, ...] = (), **keys: Any) -> dict[str, Any]:
@@ -75,6 +76,7 @@ def jobs(runs: Path, data: Path) -> dict[str, dict[str, Any]]:
         found[f"resumed-z{stage}"] = of(stage, resume_from=str(step(runs, f"z{stage}")))
     batch = {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 3}
     found["z3-gpt2"] = of(3, config(3, **batch), model=TIED, train={"micro_batch_size": 3})
+    found["z2-chunked"] = of(2, config(2, **batch), train={"micro_batch_size": 3} | CHUNKED)
     unmanaged = config(2, managed_gradient_accumulation=False)
     found["z2-unmanaged"] = of(2, unmanaged, train={"micro_batch_size": 2})
     found["z3-cpu"] = of(3, config(3, offload=("optimizer", "param")))
@@ -144,7 +146,7 @@ def weights(source: Path, out: Path) -> Path:
     return out
 
 
-AS_TORCH = [*(f"z{stage}" for stage in STAGES), "z3-cpu", "z2-unmanaged"]
+AS_TORCH = [*(f"z{stage}" for stage in STAGES), "z3-cpu", "z2-unmanaged", "z2-chunked"]
 
 
 @pytest.mark.parametrize("name", AS_TORCH)

@@ -1,0 +1,236 @@
+"""Cross-entropy without a tensor of logits: the head works on a part of the rows at a time.
+
+A row is the hidden state of one position. What a model makes of it (the head, and the scaling or
+bounding of logits) is the model's own `forward`, called with its base model replaced by one that
+answers with a part of the hidden states. So nothing here knows what any architecture does there;
+that the logits are the same is seen once, on the model itself.
+
+The backward pass computes the logits of each part again. Gradients of the head are summed over the
+parts in fp32, as in one product over all rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from zerotools.core.errors import Unsupported
+from zerotools.core.loss_size import LossSize
+from zerotoolsd.trainer.data.sequences import IGNORED
+from zerotoolsd.trainer.engine.base_model import BaseModel, CannotCut
+
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""How far logits may differ, over the largest."""
+HALF_TOLERANCE = 2e-2
+"""The same of 16-bit logits: products of other shapes round differently."""
+CHECKED_POSITIONS, CHECKED_ROWS = 16, 5
+"""Of each sequence, and in each part: parts that are not whole sequences."""
+
+
+def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The sum over all positions whose target is not `IGNORED`, at least in fp32.
+
+    Args:
+        logits: `[..., vocabulary]`.
+        targets: As many positions, int64.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
+    return functional.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def takes_targets(model: Any) -> bool:
+    """Whether a call of `model` with `targets` gives their loss."""
+    return hasattr(model, "chunked_loss")
+
+
+@dataclass
+class ChunkedLoss:
+    """Stands before the `forward` of a causal `model`, which then also takes `targets`.
+
+    They are `[batch, length]`; with them the output's `loss` is the sum of the cross-entropies, and
+    its `logits` are not to be used. A model whose loss cannot be computed in parts is an error, or
+    `say` hears why and all is computed at once.
+    """
+
+    model: Any
+    size: LossSize
+    say: Callable[[str], None] | None = None
+    _forward: Any = field(init=False)
+    _base: BaseModel = field(init=False)
+    _agrees: bool | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._forward = self.model.forward
+        self._base = BaseModel(self.model)
+
+    def install(self) -> None:
+        """Have the model's `forward` take `targets`."""
+
+        @functools.wraps(self._forward)
+        def forward(*args: Any, targets: torch.Tensor | None = None, **arguments: Any) -> Any:
+            if targets is None:
+                return self._forward(*args, **arguments)
+            return self._with_loss(arguments, targets)
+
+        self.model.forward = forward
+        self.model.chunked_loss = self
+
+    def _with_loss(self, arguments: dict[str, Any], targets: torch.Tensor) -> Any:
+        if self._agrees is None:
+            self._agrees = self._is_right(arguments)
+        if not self._agrees or not self.size.is_cut(targets.numel()):
+            output = self._forward(**arguments)
+            output.loss = summed_cross_entropy(output.logits, targets)
+            return output
+        output, hidden, tail = self._before_the_head(arguments)
+        rows = (targets.flatten() != IGNORED).nonzero().flatten()
+        parts = rows.split(self.size.rows_at_a_time(len(rows)))
+        work = Parts(tail, targets.flatten(), parts, self._base.weights_outside())
+        output.loss = SummedLoss.apply(work, hidden, *work.weights)
+        return output
+
+    def _before_the_head(self, arguments: dict[str, Any]) -> tuple[Any, torch.Tensor, Tail]:
+        """(the output without logits, the hidden states, what makes logits of rows of them)."""
+        with self._base.watched() as seen:
+            output = self._forward(**arguments)
+        rest = dict(arguments)
+        if getattr(self.model.config.get_text_config(), "output_router_logits", False):
+            rest["output_router_logits"] = False  # their loss is in `output`
+
+        def tail(rows: torch.Tensor) -> torch.Tensor:
+            with self._base.answering(seen, rows[None]):
+                logits: torch.Tensor = self._forward(**rest).logits[0]
+            return logits
+
+        return output, seen.hidden, tail
+
+    def _is_right(self, arguments: dict[str, Any]) -> bool:
+        """Whether the logits of the first positions, computed row by row, are the model's own."""
+        try:
+            with torch.no_grad():
+                self._check(_shortened(arguments))
+        except CannotCut as error:
+            if self.say is None:
+                raise Unsupported(
+                    f'train.chunked_loss = "on": {error}; set it to "auto" or "off"'
+                ) from None
+            self.say(f"note: the loss is computed with all logits at once: {error}")
+            return False
+        return True
+
+    def _check(self, arguments: dict[str, Any]) -> None:
+        kind = type(self.model).__name__
+        wanted = self._forward(**arguments).logits
+        _, hidden, tail = self._before_the_head(arguments)
+        rows = hidden.flatten(0, 1)
+        found = torch.cat([tail(part) for part in rows.split(CHECKED_ROWS)])
+        wanted = wanted.flatten(0, 1)
+        dropout = self._base.random_outside()
+        if dropout is not None:
+            raise CannotCut(f"{kind} draws random numbers in {dropout}, behind its hidden states")
+        if found.shape != wanted.shape:
+            raise CannotCut(f"{kind} does not make its logits position by position")
+        error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+        if not error <= TOLERANCES.get(wanted.dtype, HALF_TOLERANCE):
+            raise CannotCut(
+                f"the logits of {kind}, computed position by position, differ from its own by "
+                f"{error:.2g} of the largest"
+            )
+
+
+Tail = Callable[[torch.Tensor], torch.Tensor]
+"""From hidden states `[rows, hidden]` to logits `[rows, vocabulary]`."""
+
+
+def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:
+    shape = arguments["input_ids"].shape
+    return {
+        name: value[:, :CHECKED_POSITIONS]
+        if isinstance(value, torch.Tensor) and value.shape[:2] == shape
+        else value
+        for name, value in arguments.items()
+    }
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`rows` are numbers of positions, part by part; at least one part, which may have none."""
+
+    tail: Tail
+    targets: torch.Tensor
+    rows: tuple[torch.Tensor, ...]
+    weights: list[nn.Parameter]
+
+    def loss(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Of the hidden states of `rows`."""
+        return summed_cross_entropy(self.tail(hidden), self.targets[rows])
+
+
+class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
+    """The loss of all parts. Keeps the hidden states alone for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, parts: Parts, hidden: torch.Tensor, *weights: nn.Parameter
+    ) -> torch.Tensor:
+        del weights  # for autograd to know of
+        ctx.save_for_backward(hidden)
+        ctx.parts = parts
+        kind = hidden.device.type
+        ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        flat = hidden.flatten(0, 1)
+        losses = [parts.loss(flat[rows], rows) for rows in parts.rows]
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        (hidden,), parts = ctx.saved_tensors, ctx.parts
+        flat = hidden.flatten(0, 1)
+        of_hidden = torch.zeros_like(flat)
+        of_weights = _Sums(parts.weights)
+        kind, dtype, enabled = ctx.autocast
+        for rows in parts.rows:
+            own = flat[rows].requires_grad_()
+            with torch.enable_grad(), torch.autocast(kind, dtype, enabled):
+                loss = parts.loss(own, rows)
+            first, *others = torch.autograd.grad(
+                loss, [own, *parts.weights], gradient, allow_unused=True
+            )
+            of_hidden[rows] = first
+            of_weights.add(others)
+        return None, of_hidden.view_as(hidden), *of_weights.taken()
+
+
+class _Sums:
+    """Gradients of `weights`, summed in fp32 where there are several of a narrower type."""
+
+    def __init__(self, weights: list[nn.Parameter]) -> None:
+        self._weights = weights
+        self._sums: list[torch.Tensor | None] = [None] * len(weights)
+
+    def add(self, gradients: list[torch.Tensor | None]) -> None:
+        """Add those of one part; None of a weight that it does not use."""
+        for number, gradient in enumerate(gradients):
+            so_far = self._sums[number]
+            if gradient is None:
+                continue
+            if so_far is None:
+                self._sums[number] = gradient
+                continue
+            wide = torch.promote_types(so_far.dtype, torch.float32)
+            self._sums[number] = so_far.to(wide).add_(gradient)
+
+    def taken(self) -> list[torch.Tensor | None]:
+        """The sums, each of its weight's type."""
+        return [
+            None if total is None else total.to(weight.dtype)
+            for total, weight in zip(self._sums, self._weights, strict=True)
+        ]

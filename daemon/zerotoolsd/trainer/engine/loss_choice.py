@@ -1,0 +1,53 @@
+"""Whether a job computes its loss in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zerotools.core.errors import Unsupported
+from zerotools.core.loss_size import LossSize
+from zerotools.jobs.tables.data import longest_sequence
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
+
+GATHERING_STAGE = 3
+
+
+def loss_size_of(spec: JobSpec, config: Any) -> LossSize:
+    """What the loss of `spec` works on at most, with a model of `config`.
+
+    Raises:
+        Unsupported: the job wants it in parts, and it cannot be.
+    """
+    train, text = spec.train, config.get_text_config()
+    sequences = train.micro_batch_size or train.batch_size // spec.world_size
+    if spec.eval.files or spec.eval.fraction:
+        sequences = max(sequences, spec.eval.batch_size or 1)
+    why = _why_whole(spec, config)
+    if why is not None and train.chunked_loss == "on":
+        raise Unsupported(f'train.chunked_loss = "on": {why}; set it to "auto" or "off"')
+    return LossSize(
+        sequences * longest_sequence(spec.data),
+        text.vocab_size,
+        text.hidden_size,
+        "off" if why is not None else train.chunked_loss,
+    )
+
+
+def _why_whole(spec: JobSpec, config: Any) -> str | None:
+    if config.is_encoder_decoder:
+        return "it is for causal models, and this one has an encoder and a decoder"
+    if spec.engine == "deepspeed" and spec.zero.stage == GATHERING_STAGE:
+        return (
+            "at stage 3 DeepSpeed gathers the head for each part, and ranks that have fewer parts "
+            "would not take part"
+        )
+    return None
+
+
+def cut_loss(model: Any, size: LossSize, spec: JobSpec, say: Callable[[str], None]) -> None:
+    """Have `model` compute its loss in parts, if that is how `spec` wants it. `say` hears why it
+    does not, where it may."""
+    if size.is_cut():
+        ChunkedLoss(model, size, None if spec.train.chunked_loss == "on" else say).install()

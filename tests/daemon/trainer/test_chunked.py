@@ -1,0 +1,106 @@
+"""Jobs whose loss is computed in parts have the losses of those that compute it at once.
+
+Tolerance in fp32: 2e-6 relative per loss over these steps, the order of summation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_GPT2, TINY_LLAMA, job
+from tests.daemon.trainer.several import Runs, run_all
+from tests.matrices import FULL
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.tables.spec import FP16_ON_CPU
+
+pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "every way of training, in parts and whole")]
+TOLERANCE, HALF_TOLERANCE = 2e-6, 2e-3
+TIED = {"config": {**TINY_GPT2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}}
+SOFT = {"config": {**TINY_LLAMA, "model_type": "gemma2", "head_dim": 8, "query_pre_attn_scalar": 8}}
+WAYS: dict[str, dict[str, Any]] = {
+    "stage-0": {"zero": {"stage": 0}},
+    "stage-3": {},
+    "tied": {"model": TIED},
+    "bounded": {"model": SOFT},
+    "accumulated": {"train": {"micro_batch_size": 2, "activation_checkpointing": True}},
+    "adapters": {"lora": {"rank": 4, "target_modules": ["q_proj", "lm_head"]}},
+    "fp16": {
+        "env": {FP16_ON_CPU: "1"},
+        "train": {"precision": "fp16"},
+        "fp16": {"loss_scale": 1024.0},
+    },
+    "bf16": {"train": {"precision": "bf16"}},
+    "evaluated": {"eval": {"fraction": 0.05, "every": 2, "batch_size": 2}},
+}
+if FULL:  # how weights are kept makes no difference to who computes with them
+    WAYS |= {
+        "stage-1": {"zero": {"stage": 1}},
+        "stage-2": {"zero": {"stage": 2}},
+        "host": {"offload": {"params": "cpu"}},
+        "compiled": {"train": {"compile": True}},
+    }
+
+
+def with_loss(way: dict[str, Any], chunked: str) -> dict[str, Any]:
+    return {**way, "train": {"steps": 3, **way.get("train", {}), "chunked_loss": chunked}}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
+    jobs = {
+        f"{name} {chunked}": with_loss(way, chunked)
+        for name, way in WAYS.items()
+        for chunked in ("on", "off")
+    }
+    return run_all(tmp_path_factory.mktemp("chunked"), text, 2, jobs)
+
+
+@pytest.mark.peft
+@pytest.mark.parametrize("name", WAYS)
+def test_losses_are_those_of_all_logits_at_once(name: str, runs: Runs) -> None:
+    tolerance = HALF_TOLERANCE if name in ("fp16", "bf16") else TOLERANCE
+    wanted = runs.losses(f"{name} off")
+    assert wanted[2] < wanted[0]
+    assert runs.losses(f"{name} on") == pytest.approx(wanted, rel=tolerance)
+    norms = pytest.approx(runs.of(f"{name} off", "grad_norm"), rel=20 * tolerance)
+    assert runs.of(f"{name} on", "grad_norm") == norms
+    evaluated = runs.report[f"{name} off"]["evaluated"]
+    assert runs.report[f"{name} on"]["evaluated"] == pytest.approx(evaluated, rel=tolerance)
+
+
+def test_a_job_that_was_stored_before_computes_it_at_once(text: Path) -> None:
+    tree = job(text)
+    assert job_from_dict(tree, source="job").train.chunked_loss == "auto"
+    spec = read_stored(tree).spec
+    assert spec is not None
+    assert spec.train.chunked_loss == "off"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model": {"config": {"model_type": "t5", "vocab_size": 256}}}, "has an encoder and a"),
+        ({"engine": "deepspeed", "deepspeed": {"config": {}}}, "at stage 3 DeepSpeed gathers"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_before_it_is_queued(
+    changes: dict[str, Any], why: str, text: Path
+) -> None:
+    from zerotoolsd.trainer.rehearsal import rehearse
+
+    tree = job(text, **changes, train={"chunked_loss": "on"}, zero={"stage": 3})
+    with pytest.raises(Unsupported, match=why):
+        rehearse(read_spec(tree))
+    tree["train"]["chunked_loss"] = "auto"
+    rehearse(read_spec(tree))
+
+
+def read_spec(tree: dict[str, Any]) -> Any:
+    spec = read_stored(tree).spec
+    assert spec is not None
+    return spec
