@@ -7,7 +7,7 @@ Imports go down only, in this order:
     rehearsal                     what a rank would refuse, said before a job is queued
     starting, loop                the state at the start, and steps to the end
     engine_choice                 the engine that a job names
-    packing_check                 whether a model keeps packed examples apart
+    leak_check                    whether tokens see what they must not
     checkpointing                 when the loop saves
     engine_torch                  FSDP2, the optimizers, offload
     engine_deepspeed              DeepSpeed by the job's own JSON

@@ -28,6 +28,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     """
     from zerotools.jobs.tables.data import fixed_length
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
+    from zerotoolsd.trainer.leak_check import check_leaks
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
 
     config = read_config(spec.model)
@@ -36,6 +37,7 @@ def rehearse(spec: JobSpec) -> list[str]:
         check_fit(config, vocabulary, fixed_length(spec.data))
     draw(config, spec.lora)
     loss_size_of(spec, config)
+    check_leaks(config, packing=spec.data.packing)
     return list(_unknown_keys(spec, config))
 
 

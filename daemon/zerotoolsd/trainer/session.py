@@ -22,10 +22,10 @@ from zerotoolsd.trainer.engine.loss_choice import loss_size_of
 from zerotoolsd.trainer.engine_choice import make_engine
 from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
 from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
+from zerotoolsd.trainer.leak_check import check_leaks
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
-from zerotoolsd.trainer.packing_check import check_packing
 from zerotoolsd.trainer.rank.group import WorldGroup, joined
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, read_spec
@@ -113,6 +113,9 @@ def prepare(
     for skipped in decision.skipped:
         reporter.skipped(skipped.path, skipped.why)
     start = decision.start
+    if start is None:
+        # One that was begun goes on as it began, also if no newer version would begin it.
+        group.decided_by_rank_zero(lambda: check_leaks(config, packing=spec.data.packing))
     reporter.enter("load")
     reporter.prepares(
         "loading the weights" if start is None else f"loading step {start.record.step}"
@@ -122,8 +125,6 @@ def prepare(
     begin(spec, engine, group, reporter, start)
     if loss_size_of(spec, config).is_cut():
         engine.evaluate([data.batches.pool.example(0)])  # sees whether it can be
-    if spec.data.packing:
-        check_packing(engine, data.batches.pool, config)
     if start is not None:
         warn_of_changes(spec, data.record, start, reporter)
         phases.done("resume")

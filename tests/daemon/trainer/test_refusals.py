@@ -38,7 +38,7 @@ SENTENCES = {
     "packs": "and a packed sequence has data.sequence_length = 4: raise it",
     "packed-t5": "data.packing: model_type 't5' has an encoder and a decoder",
     "text-t5": "data.text: model_type 't5' has an encoder and a decoder",
-    "packed-mamba": "data.packing: in this model one packed example influences the next",
+    "packed-mamba": "data.packing: in a mamba model of transformers one packed example influences",
     "vocabulary": f"the data takes {VOCABULARY} token ids and the model's vocab_size is 300",
     "ids": "the data takes 500 token ids and the model's vocab_size is",
     "negative": "negative.bin: token 1 is -7, not a token id",

@@ -1,0 +1,164 @@
+"""Whether a model keeps apart what it must: a token from those after it, and the examples of a
+packed sequence from one another. The model itself is asked, by gradients that must be exactly 0.
+
+A model of the same layers with other widths is enough (`model.narrow`), and tells it before a GPU
+is taken. Its weights are random, so that nothing is 0 by how it begins. Choices, such as which
+tokens an indexer takes, have no gradient: for them other tokens are put in the place of those that
+must not be seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotoolsd.trainer.data.collating import collate
+from zerotoolsd.trainer.data.packing import join
+from zerotoolsd.trainer.data.sequences import Example
+from zerotoolsd.trainer.model.meta_model import MetaModel, draw
+from zerotoolsd.trainer.model.narrow import narrow, same_layers
+
+LENGTH = 7
+"""Tokens of each of two examples; none of the ids 0 to `_FIRST_ID` - 1, which may be special."""
+SEED = 0
+TOLERANCE = 1e-3
+"""Of logits, relative to the largest: where experts sort tokens, rounding depends on them all."""
+LARGEST = 100_000_000
+"""Parameters of a model that is tried."""
+_FIRST_ID = 3
+_NOISE = 0.1
+
+
+def check_leaks(config: Any, *, packing: bool) -> None:
+    """Refuse a causal model that reads ahead and, where examples are packed, one in which one
+    example influences another.
+
+    Raises:
+        BadRequest: it reads ahead.
+        Unsupported: examples influence one another, or it cannot be found out.
+    """
+    if config.is_encoder_decoder:
+        return
+    found = _leaks(config, packing=packing)
+    if found is not None and found.ahead:
+        raise BadRequest(
+            f"a {config.model_type} model with this config is bidirectional: each token sees those "
+            "after it, which it is to predict; set is_decoder = true in the model's config if it "
+            "has that key, or train a causal model"
+        )
+    if packing and found is None:
+        raise Unsupported(
+            "data.packing: whether packed examples influence one another cannot be found out for "
+            f"this {config.model_type} model: leave it out"
+        )
+    if packing and found is not None and found.mixed:
+        raise Unsupported(
+            f"data.packing: in a {config.model_type} model of transformers one packed example "
+            "influences the next (the gradient across them is not 0): leave it out"
+        )
+
+
+class _Leaks(NamedTuple):
+    """Whether a model reads ahead, and whether packed examples influence one another in it."""
+
+    ahead: bool
+    mixed: bool
+
+
+def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
+    """None where no small model can be tried."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            model = _small_model(config)
+            return None if model is None else _Leaks(_reads_ahead(model), packing and _mixes(model))
+        except Exception:  # whatever a model of any kind raises over widths it was not made for
+            return None
+
+
+def _small_model(config: Any) -> Any | None:
+    """A model of the same layers on the CPU, with random weights; None where none can be made."""
+    meta_model = draw(config)
+    for make in (narrow, copy.deepcopy):
+        try:
+            drawn = draw(make(config))
+        except Exception:  # whatever a config class raises over widths that do not go together
+            continue
+        if same_layers(drawn, meta_model) and sum(drawn.parameter_count()) <= LARGEST:
+            return _with_weights(drawn)
+    return None
+
+
+def _with_weights(drawn: MetaModel) -> Any:
+    model = type(drawn.model)(drawn.config)
+    model.float().tie_weights()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value), alpha=_NOISE)
+    return model.train()
+
+
+def _reads_ahead(model: Any) -> bool:
+    """Whether the first half of a sequence depends on the second."""
+    first, second, other = (_tokens(model) for _ in range(3))
+    whole, changed = (Example([*first, *rest], [0] * 2 * LENGTH) for rest in (second, other))
+    early, late = slice(0, LENGTH), slice(LENGTH, None)
+    return _depends(model, whole, changed, seeing=early, on=late)
+
+
+def _mixes(model: Any) -> bool:
+    """Whether the second of two packed examples depends on the first."""
+    first, second, other = (Example(_tokens(model), [0] * LENGTH) for _ in range(3))
+    whole, changed = (join([before, second]) for before in (first, other))
+    early, late = slice(0, LENGTH), slice(LENGTH, None)
+    return _depends(model, whole, changed, seeing=late, on=early)
+
+
+def _depends(model: Any, whole: Example, changed: Example, *, seeing: slice, on: slice) -> bool:
+    """Whether what the model says at the tokens `seeing` depends on the tokens `on`, which alone
+    differ in `changed`."""
+    with _embeddings(model) as embedded:
+        said = _say(model, whole)[seeing]
+        # Of the sine, as a sum of logits may have no gradient at all.
+        [gradient] = torch.autograd.grad(said.sin().sum(), embedded, materialize_grads=True)
+        if bool(gradient[0, on].ne(0).any()):
+            return True
+        with torch.no_grad():
+            difference = (_say(model, changed)[seeing] - said).abs().max()
+        return not bool(difference <= TOLERANCE * said.abs().max())
+
+
+def _say(model: Any, example: Example) -> torch.Tensor:
+    arguments, _ = collate(model, [example], torch.device("cpu"))
+    torch.manual_seed(SEED)  # for what it drops out
+    logits: torch.Tensor = model(**arguments, use_cache=False).logits
+    return logits[0].float()
+
+
+@contextmanager
+def _embeddings(model: Any) -> Iterator[list[torch.Tensor]]:
+    """What the model reads first of each token, of the next forward pass: [1, tokens, width]."""
+    found: list[torch.Tensor] = []
+
+    def keep(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        found[:] = [output.detach().requires_grad_()]
+        return found[0].clone()  # some models add to it in place
+
+    handle = model.get_input_embeddings().register_forward_hook(keep)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def _tokens(model: Any) -> list[int]:
+    most = model.config.get_text_config().vocab_size
+    drawn = torch.randint(_FIRST_ID, most, (LENGTH,))
+    ids: list[int] = drawn.tolist()
+    return ids
