@@ -12,7 +12,7 @@ writer's `lay_out` returns a `Target`, which is a checkpoint whose files are not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +64,24 @@ class Chunk:
         strides = self.strides or row_major_strides(self.box.shape)
         last = sum((n - 1) * s for n, s in zip(self.box.shape, strides, strict=True))
         return (last + 1) * dtype.itemsize
+
+
+class ChunksOnDemand(Sequence[Chunk]):
+    """Chunks that are computed each time they are asked for, so that a list is never kept."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], list[Chunk]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter(self._make())
+
+    def __len__(self) -> int:
+        return len(self._make())
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int and slice alike
+        return self._make()[index]
 
 
 @dataclass(frozen=True, slots=True)

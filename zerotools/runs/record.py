@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.hub_layout import HubLayout
 from zerotools.io.files.regular import read_regular
 from zerotools.runs.file_names import RECORD as RECORD
+from zerotools.runs.hub_record import hub_from_tree, hub_to_tree
 
 FORMAT = "zerotools-job-checkpoint"
 VERSION = 1
@@ -116,9 +118,10 @@ class JobRecord:
     every rank holds in full, `aliases` maps a tied name to the canonical one that is stored. `rng`
     is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else `reseed`.
     `loss_scale` is that of fp16 training. `measured` has `loss`, the mean of the steps since the
-    checkpoint before, and `eval_loss` where this point was evaluated. `engine` wrote the tensors,
-    in its own layout; `weights_only` says that nothing else of the run is there, so that it cannot
-    go on from here.
+    checkpoint before, and `eval_loss` where this point was evaluated. `hub` has the tensors that a
+    model directory has under other names or in other shapes, and in which blocks. `engine` wrote
+    the tensors, in its own layout; `weights_only` says that nothing else of the run is there, so
+    that it cannot go on from here.
     """
 
     step: int
@@ -139,6 +142,7 @@ class JobRecord:
     data: DataRecord | None = None
     skipped_steps: int = 0
     loss_scale: LossScaleRecord | None = None
+    hub: HubLayout = field(default_factory=dict)
     lora: LoraRecord | None = None
     measured: Mapping[str, float] = field(default_factory=dict)
     engine: str = "torch"
@@ -153,7 +157,9 @@ class JobRecord:
 
 def record_to_json(record: JobRecord) -> str:
     """The text of job.json."""
-    tree = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(record)}
+    plain = dataclasses.replace(record, hub={})
+    tree = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(plain)}
+    del tree["hub"]
     for group in tree["optimizer"]["groups"]:
         for name in _OPTIONS:
             if group[name] is None:
@@ -171,7 +177,12 @@ def record_to_json(record: JobRecord) -> str:
             del tree["skipped_steps"]
     if not record.measured:
         del tree["measured"]
-    return json.dumps(tree, indent=1, sort_keys=False) + "\n"
+    text = json.dumps(tree, indent=1, sort_keys=False)
+    if record.hub:
+        # A line for each tensor: a model of many experts has thousands of blocks.
+        lines = (f"  {json.dumps(n)}: {json.dumps(t)}" for n, t in hub_to_tree(record.hub).items())
+        text = text.removesuffix("\n}") + ',\n "hub": {\n' + ",\n".join(lines) + "\n }\n}"
+    return text + "\n"
 
 
 def write_record(directory: Path, record: JobRecord) -> Path:
@@ -235,6 +246,7 @@ def _record(read: _Reader) -> JobRecord:
         skipped_steps=read.count("skipped_steps") if "skipped_steps" in read.tree else 0,
         loss_scale=_loss_scale(read.inner("loss_scale")) if "loss_scale" in read.tree else None,
         measured=read.number_map("measured") if "measured" in read.tree else {},
+        hub=_hub(read) if "hub" in read.tree else {},
         lora=_lora(read.inner("lora")) if "lora" in read.tree else None,
         engine=read.text("engine") if "engine" in read.tree else "torch",
         weights_only=read.flag("weights_only") if "weights_only" in read.tree else False,
@@ -270,6 +282,13 @@ def _loss_scale(read: _Reader) -> LossScaleRecord:
         delayed_shift=read.count("delayed_shift", least=1),
         consecutive_hysteresis=read.flag("consecutive_hysteresis"),
     )
+
+
+def _hub(read: _Reader) -> HubLayout:
+    try:
+        return hub_from_tree(read.tree["hub"])
+    except ValueError as error:
+        raise BadFile(f"{read.path}: hub: {error}") from None
 
 
 def _lora(read: _Reader) -> LoraRecord:

@@ -11,6 +11,7 @@ from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.engine_torch.building import build
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine
 from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
@@ -22,8 +23,10 @@ def make_engine(
     group: WorldGroup,
     reporter: Reporter,
     start: ResumePoint | None,
+    pretrained: Pretrained | None,
 ) -> Engine:
-    """The engine of `spec` with its weights filled, unless `start` will fill them.
+    """The engine of `spec` with its weights filled, from `pretrained` where there is one, unless
+    `start` will fill them.
 
     Engine `torch` allocates by `layout`; DeepSpeed's config says the same to DeepSpeed.
 
@@ -37,6 +40,7 @@ def make_engine(
     if spec.engine == "deepspeed":
         from zerotoolsd.trainer.engine_deepspeed.engine import make_deepspeed_engine
 
-        return make_deepspeed_engine(spec, meta_model, group, reporter, start)
-    live = build(spec, layout, meta_model, group, reporter, start.record if start else None)
+        return make_deepspeed_engine(spec, meta_model, group, reporter, start, pretrained)
+    record = start.record if start else None
+    live = build(spec, layout, meta_model, group, reporter, record, pretrained)
     return TorchEngine(spec, live, group)

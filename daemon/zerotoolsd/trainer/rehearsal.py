@@ -1,8 +1,9 @@
 """What a rank would find wrong with its model, said before a job is queued.
 
 `python -P rehearsal.py SPEC`, under the job's interpreter: builds the model of the job in the file
-SPEC on the meta device, compares it with the tokenizer, and prints
-`{"problem": sentence or null, "notes": [sentences]}`. No data is read, no memory taken for weights.
+SPEC on the meta device, compares it with the tokenizer and with the names and shapes in the model's
+directory, and prints `{"problem": sentence or null, "notes": [sentences]}`. No data is read, no
+memory taken for weights.
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
     from zerotoolsd.trainer.leak_check import check_leaks
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
+    from zerotoolsd.trainer.model.pretrained import match
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)
     if vocabulary is not None:
         check_fit(config, vocabulary, fixed_length(spec.data))
-    draw(config, spec.lora)
+    meta_model = draw(config, spec.lora)
     loss_size_of(spec, config)
     check_leaks(config, packing=spec.data.packing)
-    return list(_unknown_keys(spec, config))
+    notes = list(_unknown_keys(spec, config))
+    if spec.model.path is not None and spec.resume_from is None:
+        notes += match(meta_model.plain, meta_model.aliases, Path(spec.model.path)).notes()
+    return notes
 
 
 def _vocabulary(spec: JobSpec) -> int | None:

@@ -26,6 +26,7 @@ from zerotoolsd.trainer.leak_check import check_leaks
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
+from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
 from zerotoolsd.trainer.rank.group import WorldGroup, joined
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, read_spec
@@ -120,8 +121,13 @@ def prepare(
     reporter.prepares(
         "loading the weights" if start is None else f"loading step {start.record.step}"
     )
-    engine = make_engine(spec, layout, meta_model, group, reporter, start)
+    pretrained = _pretrained(spec, meta_model) if start is None else None
+    if pretrained is not None:
+        for note in pretrained.notes():
+            reporter.say(note)
+    engine = make_engine(spec, layout, meta_model, group, reporter, start, pretrained)
     phases.done("weights")
+    hub = hub_layout(meta_model.plain, pretrained) if start is None else start.record.hub
     begin(spec, engine, group, reporter, start)
     if loss_size_of(spec, config).is_cut():
         engine.evaluate([data.batches.pool.example(0)])  # sees whether it can be
@@ -142,11 +148,17 @@ def prepare(
         checkpoints,
         reporter,
         phases,
-        describe_run(spec, meta_model, group, data.record),
+        describe_run(spec, meta_model, group, data.record, hub),
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
         evaluation=evaluation,
     )
+
+
+def _pretrained(spec: JobSpec, meta_model: MetaModel) -> Pretrained | None:
+    if spec.model.path is None:
+        return None
+    return match(meta_model.plain, meta_model.aliases, Path(spec.model.path))
 
 
 def _metrics(spec: JobSpec, stack: ExitStack) -> Metrics:

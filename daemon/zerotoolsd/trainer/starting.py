@@ -6,6 +6,7 @@ import torch
 
 import zerotools
 from zerotools.core.errors import BadFile
+from zerotools.core.hub_layout import HubLayout
 from zerotools.jobs.tables.data import kind_of, longest_sequence
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
@@ -75,9 +76,10 @@ def warn_of_changes(
 
 
 def describe_run(
-    spec: JobSpec, meta_model: MetaModel, group: WorldGroup, data: DataRecord
+    spec: JobSpec, meta_model: MetaModel, group: WorldGroup, data: DataRecord, hub: HubLayout
 ) -> JobRecord:
-    """The record of this run's checkpoints, as of step 0, but for what the engine adds."""
+    """The record of this run's checkpoints, as of step 0, but for what the engine adds; `hub` says
+    of which tensors a model directory makes the model's."""
     train = spec.train
     trainable, frozen = meta_model.parameter_count()
     return JobRecord(
@@ -93,6 +95,7 @@ def describe_run(
         optimizer=OptimizerRecord(train.optimizer, ()),
         model=ModelRecord(trainable, frozen),
         aliases=dict(meta_model.aliases),
+        hub=hub,
         schedule={
             "name": train.schedule,
             "learning_rate": train.learning_rate,

@@ -19,6 +19,7 @@ from zerotools.io.files.sources import recording
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
+from zerotools.ops.weights.hub_names import as_on_hub
 from zerotools.ops.weights.lora_merge import merge_adapters
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
@@ -109,7 +110,7 @@ def _prepare(
     beside = like.model_sidecars if like is not None else {}
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
     dtype, why = _choose_dtype(checkpoint, options.dtype)
-    weights, notes = _choose_weights(checkpoint, options, is_selected, like)
+    weights, notes = _choose_weights(checkpoint, options, is_selected, like, table)
     types = like if options.dtype == "auto" else None
     described = describe(weights, lambda key, tensor: _exported_dtype(key, tensor, dtype, types))
     if like is not None:
@@ -142,10 +143,12 @@ def _choose_weights(
     options: Options,
     is_selected: Callable[[str], bool],
     like: Reference | None,
+    table: FormatTable,
 ) -> tuple[Checkpoint, list[str]]:
     """What the output holds, under its names there, and what to say about the choice."""
     new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
-    weights = rename(weights_from(checkpoint, options.weights_from), new_name)
+    weights = as_on_hub(weights_from(checkpoint, options.weights_from), table)
+    weights = rename(weights, new_name)
     weights = choose_names(weights, is_selected)
     if not weights.tensors:
         roles = sorted({key.role for key in checkpoint.tensors})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +19,9 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 from zerotoolsd.trainer.memory.tiers import make_memory
 from zerotoolsd.trainer.model.initial import initialise, units, with_memory, with_values
-from zerotoolsd.trainer.model.lora import is_adapter
 from zerotoolsd.trainer.model.meta_model import MetaModel
-from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
+from zerotoolsd.trainer.model.pretrained import Pretrained
+from zerotoolsd.trainer.model.weights import is_from_seed, load_weights, persistent_buffers
 
 ConfigMapping = Mapping[str, Any]
 
@@ -33,28 +32,28 @@ def make_model(
     config: ConfigMapping,
     meta_model: MetaModel,
     device: torch.device,
+    pretrained: Pretrained | None,
     *,
     to_be_loaded: bool,
-) -> tuple[Any, list[str]]:
-    """The model with the weights that the run begins with, and what of `model.path` it has no use
-    for. Weights that are `to_be_loaded` may be anything; buffers are right.
+) -> Any:
+    """The model with the weights that the run begins with: those of `pretrained`, else from the
+    seed. Weights that are `to_be_loaded` may be anything; buffers are right.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
     """
-    path = None if to_be_loaded or spec.model.path is None else Path(spec.model.path)
-    from_seed = path is None and not to_be_loaded
+    from_seed = pretrained is None and not to_be_loaded
     if stage_of(config) == 3:
-        return _cut(deepspeed, spec, config, meta_model, device, path, from_seed)
+        return _cut(deepspeed, spec, config, meta_model, device, pretrained, from_seed)
     model = copy.deepcopy(meta_model.model)
     _allocate(model, device)
     parameters, host = dict(model.named_parameters()), make_memory(device).host
-    given = parameters if from_seed else _adapters(parameters) if path is not None else {}
+    given = parameters if from_seed else _from_seed(parameters, pretrained)
     initialise(given, dict(model.named_buffers()), meta_model, spec.seed, host)
-    if path is None:
-        return model, []
-    targets = {**parameters, **persistent_buffers(model)}
-    return model, load_weights(targets, meta_model.aliases, path)
+    if pretrained is not None:
+        targets = {**parameters, **persistent_buffers(model)}
+        load_weights(targets, meta_model.aliases, pretrained)
+    return model
 
 
 def _cut(
@@ -63,9 +62,9 @@ def _cut(
     config: ConfigMapping,
     meta_model: MetaModel,
     device: torch.device,
-    path: Path | None,
+    pretrained: Pretrained | None,
     from_seed: bool,
-) -> tuple[Any, list[str]]:
+) -> Any:
     cutter = deepspeed.zero.Init(module=nn.Module(), config_dict_or_path=dict(config))
     precision = precision_of(config)
     cutting = _Cutting(
@@ -75,19 +74,21 @@ def _cut(
         None if precision == "fp32" else TORCH_DTYPES[precision],
         cutter._convert_to_zero_parameters,
     )
-    unused: list[str] | None = None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for prefix, unit in units(meta_model):
-            adapted = path is not None and any(_adapters(dict(unit.named_parameters(prefix))))
-            by_rule = from_seed or adapted or next(unit.buffers(), None) is not None
-            left = cutting.fill(prefix, spec.seed if by_rule else None, path)
-            unused = left if unused is None else [name for name in unused if name in left]
-    return cutting.model, unused or []
+            lacking = _from_seed(dict(unit.named_parameters(prefix)), pretrained)
+            by_rule = from_seed or any(lacking) or next(unit.buffers(), None) is not None
+            cutting.fill(prefix, spec.seed if by_rule else None, pretrained)
+    return cutting.model
 
 
-def _adapters(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """Those that a directory's model does not have."""
-    return {name: parameter for name, parameter in parameters.items() if is_adapter(name)}
+def _from_seed(
+    parameters: Mapping[str, nn.Parameter], pretrained: Pretrained | None
+) -> dict[str, nn.Parameter]:
+    """Those that a directory has no values for; none where there is no directory."""
+    if pretrained is None:
+        return {}
+    return {name: p for name, p in parameters.items() if is_from_seed(name, pretrained)}
 
 
 class _Cutting:
@@ -112,19 +113,18 @@ class _Cutting:
         for name, _ in model.named_parameters(remove_duplicate=False):
             self._places.setdefault(meta_model.aliases.get(name, name), []).append(name)
 
-    def fill(self, prefix: str, seed: int | None, path: Path | None) -> list[str]:
-        """Give the unit `prefix` its values, by `seed`, then from `path`, and cut it up; what of
-        `path` it does not use. Its memory is gone when this returns."""
+    def fill(self, prefix: str, seed: int | None, pretrained: Pretrained | None) -> None:
+        """Give the unit `prefix` its values, by `seed`, then those of `pretrained`, and cut it up.
+        Its memory is gone when this returns."""
         meta_model, host = self._meta_model, self._host
         if seed is None:
             unit = with_memory(meta_model, prefix, host)
         else:
             unit = with_values(meta_model, prefix, seed, host)
         targets = dict(unit.named_parameters(prefix))
-        left = []
-        if path is not None:
+        if pretrained is not None:
             kept = {_join(prefix, name): b for name, b in persistent_buffers(unit).items()}
-            left = load_weights({**targets, **kept}, meta_model.aliases, path)
+            load_weights({**targets, **kept}, meta_model.aliases, pretrained)
         made = {name: self._parameter(value) for name, value in targets.items()}
         self._cut(list(made.values()))
         for name, parameter in made.items():
@@ -134,7 +134,6 @@ class _Cutting:
         for name, buffer in unit.named_buffers(prefix):
             module, last = _owner(self.model, name)
             module._buffers[last] = buffer.to(self._device)
-        return left
 
     def _parameter(self, value: nn.Parameter) -> nn.Parameter:
         kind = self._kind if value.is_floating_point() else None

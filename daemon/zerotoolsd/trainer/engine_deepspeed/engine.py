@@ -35,6 +35,7 @@ from zerotoolsd.trainer.engine_deepspeed.place import (
 from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
 from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
+from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
@@ -185,8 +186,10 @@ def make_deepspeed_engine(
     group: WorldGroup,
     reporter: Reporter,
     start: ResumePoint | None,
+    pretrained: Pretrained | None,
 ) -> DeepSpeedEngine:
-    """DeepSpeed's engine of `spec`.
+    """DeepSpeed's engine of `spec`, with weights of `pretrained` where there is one, unless `start`
+    will fill them.
 
     Raises:
         ZerotoolsError: there is no DeepSpeed here, it refuses the configuration, or the model
@@ -201,11 +204,15 @@ def make_deepspeed_engine(
         checkpoint_activations(meta_model.model)
     deepspeed.init_distributed()  # `zero.Init` reads batch sizes as of one rank before this
     with refused_by_deepspeed():
-        model, unused = make_model(
-            deepspeed, spec, config, meta_model, group.device, to_be_loaded=start is not None
+        model = make_model(
+            deepspeed,
+            spec,
+            config,
+            meta_model,
+            group.device,
+            pretrained,
+            to_be_loaded=start is not None,
         )
-    if unused:
-        reporter.say(f"{spec.model.path}: the model does not use {', '.join(unused)}")
     model.train()
     cut_loss(model, loss_size_of(spec, meta_model.config), spec, reporter.say)
     decay = at(config, "optimizer.params.weight_decay")

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from zerotools.core.errors import ZerotoolsError
 from zerotoolsd.trainer.checkpoints.saving import SaveFailed
 from zerotoolsd.trainer.engine_deepspeed.build_model import whole_parameters
-from zerotoolsd.trainer.model.weights import SINGLE
+from zerotoolsd.trainer.model.stored import SINGLE
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
 from zerotoolsd.trainer.rank.group import WorldGroup
 

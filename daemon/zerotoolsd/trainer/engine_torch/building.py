@@ -21,10 +21,10 @@ from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.memory.tiers import make_memory
 from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.initial import initialise
-from zerotoolsd.trainer.model.lora import is_adapter
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
+from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import REPLICATE, shard
-from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
+from zerotoolsd.trainer.model.weights import is_from_seed, load_weights, persistent_buffers
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
@@ -36,9 +36,10 @@ def build(
     group: WorldGroup,
     reporter: Reporter,
     record: JobRecord | None,
+    pretrained: Pretrained | None,
 ) -> LiveState:
     """Model and optimizer with their shards filled, unless the run goes on from the checkpoint of
-    `record` and they will be.
+    `record` and they will be; from `pretrained` where a directory has weights.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or there is no
@@ -56,7 +57,7 @@ def build(
     decayed = decayed_names(meta_model.model, spec.train.decay_by, record)
     optimizer = make_optimizer(update_path, spec.train, memory.state, decayed)
     live = LiveState(model, optimizer, memory, masters)
-    _fill(live, spec, meta_model, reporter, resumes=record is not None)
+    _fill(live, spec, meta_model, pretrained, resumes=record is not None)
     model.train()
     cut_loss(model, loss_size_of(spec, meta_model.config), spec, reporter.say)
     return live
@@ -75,18 +76,21 @@ def _update_path(
 
 
 def _fill(
-    live: LiveState, spec: JobSpec, meta_model: MetaModel, reporter: Reporter, *, resumes: bool
+    live: LiveState,
+    spec: JobSpec,
+    meta_model: MetaModel,
+    pretrained: Pretrained | None,
+    *,
+    resumes: bool,
 ) -> None:
     buffers = dict(live.model.named_buffers())
     parameters = {} if resumes else live.parameters
-    if spec.model.path is not None:  # a directory's model has no adapters
-        parameters = {name: p for name, p in parameters.items() if is_adapter(name)}
+    if pretrained is not None:
+        parameters = {n: p for n, p in parameters.items() if is_from_seed(n, pretrained)}
     initialise(parameters, buffers, meta_model, spec.seed, live.memory.host)
     if resumes:
         return
-    if spec.model.path is not None:
+    if pretrained is not None:
         targets = {**live.parameters, **persistent_buffers(live.model)}
-        unused = load_weights(targets, meta_model.aliases, Path(spec.model.path))
-        if unused:
-            reporter.say(f"{spec.model.path}: the model does not use {', '.join(unused)}")
+        load_weights(targets, meta_model.aliases, pretrained)
     live.copy_to_model()

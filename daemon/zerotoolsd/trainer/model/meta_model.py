@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ CONFIG = "config.json"
 OLDEST_TRANSFORMERS = 5
 NO_ADAPTERS = LoraSpec()
 LONGEST_REASON = 400
+SPECIAL_FLOAT = "__float__"
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,14 @@ class MetaModel:
     """A language model without weights, causal or with an encoder and a decoder.
 
     `blocks` are the names of the submodules that are gathered one at a time (the decoder layers).
-    `aliases` maps each further name of a tied parameter to its first, canonical one.
+    `aliases` maps each further name of a tied parameter to its first, canonical one. `plain` is the
+    model as it is without adapters.
     """
 
     model: Any
     blocks: tuple[str, ...]
     aliases: Mapping[str, str]
+    plain: Any
 
     @property
     def config(self) -> Any:
@@ -86,7 +90,7 @@ def read_config(model: ModelSpec) -> Any:
     kind = CONFIG_MAPPING[name]
     _refuse_misspelt_keys(source, kind, tree)
     try:
-        return kind.from_dict(tree)
+        return kind.from_dict(_with_floats(tree))
     except Exception as error:  # whatever a config class of any model raises over its values
         raise BadRequest(f"{source} is not a config of a {name} model: {_reason(error)}") from None
 
@@ -115,14 +119,16 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
     model.tie_weights()  # the first releases of transformers 5 do not tie on the meta device
     if not config.architectures:
         config.architectures = [type(model).__name__]
+    plain = model
     if lora.rank is not None:
+        plain = copy.deepcopy(model)
         add_adapters(model, lora)
     aliases = _aliases(model)
     refuse_tied(aliases)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             raise Unsupported(f"parameter {name} is a scalar, which cannot be sharded")
-    return MetaModel(model, tuple(_blocks(model, aliases)), aliases)
+    return MetaModel(model, tuple(_blocks(model, aliases)), aliases, plain)
 
 
 def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None:
@@ -188,6 +194,15 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(tree, dict):
         raise BadRequest(f"model config {path} is not a JSON object")
     return str(path), tree
+
+
+def _with_floats(tree: Any) -> Any:
+    """JSON has no infinity: in configs that transformers saves, such numbers are objects."""
+    if isinstance(tree, dict):
+        if tree.keys() == {SPECIAL_FLOAT}:
+            return float(tree[SPECIAL_FLOAT])
+        return {key: _with_floats(value) for key, value in tree.items()}
+    return [_with_floats(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def _aliases(model: nn.Module) -> dict[str, str]:

@@ -2,75 +2,43 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.boxes import Box
+from zerotools.core.errors import BadRequest
+from zerotools.core.hub_layout import HubBlock
 from zerotoolsd.trainer.model.lora import base_name, is_adapter
+from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import local_part
+from zerotoolsd.trainer.model.stored import StoredReader
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-_TRAINABLE = ("F64", "F32", "F16", "BF16")
-"""What safetensors calls the types of weights that are not quantised."""
+
+def is_from_seed(name: str, pretrained: Pretrained) -> bool:
+    """Whether a directory has no values for the parameter `name`: those of adapters, and what the
+    directory lacks."""
+    return is_adapter(name) or base_name(name) in pretrained.initial
 
 
 def load_weights(
-    targets: Mapping[str, torch.Tensor], aliases: Mapping[str, str], directory: Path
-) -> list[str]:
-    """Fill the shards `targets` from `directory`; names of tensors there that are not in them.
+    targets: Mapping[str, torch.Tensor], aliases: Mapping[str, str], pretrained: Pretrained
+) -> None:
+    """Fill the shards `targets`, but for those of which the directory has no values.
 
     Values are cast to the shards' type. A tied parameter is read under any of its names.
 
     Raises:
-        BadRequest: there are no safetensors, or a tensor is missing or of another shape.
         BadFile: a safetensors file is damaged.
     """
-    files = tensor_files(directory)
-    names = dict.fromkeys(files)
     with ExitStack() as stack, torch.no_grad():
-        opened: dict[Path, Any] = {}
+        reader = StoredReader(pretrained.stored, stack)
         for name, tensor in targets.items():
-            if is_adapter(name):
-                continue
-            stored = _stored_name(name, aliases, files)
-            if stored is None:
-                raise BadRequest(f"model.path: {directory} has no tensor {name}")
-            path = files[stored]
-            if path not in opened:
-                opened[path] = stack.enter_context(_open(path))
-            _copy_rows(tensor, opened[path].get_slice(stored), f"{path}: {stored}")
-            names.pop(stored, None)
-    known = set(aliases)
-    return [name for name in names if name not in known]
-
-
-def tensor_files(directory: Path) -> dict[str, Path]:
-    """Which safetensors file holds which tensor.
-
-    Raises:
-        BadRequest: `directory` holds no safetensors.
-        BadFile: the index or a file is damaged.
-    """
-    index = directory / INDEX
-    if index.is_file():
-        try:
-            tree = json.loads(index.read_bytes())["weight_map"]
-            return {str(name): directory / Path(file).name for name, file in tree.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadFile(f"{index} is not a safetensors index: {error}") from None
-    single = directory / SINGLE
-    if not single.is_file():
-        raise BadRequest(f"model.path: {directory} has neither {SINGLE} nor {INDEX}")
-    with _open(single) as file:
-        return dict.fromkeys(file.keys(), single)
+            if not is_from_seed(name, pretrained):
+                _fill(tensor, _blocks(name, aliases, pretrained), reader)
 
 
 def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
@@ -83,33 +51,23 @@ def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
     return kept
 
 
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise BadFile(f"model.path: {path} cannot be read: {error}") from None
-
-
-def _stored_name(name: str, aliases: Mapping[str, str], files: Mapping[str, Path]) -> str | None:
+def _blocks(name: str, aliases: Mapping[str, str], pretrained: Pretrained) -> tuple[HubBlock, ...]:
     tied = (alias for alias, canonical in aliases.items() if canonical == name)
-    names = [name, base_name(name), *tied]
-    return next((candidate for candidate in names if candidate in files), None)
+    for candidate in (name, *tied):
+        found = pretrained.blocks.get(base_name(candidate))
+        if found is not None:
+            return found
+    raise BadRequest(f"model.path: the directory has no tensor for {name}")
 
 
-def _copy_rows(tensor: torch.Tensor, stored: Any, source: str) -> None:
-    shape = tuple(stored.get_shape())
-    if shape != tuple(tensor.shape):
-        raise BadRequest(
-            f"{source} has shape {list(shape)} and the model's config says {list(tensor.shape)}"
-        )
-    if tensor.is_floating_point() and stored.get_dtype() not in _TRAINABLE:
-        raise BadRequest(
-            f"{source} is {stored.get_dtype()}: quantised weights cannot be trained; take the "
-            "model in 16 or 32 bits"
-        )
-    if not isinstance(tensor, DTensor):
-        tensor.copy_(stored[...])
-        return
-    local, box = local_part(tensor)
-    if local.numel():
-        local.copy_(stored[box])
+def _fill(tensor: torch.Tensor, blocks: tuple[HubBlock, ...], reader: StoredReader) -> None:
+    local, kept = tensor, Box.whole(tuple(tensor.shape))
+    if isinstance(tensor, DTensor):
+        local, slices = local_part(tensor)
+        kept = Box(tuple(s.start for s in slices), tuple(local.shape))
+    for block in blocks:
+        part = block.part(kept)
+        if part is not None:
+            inside = part.box.relative_to(kept)
+            place = tuple(slice(a, b) for a, b in zip(inside.start, inside.stop, strict=True))
+            local[place].copy_(reader.read(part))

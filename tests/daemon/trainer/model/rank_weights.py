@@ -25,6 +25,7 @@ from zerotools.jobs.tables.model import ModelSpec  # noqa: E402
 from zerotoolsd.trainer.memory.tiers import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.initial import initialise  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
+from zerotoolsd.trainer.model.pretrained import match  # noqa: E402
 from zerotoolsd.trainer.model.sharding import shard  # noqa: E402
 from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers  # noqa: E402
 from zerotoolsd.trainer.rank.group import join  # noqa: E402
@@ -71,7 +72,8 @@ def main() -> None:
         model = shard(meta_model, MemoryLayout(3, group.rank.world_size, "fp32"), memory)
         initialise({}, dict(model.named_buffers()), meta_model, spec.seed, memory.host)
         targets = {**dict(model.named_parameters()), **persistent_buffers(model)}
-        load_weights(targets, meta_model.aliases, directory)
+        pretrained = match(meta_model.plain, meta_model.aliases, directory)
+        load_weights(targets, meta_model.aliases, pretrained)
         tensors, stored = gathered(model), load_file(directory / "model.safetensors")
         assert set(stored) <= set(tensors), set(stored) - set(tensors)
         report["path equal"] = all(

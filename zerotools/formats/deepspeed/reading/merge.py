@@ -8,10 +8,10 @@ stage (`stage * tensor ranks + tensor rank`), so the ranks of one stage follow o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerotools.core.checkpoint import Chunk, Key, Tensor
+from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.layout import PlacedBlock, Replicated, place_chunk, placements, whole_shape
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
@@ -110,21 +110,3 @@ def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[PlacedBlock]]) -
         for block in blocks
         if (there := place_chunk(chunk, block, shard.dtype)) is not None
     ]
-
-
-class ChunksOnDemand(Sequence[Chunk]):
-    """Chunks that are computed each time they are asked for, so that a list is never kept."""
-
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[[], list[Chunk]]) -> None:
-        self._make = make
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return iter(self._make())
-
-    def __len__(self) -> int:
-        return len(self._make())
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int and slice alike
-        return self._make()[index]

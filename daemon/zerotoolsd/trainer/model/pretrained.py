@@ -1,0 +1,176 @@
+"""Which tensors of a model's directory make which of the model's, by the rules of transformers.
+
+What `from_pretrained` does is done on a copy of the meta model, with tensors that have no values
+and note what becomes of them. So whatever a release of transformers knows of its models (fused
+experts, a prefix that a head adds, wrappers of multimodal models, names of older releases) holds
+here too, and no rank needs more of a tensor than the blocks that its shard is filled from.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    convert_and_load_state_dict_in_model,
+    revert_weight_conversion,
+)
+from transformers.modeling_utils import LoadStateDictConfig
+from transformers.utils import logging as transformers_logging
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
+from zerotoolsd.trainer.model.stored import StoredTensor, refuse_quantised, stored_tensors
+from zerotoolsd.trainer.model.traced import TracedTensor, blocks_of, traced
+
+LISTED = 4
+"""So many names of each side are in a message."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What a directory holds for a model.
+
+    `directory` is its path. `blocks` are those that fill each parameter and persistent buffer,
+    under every name that the directory has for it; `stored` the tensors of the directory. `unused`
+    are tensors that the model has no place for, but for those that transformers expects. `initial`
+    are weights that the directory lacks, which get initial values.
+    """
+
+    directory: Path
+    blocks: HubLayout
+    stored: Mapping[str, StoredTensor] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    initial: tuple[str, ...] = ()
+
+    def notes(self) -> Iterator[str]:
+        """What to say about the tensors that are too many or too few."""
+        if self.unused:
+            yield f"{self.directory}: the model does not use {_listed(self.unused)}"
+        if self.initial:
+            yield f"{self.directory} lacks {_listed(self.initial)}, which get initial values"
+
+
+def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained:
+    """What `directory` holds for `model`, which is on the meta device and has no adapters.
+
+    Raises:
+        BadRequest: there are no safetensors, or their names or shapes do not fit the model.
+        BadFile: a safetensors file is damaged.
+        Unsupported: a conversion computes new values.
+    """
+    stored = stored_tensors(directory)
+    refuse_quantised(stored)
+    loaded, info = _load(model, {name: tensor.shape for name, tensor in stored.items()})
+    _refuse_shapes(model, loaded, info, stored, directory)
+    held = {aliases.get(name, name) for name in loaded}
+    missing = {aliases.get(name, name) for name in info.missing_keys} - held
+    unused = sorted(info.unexpected_keys)
+    model._adjust_missing_and_unexpected_keys(info)
+    needed = sorted(name for name in missing & info.missing_keys if _is_needed(model, name))
+    if needed:
+        raise BadRequest(
+            f"model.path: {directory} does not fit the model of its config.json: it lacks "
+            f"{_listed(needed)}"
+            + (f", and has {_listed(unused)}, for which the model has no place" if unused else "")
+            + "; take the directory as it was published, or correct model_type and "
+            "architectures in config.json"
+        )
+    return Pretrained(
+        directory, loaded, stored, tuple(sorted(info.unexpected_keys)), tuple(sorted(missing))
+    )
+
+
+def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
+    """The tensors of `model` that a model directory has otherwise: as `pretrained` had them, else
+    as `save_pretrained` would write them.
+
+    `model` is on the meta device and has no adapters.
+    """
+    blocks = {**_as_saved(model), **(pretrained.blocks if pretrained is not None else {})}
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    return {
+        name: found for name, found in blocks.items() if not is_unchanged(name, shapes[name], found)
+    }
+
+
+def _as_saved(model: Any) -> HubLayout:
+    with _silence():
+        state = {name: traced(name, value.shape) for name, value in model.state_dict().items()}
+        saved = revert_weight_conversion(copy.deepcopy(model), state)
+    return _load(model, {name: tuple(value.shape) for name, value in saved.items()})[0]
+
+
+def _load(
+    model: Any, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[dict[str, tuple[HubBlock, ...]], Any]:
+    """The blocks that fill each tensor of `model` from tensors of `shapes`, and what transformers
+    says of the rest."""
+    filled = copy.deepcopy(model)
+    with _silence():
+        rules = LoadStateDictConfig(
+            device_map={"": "meta"}, weight_mapping=get_model_conversion_mapping(filled)
+        )
+        given = {name: traced(name, shape) for name, shape in shapes.items()}
+        info, _ = convert_and_load_state_dict_in_model(filled, given, rules)
+    if info.conversion_errors:
+        name, said = next(iter(info.conversion_errors.items()))
+        raise Unsupported(
+            f"{name}: transformers' conversion of it cannot be followed: {_last_line(said)}"
+        )
+    names = {
+        name: blocks_of(value)
+        for name, value in filled.state_dict(keep_vars=True).items()
+        if isinstance(value, TracedTensor)
+    }
+    return names, info
+
+
+def _refuse_shapes(
+    model: Any,
+    loaded: Mapping[str, tuple[HubBlock, ...]],
+    info: Any,
+    stored: Mapping[str, StoredTensor],
+    directory: Path,
+) -> None:
+    for name, found, wanted in sorted(info.mismatched_keys):
+        where = stored[name].path if name in stored else directory
+        raise BadRequest(
+            f"model.path: {where}: {name} has shape {list(found)} and the model's config says "
+            f"{list(wanted)}"
+        )
+
+
+def _is_needed(model: Any, name: str) -> bool:
+    """Whether a model without `name` in its directory is no trained model: all but a head that is
+    put on top of one, and what transformers says that older directories lack."""
+    base = getattr(model, "base_model_prefix", "")
+    return not (base and hasattr(model, base)) or name.startswith(f"{base}.")
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without transformers' progress bars and warnings: what there is to say, is said here."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)

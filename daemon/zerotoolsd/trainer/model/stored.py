@@ -1,0 +1,101 @@
+"""The tensors of a model's directory: in which file each lies, of which shape and type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.hub_layout import HubBlock
+from zerotools.formats.safetensors.header import read_header
+from zerotools.io.huggingface.model_directory import read_index
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of the file at `path`."""
+
+    path: Path
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """The tensors of `directory` by name; headers alone are read.
+
+    As transformers does: `model.safetensors` is taken alone, else the index says which files count.
+
+    Raises:
+        BadRequest: `directory` holds no safetensors.
+        BadFile: the index or a file is damaged.
+    """
+    single, index = directory / SINGLE, directory / INDEX
+    if single.is_file():
+        paths = [single]
+    elif index.is_file():
+        paths = [directory / file for file in dict.fromkeys(read_index(index).values())]
+    else:
+        raise BadRequest(f"model.path: {directory} has neither {SINGLE} nor {INDEX}")
+    found = {}
+    for path in paths:
+        try:
+            entries = read_header(path).entries
+        except OSError as error:
+            raise BadFile(f"model.path: {path} cannot be read: {error.strerror}") from None
+        for name, entry in entries.items():
+            found[name] = StoredTensor(path, entry.dtype, entry.shape)
+    return found
+
+
+def refuse_quantised(stored: Mapping[str, StoredTensor]) -> None:
+    """Raises BadRequest where weights are of a type that cannot be trained."""
+    for name, tensor in stored.items():
+        narrow = tensor.dtype.is_float or name.endswith(".weight")
+        if narrow and tensor.dtype not in TRAINABLE:
+            raise BadRequest(
+                f"model.path: {tensor.path}: {name} is {tensor.dtype}: quantised weights cannot be "
+                "trained; take the model in 16 or 32 bits"
+            )
+
+
+class StoredReader:
+    """Reads blocks of stored tensors. Files stay open until `stack` closes."""
+
+    def __init__(self, stored: Mapping[str, StoredTensor], stack: ExitStack) -> None:
+        self._stored = stored
+        self._stack = stack
+        self._open: dict[Path, Any] = {}
+
+    def read(self, block: HubBlock) -> torch.Tensor:
+        """The values of `block`, of the shape of its box. The rows that it lies in are read.
+
+        Raises:
+            BadFile: its file cannot be read.
+        """
+        stored = self._slice(self._stored[block.name].path, block.name)
+        if not block.shape:
+            return stored[...].reshape(block.box.shape)
+        row = max(1, torch.Size(block.shape[1:]).numel())
+        first = block.offset // row
+        rows = stored[first : block.last // row + 1].contiguous()
+        begin = rows.storage_offset() + block.offset - first * row
+        return rows.as_strided(block.box.shape, block.steps, begin)
+
+    def _slice(self, path: Path, name: str) -> Any:
+        try:
+            if path not in self._open:
+                self._open[path] = self._stack.enter_context(safe_open(path, framework="pt"))
+            return self._open[path].get_slice(name)
+        except (SafetensorError, OSError) as error:
+            raise BadFile(f"model.path: {path} cannot be read: {error}") from None

@@ -1,0 +1,140 @@
+"""How the tensors of a model lie in those of its directory, which has them as the Hub does.
+
+transformers may rename a directory's tensors when it loads them, stack those of a layer's experts,
+join or cut them along a dimension, or transpose them. All of these move elements and change none.
+So a tensor of the model is a set of blocks in tensors of the Hub, as a tensor of a checkpoint is a
+set of chunks in files. Read the other way round, the same blocks make the Hub's tensors of the
+model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from zerotools.core.boxes import Box, row_major_strides
+
+
+@dataclass(frozen=True, slots=True)
+class HubBlock:
+    """`box` of a tensor of the model is filled from tensor `name` of the Hub, of `shape` there.
+
+    Its elements lie there from element `offset` on, `strides` elements apart in each dimension;
+    None means row-major and contiguous.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    box: Box
+    offset: int = 0
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The strides, also where they are None."""
+        return row_major_strides(self.box.shape) if self.strides is None else self.strides
+
+    def part(self, box: Box) -> HubBlock | None:
+        """What the block has of `box`; None where that is nothing."""
+        common = self.box.intersect(box)
+        if common is None:
+            return None
+        inside = common.relative_to(self.box).start
+        offset = self.offset + sum(i * s for i, s in zip(inside, self.steps, strict=True))
+        return replace(self, box=common, offset=offset, strides=self.steps)
+
+    @property
+    def last(self) -> int:
+        """The flat index of the block's last element in the Hub's tensor."""
+        reach = zip(self.box.shape, self.steps, strict=True)
+        return self.offset + sum((n - 1) * s for n, s in reach)
+
+
+HubLayout = Mapping[str, tuple[HubBlock, ...]]
+"""The blocks of each tensor of the model, by the model's name."""
+
+
+def renamed(name: str, shape: tuple[int, ...]) -> HubBlock:
+    """The whole of a tensor that the Hub calls `name`."""
+    return HubBlock(name, shape, Box.whole(shape))
+
+
+def simplified(block: HubBlock) -> HubBlock:
+    """The same block, without strides where they say nothing."""
+    dense = row_major_strides(block.box.shape)
+    sizes = zip(block.box.shape, block.steps, dense, strict=True)
+    return replace(
+        block, strides=None if all(n == 1 or a == b for n, a, b in sizes) else block.steps
+    )
+
+
+def is_unchanged(name: str, shape: tuple[int, ...], blocks: tuple[HubBlock, ...]) -> bool:
+    """Whether the Hub has the model's tensor `name` of `shape` just so."""
+    return blocks == (renamed(name, shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class HubPiece:
+    """A block seen from the Hub: `box` of its tensor is `source` of the tensor `name` of the model,
+    `dims` of which are the dimensions of `box`; -1 for one in which the box has one index."""
+
+    name: str
+    box: Box
+    source: Box
+    dims: tuple[int, ...]
+
+
+def pieces_of(name: str, block: HubBlock) -> Iterator[HubPiece]:
+    """The pieces that `block` of the model's tensor `name` gives to the Hub's.
+
+    They are as few as boxes allow: rows that are apart in the Hub's tensor are pieces of their own.
+    """
+    if block.box.is_empty:
+        return
+    rows = row_major_strides(block.shape)
+    start = _coordinates(block.offset, rows)
+    dims = [-1] * len(rows)
+    for dim, (count, step) in enumerate(zip(block.box.shape, block.steps, strict=True)):
+        if count == 1:
+            continue
+        along = _dimension(step, rows, block.shape, dims)
+        if along is None or start[along] + count > block.shape[along]:
+            first, most = (
+                (1, 1) if along is None else (block.shape[along] - start[along], block.shape[along])
+            )
+            for part in _cut(block, dim, first, most):
+                yield from pieces_of(name, part)
+            return
+        dims[along] = dim
+    shape = tuple(1 if dim < 0 else block.box.shape[dim] for dim in dims)
+    yield HubPiece(name, Box(start, shape), block.box, tuple(dims))
+
+
+def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
+    found = []
+    for row in rows:
+        found.append(offset // row)
+        offset %= row
+    return tuple(found)
+
+
+def _dimension(
+    step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
+) -> int | None:
+    """The Hub's dimension in which a step of so many elements goes to the next index."""
+    fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
+    return next(fitting, None)
+
+
+def _cut(block: HubBlock, dim: int, first: int, most: int) -> Iterator[HubBlock]:
+    """The block in parts along `dim`: the first of `first` indices, the others of up to `most`."""
+    start, shape = block.box.start, block.box.shape
+    for begin, end in pairwise([0, *range(first, shape[dim], most), shape[dim]]):
+        box = Box(
+            (*start[:dim], start[dim] + begin, *start[dim + 1 :]),
+            (*shape[:dim], end - begin, *shape[dim + 1 :]),
+        )
+        part = block.part(box)
+        assert part is not None
+        yield part

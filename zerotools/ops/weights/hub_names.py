@@ -1,0 +1,154 @@
+"""A job's model as the Hub has it: its tensors under the names and in the shapes of a directory.
+
+The job's record says in which blocks transformers put a directory's tensors together when it loaded
+them. The same blocks take them apart again: bytes are moved, and none is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from zerotools.core.boxes import Box, BoxIndex, row_major_strides
+from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
+from zerotools.formats import FORMATS, FormatTable, format_of
+
+
+def as_on_hub(weights: Checkpoint, table: FormatTable = FORMATS) -> Checkpoint:
+    """`weights` of a job, as its record says that the Hub has them; themselves where there is no
+    record that says so.
+
+    Raises:
+        BadFile: the record does not fit the tensors.
+        Unsupported: tensors of different types would become one.
+    """
+    record = format_of(weights, table).job_record(weights)
+    return weights if record is None or not record.hub else restored(weights, record.hub)
+
+
+def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
+    """The tensors of `weights` taken apart and put together as `layout` says.
+
+    Raises:
+        BadFile: a block is not in its tensor.
+        Unsupported: tensors of different types would become one.
+    """
+    found: dict[Key, _HubTensor] = {}
+    for key, tensor in _with_odd_aliases(weights, layout).items():
+        blocks = layout.get(key.name)
+        if blocks is None:
+            blocks = (HubBlock(key.name, tensor.shape, Box.whole(tensor.shape)),)
+        source = _Source(tensor)
+        for block in blocks:
+            _check(weights, key, tensor, block)
+            new = Key(block.name, key.role)
+            whole = found.setdefault(new, _HubTensor(key, tensor, block.shape))
+            whole.add(weights, key, tensor, block, source)
+    tensors = {key: hub.tensor() for key, hub in found.items()}
+    aliases = {
+        _new_name(alias, layout): _new_name(name, layout)
+        for alias, name in weights.aliases.items()
+        if _is_renamed(name, layout)
+    }
+    return replace(weights, tensors=tensors, aliases=aliases)
+
+
+def _is_renamed(name: str, layout: HubLayout) -> bool:
+    """Whether the Hub has the tensor `name` whole, if under another name."""
+    blocks = layout.get(name)
+    return blocks is None or (len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape))
+
+
+def _new_name(name: str, layout: HubLayout) -> str:
+    return layout[name][0].name if name in layout and _is_renamed(name, layout) else name
+
+
+def _with_odd_aliases(weights: Checkpoint, layout: HubLayout) -> dict[Key, Tensor]:
+    """The tensors, and under their own names those that are tied to one that the Hub does not have
+    whole: it has no name that they could be tied to."""
+    tensors = dict(weights.tensors)
+    for alias, name in weights.aliases.items():
+        tensor = weights.tensors.get(Key(name, "param"))
+        if tensor is not None and not _is_renamed(name, layout):
+            tensors[Key(alias, "param")] = tensor
+    return tensors
+
+
+def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> None:
+    whole = Box.whole(tensor.shape)
+    if len(block.box.shape) != len(tensor.shape) or not whole.contains(block.box):
+        raise BadFile(
+            f"{weights.origin.path}: {key} has shape {list(tensor.shape)}, and the record of the "
+            f"job says that {block.box} of it is {block.name}: they are of different models"
+        )
+
+
+class _Source:
+    """A tensor of the job, and its chunks by where they are in it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    @cached_property
+    def _chunks(self) -> list[Chunk]:
+        return list(self._tensor.chunks)
+
+    @cached_property
+    def _index(self) -> BoxIndex:
+        return BoxIndex([chunk.box for chunk in self._chunks])
+
+    def chunks_of(self, piece: HubPiece) -> Iterator[Chunk]:
+        """The chunks of `piece`, in the coordinates of the Hub's tensor."""
+        for position, common in self._index.meeting(piece.source):
+            yield _moved(self._chunks[position], common, piece, self._tensor.dtype.itemsize)
+
+
+def _moved(chunk: Chunk, common: Box, piece: HubPiece, itemsize: int) -> Chunk:
+    steps = chunk.strides or row_major_strides(chunk.box.shape)
+    inside = common.relative_to(chunk.box).start
+    offset = chunk.offset + itemsize * sum(i * s for i, s in zip(inside, steps, strict=True))
+    begin = common.relative_to(piece.source).start
+    start = tuple(
+        first if dim < 0 else first + begin[dim]
+        for first, dim in zip(piece.box.start, piece.dims, strict=True)
+    )
+    shape = tuple(1 if dim < 0 else common.shape[dim] for dim in piece.dims)
+    strides = tuple(1 if dim < 0 else steps[dim] for dim in piece.dims)
+    moved = Chunk(Box(start, shape), chunk.file, offset, strides)
+    return replace(moved, strides=None) if moved.is_contiguous else moved
+
+
+@dataclass
+class _HubTensor:
+    """A tensor of the Hub of `shape`, made of pieces of the job's tensors, `first` and others."""
+
+    first: Key
+    example: Tensor
+    shape: tuple[int, ...]
+    parts: list[tuple[_Source, HubPiece]] = field(default_factory=list)
+
+    def add(
+        self, weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock, source: _Source
+    ) -> None:
+        """Take in `block`, which is of the job's tensor `key`."""
+        if block.shape != self.shape:
+            raise BadFile(
+                f"{weights.origin.path}: the record of the job has {block.name} in shape "
+                f"{list(self.shape)} and in shape {list(block.shape)}"
+            )
+        if tensor.dtype != self.example.dtype:
+            raise Unsupported(
+                f"{weights.origin.path}: {self.first} is {self.example.dtype} and {key} is "
+                f"{tensor.dtype}, and both are parts of {block.name}, which has one type"
+            )
+        self.parts += ((source, piece) for piece in pieces_of(key.name, block))
+
+    def tensor(self) -> Tensor:
+        """The tensor, whose chunks are computed when they are asked for."""
+        return Tensor(self.example.dtype, self.shape, ChunksOnDemand(self._chunks))
+
+    def _chunks(self) -> list[Chunk]:
+        return [chunk for source, piece in self.parts for chunk in source.chunks_of(piece)]
