@@ -48,7 +48,7 @@ SENTENCES = {
     "eval": "eval.files: no file matches",
     "new-tokens": "eval.max_new_tokens = 60: the longest prompt has ",
     "weights": "has neither model.safetensors nor model.safetensors.index.json",
-    "quantised": "model.embed_tokens.weight is I8: quantised weights cannot be trained",
+    "quantised": "model.embed_tokens.weight is int8: quantised weights cannot be trained",
     "own-code": "transformers does not know model_type 'chatglm'; the code that comes with the",
     "no-text": "model_type 'vit' is not a language model",
     "warm-up": "train.warmup_steps = 9: must be at most train.steps, which is 1 (1 epochs of 4",

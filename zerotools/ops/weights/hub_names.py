@@ -36,7 +36,7 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
         BadFile: a block is not in its tensor.
         Unsupported: tensors of different types would become one.
     """
-    found: dict[Key, _HubTensor] = {}
+    found: dict[Key, _Restored] = {}
     for key, tensor in _with_odd_aliases(weights, layout).items():
         blocks = layout.get(key.name)
         if blocks is None:
@@ -45,7 +45,7 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
         for block in blocks:
             _check(weights, key, tensor, block)
             new = Key(block.name, key.role)
-            whole = found.setdefault(new, _HubTensor(key, tensor, block.shape))
+            whole = found.setdefault(new, _Restored(key, tensor, block.shape))
             whole.add(weights, key, tensor, block, source)
     tensors = {key: hub.tensor() for key, hub in found.items()}
     aliases = {
@@ -122,7 +122,7 @@ def _moved(chunk: Chunk, common: Box, piece: HubPiece, itemsize: int) -> Chunk:
 
 
 @dataclass
-class _HubTensor:
+class _Restored:
     """A tensor of the Hub of `shape`, made of pieces of the job's tensors, `first` and others."""
 
     first: Key

@@ -24,9 +24,9 @@ from transformers.core_model_loading import (
 from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils import logging as transformers_logging
 
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadRequest
 from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
-from zerotoolsd.trainer.model.stored import StoredTensor, refuse_quantised, stored_tensors
+from zerotoolsd.trainer.model.stored import HubTensor, refuse_quantised, stored_tensors
 from zerotoolsd.trainer.model.traced import TracedTensor, blocks_of, traced
 
 LISTED = 4
@@ -45,7 +45,7 @@ class Pretrained:
 
     directory: Path
     blocks: HubLayout
-    stored: Mapping[str, StoredTensor] = field(default_factory=dict)
+    stored: Mapping[str, HubTensor] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     initial: tuple[str, ...] = ()
 
@@ -63,12 +63,11 @@ def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained
     Raises:
         BadRequest: there are no safetensors, or their names or shapes do not fit the model.
         BadFile: a safetensors file is damaged.
-        Unsupported: a conversion computes new values.
     """
     stored = stored_tensors(directory)
     refuse_quantised(stored)
     loaded, info = _load(model, {name: tensor.shape for name, tensor in stored.items()})
-    _refuse_shapes(model, loaded, info, stored, directory)
+    _refuse_shapes(model, info, stored, directory)
     held = {aliases.get(name, name) for name in loaded}
     missing = {aliases.get(name, name) for name in info.missing_keys} - held
     unused = sorted(info.unexpected_keys)
@@ -119,11 +118,6 @@ def _load(
         )
         given = {name: traced(name, shape) for name, shape in shapes.items()}
         info, _ = convert_and_load_state_dict_in_model(filled, given, rules)
-    if info.conversion_errors:
-        name, said = next(iter(info.conversion_errors.items()))
-        raise Unsupported(
-            f"{name}: transformers' conversion of it cannot be followed: {_last_line(said)}"
-        )
     names = {
         name: blocks_of(value)
         for name, value in filled.state_dict(keep_vars=True).items()
@@ -132,19 +126,42 @@ def _load(
     return names, info
 
 
-def _refuse_shapes(
-    model: Any,
-    loaded: Mapping[str, tuple[HubBlock, ...]],
-    info: Any,
-    stored: Mapping[str, StoredTensor],
-    directory: Path,
-) -> None:
-    for name, found, wanted in sorted(info.mismatched_keys):
-        where = stored[name].path if name in stored else directory
+def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], directory: Path) -> None:
+    """Raises BadRequest for the first tensor that is of another shape, or cannot be made at all."""
+    shapes = {name: (found, wanted) for name, found, wanted in info.mismatched_keys}
+    wrong = sorted({*shapes, *info.conversion_errors})
+    expected = _as_saved(model) if wrong else {}
+    for name in wrong:
+        for block in expected.get(name, ()):
+            for there in _spellings(model, block.name):
+                if there in stored and stored[there].shape != block.shape:
+                    raise BadRequest(
+                        f"model.path: {stored[there].path}: {there} has shape "
+                        f"{list(stored[there].shape)} and the model's config says "
+                        f"{list(block.shape)}"
+                    )
+    for name in wrong[:1]:
+        if name not in shapes:
+            raise BadRequest(
+                f"model.path: {directory}: {name} cannot be made of what is there: "
+                f"{_reason(info.conversion_errors[name])}"
+            )
+        found, wanted = map(list, shapes[name])
         raise BadRequest(
-            f"model.path: {where}: {name} has shape {list(found)} and the model's config says "
-            f"{list(wanted)}"
+            f"model.path: {directory}: {name} has shape {found} and the model's config says "
+            f"{wanted}"
         )
+
+
+def _spellings(model: Any, name: str) -> tuple[str, ...]:
+    """`name`, and what it is with or without the prefix that a head adds."""
+    prefix = f"{model.base_model_prefix}."
+    return name, name.removeprefix(prefix), prefix + name
+
+
+def _reason(text: str) -> str:
+    """The message in what transformers notes of an error, before it says what it was doing."""
+    return (text.rpartition("\nError")[0] or text).strip().splitlines()[-1]
 
 
 def _is_needed(model: Any, name: str) -> bool:
@@ -158,10 +175,6 @@ def _listed(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class HubTensor:
     """A tensor of the file at `path`."""
 
     path: Path
@@ -31,7 +31,7 @@ class StoredTensor:
     shape: tuple[int, ...]
 
 
-def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+def stored_tensors(directory: Path) -> dict[str, HubTensor]:
     """The tensors of `directory` by name; headers alone are read.
 
     As transformers does: `model.safetensors` is taken alone, else the index says which files count.
@@ -54,11 +54,11 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
         except OSError as error:
             raise BadFile(f"model.path: {path} cannot be read: {error.strerror}") from None
         for name, entry in entries.items():
-            found[name] = StoredTensor(path, entry.dtype, entry.shape)
+            found[name] = HubTensor(path, entry.dtype, entry.shape)
     return found
 
 
-def refuse_quantised(stored: Mapping[str, StoredTensor]) -> None:
+def refuse_quantised(stored: Mapping[str, HubTensor]) -> None:
     """Raises BadRequest where weights are of a type that cannot be trained."""
     for name, tensor in stored.items():
         narrow = tensor.dtype.is_float or name.endswith(".weight")
@@ -72,7 +72,7 @@ def refuse_quantised(stored: Mapping[str, StoredTensor]) -> None:
 class StoredReader:
     """Reads blocks of stored tensors. Files stay open until `stack` closes."""
 
-    def __init__(self, stored: Mapping[str, StoredTensor], stack: ExitStack) -> None:
+    def __init__(self, stored: Mapping[str, HubTensor], stack: ExitStack) -> None:
         self._stored = stored
         self._stack = stack
         self._open: dict[Path, Any] = {}
