@@ -171,8 +171,8 @@ REFUSED: dict[str, tuple[dict[str, Any], Change, str]] = {
     "shape of experts": (
         MIXTRAL,
         wider_experts,
-        r"layers.0.block_sparse_moe.experts.0.w1.weight has shape \[64, 64\] and the model's config "
-        r"says \[64, 32\]",
+        r"layers.0.block_sparse_moe.experts.0.w1.weight has shape \[64, 64\] and the model's "
+        r"config says \[64, 32\]",
     ),
     "experts of two shapes": (
         MIXTRAL,
