@@ -9,7 +9,6 @@ must not be seen.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -21,18 +20,14 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotoolsd.trainer.data.collating import collate
 from zerotoolsd.trainer.data.packing import join
 from zerotoolsd.trainer.data.sequences import Example
-from zerotoolsd.trainer.model.meta_model import MetaModel, draw
-from zerotoolsd.trainer.model.narrow import narrow, same_layers
+from zerotoolsd.trainer.model.narrow import small_model
 
 LENGTH = 7
 """Tokens of each of two examples; none of the ids 0 to `_FIRST_ID` - 1, which may be special."""
 SEED = 0
 TOLERANCE = 1e-3
 """Of logits, relative to the largest: where experts sort tokens, rounding depends on them all."""
-LARGEST = 100_000_000
-"""Parameters of a model that is tried."""
 _FIRST_ID = 3
-_NOISE = 0.1
 
 
 def check_leaks(config: Any, *, packing: bool) -> None:
@@ -76,32 +71,10 @@ def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         try:
-            model = _small_model(config)
+            model = small_model(config)
             return None if model is None else _Leaks(_reads_ahead(model), packing and _mixes(model))
         except Exception:  # whatever a model of any kind raises over widths it was not made for
             return None
-
-
-def _small_model(config: Any) -> Any | None:
-    """A model of the same layers on the CPU, with random weights; None where none can be made."""
-    meta_model = draw(config)
-    for make in (narrow, copy.deepcopy):
-        try:
-            drawn = draw(make(config))
-        except Exception:  # whatever a config class raises over widths that do not go together
-            continue
-        if same_layers(drawn, meta_model) and sum(drawn.parameter_count()) <= LARGEST:
-            return _with_weights(drawn)
-    return None
-
-
-def _with_weights(drawn: MetaModel) -> Any:
-    model = type(drawn.model)(drawn.config)
-    model.float().tie_weights()
-    with torch.no_grad():
-        for value in model.parameters():
-            value.add_(torch.randn_like(value), alpha=_NOISE)
-    return model.train()
 
 
 def _reads_ahead(model: Any) -> bool:

@@ -29,6 +29,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     """
     from zerotools.jobs.tables.data import fixed_length
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
+    from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
     from zerotoolsd.trainer.leak_check import check_leaks
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
     from zerotoolsd.trainer.model.pretrained import match
@@ -40,7 +41,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     meta_model = draw(config, spec.lora)
     loss_size_of(spec, config)
     check_leaks(config, packing=spec.data.packing)
-    notes = list(_unknown_keys(spec, config))
+    check_router_loss(spec, meta_model.model)
+    notes = [*_unknown_keys(spec, config), *filter(None, [unbalanced(config)])]
     if spec.model.path is not None and spec.resume_from is None:
         notes += match(meta_model.plain, meta_model.aliases, Path(spec.model.path)).notes()
     return notes

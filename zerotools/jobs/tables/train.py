@@ -67,6 +67,13 @@ class TrainSpec:
         allowed=CUT,
         imported=False,
     )
+    router_loss: bool = key(
+        "Whether the loss that balances a router's experts is added where the model's config has "
+        "`output_router_logits`, its `router_aux_loss_coef` times, as transformers does.",
+        default=True,
+        stored_default=False,
+        imported=False,
+    )
     compile: bool = key(
         "Compile the forward and backward pass of each block (torch.compile): the start takes "
         "minutes longer, steps are faster.",

@@ -1,4 +1,4 @@
-"""What training lowers: the cross-entropy of each token that is to be predicted."""
+"""What training lowers: the cross-entropy of tokens to be predicted, and a router's loss."""
 
 from __future__ import annotations
 
@@ -11,25 +11,39 @@ from zerotoolsd.trainer.data.collating import collate
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
 from zerotoolsd.trainer.engine.chunked_loss import summed_cross_entropy, takes_targets
 from zerotoolsd.trainer.engine.protocol import LossSum
+from zerotoolsd.trainer.engine.router_loss import added_to
 
 
-def token_loss(model: Any, examples: Sequence[Example], device: torch.device) -> torch.Tensor:
-    """The sum over the tokens of `examples` that are to be predicted."""
-    return _loss_and_labels(model, examples, device)[0]
+def training_loss(
+    model: Any,
+    examples: Sequence[Example],
+    device: torch.device,
+    *,
+    weight: float,
+    router_weight: float,
+) -> torch.Tensor:
+    """The sum over the tokens of `examples` that are to be predicted, `weight` times, and the loss
+    of its routers, if it has one, `router_weight` times. All ranks call it together."""
+    output, loss, _ = _output_and_loss(model, examples, device)
+    router_loss = added_to(model)
+    if router_loss is None:
+        return loss * weight
+    return loss * weight + router_loss(output.router_logits, examples) * router_weight
 
 
 def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> LossSum:
     """The same, and their number. Keeps nothing for a backward pass."""
     with torch.no_grad():
-        loss, labels = _loss_and_labels(model, examples, device)
+        _, loss, labels = _output_and_loss(model, examples, device)
         return LossSum(float(loss), int((labels != IGNORED).sum()))
 
 
-def _loss_and_labels(
+def _output_and_loss(
     model: Any, examples: Sequence[Example], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Any, torch.Tensor, torch.Tensor]:
     arguments, labels = collate(model, examples, device)
     if takes_targets(model):
-        return model(**arguments, use_cache=False, targets=labels).loss, labels
-    logits = model(**arguments, use_cache=False).logits
-    return summed_cross_entropy(logits, labels), labels
+        output = model(**arguments, use_cache=False, targets=labels)
+        return output, output.loss, labels
+    output = model(**arguments, use_cache=False)
+    return output, summed_cross_entropy(output.logits, labels), labels

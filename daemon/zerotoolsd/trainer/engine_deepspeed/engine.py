@@ -21,8 +21,9 @@ from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.engine.divergence import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
-from zerotoolsd.trainer.engine.objective import summed_loss, token_loss
+from zerotoolsd.trainer.engine.objective import summed_loss, training_loss
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
+from zerotoolsd.trainer.engine.router_loss import add_router_loss
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine_deepspeed.build_model import make_model, weight_groups
 from zerotoolsd.trainer.engine_deepspeed.files import DeepSpeedCheckpoints
@@ -82,7 +83,7 @@ class DeepSpeedEngine:
         weight = group.rank.world_size * len(pieces) / max(1, share.predicted)
         loss, before = 0.0, engine.skipped_steps
         for number, piece in enumerate(pieces):
-            part = token_loss(self._model, piece, group.device) * weight
+            part = training_loss(self._model, piece, group.device, weight=weight, router_weight=1.0)
             engine.backward(part)
             loss += float(part.detach()) / len(pieces)
             if number < len(pieces) - 1 and self._counts_pieces:
@@ -214,6 +215,7 @@ def make_deepspeed_engine(
             to_be_loaded=start is not None,
         )
     model.train()
+    add_router_loss(spec, model)
     cut_loss(model, loss_size_of(spec, meta_model.config), spec, reporter.say)
     decay = at(config, "optimizer.params.weight_decay")
     decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)

@@ -10,7 +10,7 @@ import torch
 from zerotools.jobs.tables.train import TrainSpec
 from zerotoolsd.trainer.data.sequences import RankBatch
 from zerotoolsd.trainer.engine.divergence import DivergencePolicy
-from zerotoolsd.trainer.engine.objective import token_loss
+from zerotoolsd.trainer.engine.objective import training_loss
 from zerotoolsd.trainer.engine.protocol import StepResult
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine_torch.state import LiveState
@@ -47,7 +47,9 @@ def train_step(
     loss = torch.zeros((), dtype=torch.float32, device=group.device)
     for number, piece in enumerate(pieces):
         live.model.set_requires_gradient_sync(number == len(pieces) - 1)
-        part = token_loss(live.model, piece, group.device) * weight
+        part = training_loss(
+            live.model, piece, group.device, weight=weight, router_weight=1 / len(pieces)
+        )
         (part if loss_scale is None else part * loss_scale).backward()
         loss += part.detach()
     # That of the scaled gradients, which is not finite if any of them is not.

@@ -10,10 +10,15 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerotoolsd.trainer.model.meta_model import MetaModel
+import torch
+
+from zerotoolsd.trainer.model.meta_model import MetaModel, draw
 
 WIDTH, HEADS, HEAD = 32, 4, 8
 VOCABULARY = 64
+LARGEST = 100_000_000
+"""Parameters of a model that is tried."""
+_NOISE = 0.1
 _SMALL = {
     **dict.fromkeys(
         ("hidden_size", "d_model", "n_embd", "word_embed_proj_dim", "lru_width"), WIDTH
@@ -59,6 +64,28 @@ _OWN = {
     "zamba": {"attention_hidden_size": 64, "attention_head_dim": 16},
     "zamba2": {"attention_hidden_size": 64, "attention_head_dim": 16},
 }
+
+
+def small_model(config: Any) -> Any | None:
+    """A model of the same layers on the CPU, with random weights; None where none can be made."""
+    meta_model = draw(config)
+    for make in (narrow, copy.deepcopy):
+        try:
+            drawn = draw(make(config))
+        except Exception:  # whatever a config class raises over widths that do not go together
+            continue
+        if same_layers(drawn, meta_model) and sum(drawn.parameter_count()) <= LARGEST:
+            return _with_weights(drawn)
+    return None
+
+
+def _with_weights(drawn: MetaModel) -> Any:
+    model = type(drawn.model)(drawn.config)
+    model.float().tie_weights()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value), alpha=_NOISE)
+    return model.train()
 
 
 def narrow(config: Any) -> Any:

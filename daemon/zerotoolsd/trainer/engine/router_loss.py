@@ -1,0 +1,162 @@
+"""The loss that keeps a router's experts in balance, added as transformers adds it.
+
+Over all layers and tokens, `f` are the choices of each expert by tokens and `p` its probabilities,
+as means: experts x sum(f * p), `router_aux_loss_coef` times. Source: `load_balancing_loss_func` of
+transformers' Mixtral. `f` and `p` are those of the tokens that all ranks have in a forward pass, so
+that it is the loss of one process with all of them; tokens that fill up a sequence do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.sequences import Example
+from zerotoolsd.trainer.model.narrow import small_model
+
+TOLERANCE = 1e-4
+"""How far this loss may be from the model's own, relative to it: rounding of fp32."""
+_ATTRIBUTE = "added_router_loss"
+_KEY = "output_router_logits"
+_COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
+_TOP_KS = ("num_experts_per_tok", "top_k", "moe_topk")
+
+
+@dataclass(frozen=True)
+class RouterLoss:
+    """`coefficient` times the loss of routers that take `top_k` experts for each token."""
+
+    coefficient: float
+    top_k: int
+
+    def __call__(
+        self, routers: Sequence[torch.Tensor], examples: Sequence[Example]
+    ) -> torch.Tensor:
+        """A scalar whose mean over the ranks is the loss, and whose gradient, averaged over them,
+        is that of the loss. All ranks call it together.
+
+        Args:
+            routers: Of each layer `[rows, experts]`, the logits of all tokens of `examples`, filled
+                up to the longest.
+        """
+        device = routers[0].device
+        real = _real(examples, device)
+        experts = routers[0].shape[-1]
+        chosen = torch.zeros(experts, dtype=torch.float32, device=device)
+        likely, rows = torch.zeros_like(chosen), 0
+        for logits in routers:
+            weights = logits.flatten(0, -2)[real].softmax(-1)
+            choices = weights.topk(self.top_k, dim=-1).indices.flatten()
+            chosen.scatter_add_(0, choices, torch.ones_like(choices, dtype=torch.float32))
+            likely = likely + weights.float().sum(0)
+            rows += weights.shape[0]
+        counted = torch.tensor([float(rows)], device=device)
+        everyone = torch.cat([chosen, likely.detach(), counted])
+        if dist.is_initialized():
+            dist.all_reduce(everyone)
+        shares = everyone[:-1] / everyone[-1]
+        value = experts * (shares[:experts] * shares[experts:]).sum()
+        mine = experts * (shares[:experts] * likely).sum() / everyone[-1]
+        # Gradients are averaged over the ranks, and each has those of its own tokens alone.
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        return self.coefficient * (value + ranks * (mine - mine.detach()))
+
+
+def _real(examples: Sequence[Example], device: torch.device) -> torch.Tensor:
+    """The numbers of rows that are tokens; shorter sequences are filled up on the right."""
+    lengths = torch.tensor([len(example.inputs) for example in examples], device=device)
+    places = torch.arange(int(lengths.max()), device=device)
+    return (places < lengths[:, None]).flatten().nonzero().flatten()
+
+
+def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
+    """The router's loss of `model`, where its config asks for one and the job does not forbid it.
+
+    Raises:
+        Unsupported: transformers adds none to this model, or not in this way.
+    """
+    text = model.config.get_text_config()
+    if not (spec.train.router_loss and getattr(text, _KEY, False)):
+        return None
+    coefficient = _first_number(_COEFFICIENTS, model, text)
+    top_k = _first_number(_TOP_KS, model, text)
+    if coefficient is None or top_k is None or model.config.is_encoder_decoder:
+        raise _unsupported(model)
+    return RouterLoss(float(coefficient), int(top_k)) if coefficient else None
+
+
+def add_router_loss(spec: JobSpec, model: Any) -> None:
+    """Have training add the loss of the routers of `model`, as `router_loss_of` says."""
+    setattr(model, _ATTRIBUTE, router_loss_of(spec, model))
+
+
+def added_to(model: Any) -> RouterLoss | None:
+    """What `add_router_loss` has found for `model`."""
+    found: RouterLoss | None = getattr(model, _ATTRIBUTE, None)
+    return found
+
+
+def check_router_loss(spec: JobSpec, model: Any) -> None:
+    """Compare the loss with that of transformers, of a small model with the same layers.
+
+    Raises:
+        Unsupported: they differ, or there is none to compare with.
+    """
+    if router_loss_of(spec, model) is None:
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        small = small_model(model.config)
+        if small is None:
+            raise _unsupported(model)
+        ids = torch.randint(3, small.config.get_text_config().vocab_size, (2, 8))
+        with torch.no_grad():
+            output = small(input_ids=ids, use_cache=False)
+        own, examples = (
+            getattr(output, "aux_loss", None),
+            [Example(row, row) for row in ids.tolist()],
+        )
+        ours = router_loss_of(spec, small)
+    same = (
+        isinstance(own, torch.Tensor)
+        and ours is not None
+        and math.isclose(
+            float(ours(output.router_logits, examples)),
+            ours.coefficient * float(own),
+            rel_tol=TOLERANCE,
+        )
+    )
+    if not same:
+        raise _unsupported(model)
+
+
+def unbalanced(config: Any) -> str | None:
+    """A note on a model whose experts could be balanced and are not."""
+    text = config.get_text_config()
+    coefficient = _first_number(_COEFFICIENTS, text)
+    if not coefficient or getattr(text, _KEY, True):
+        return None
+    return (
+        f"note: the model's config has output_router_logits = false, so the loss that balances its "
+        f"experts is not added, as in transformers; set it to true to add it {coefficient:g} times"
+    )
+
+
+def _first_number(names: Sequence[str], *owners: Any) -> float | None:
+    found = (getattr(owner, name, None) for owner in owners for name in names)
+    return next((value for value in found if isinstance(value, int | float)), None)
+
+
+def _unsupported(model: Any) -> Unsupported:
+    return Unsupported(
+        f"output_router_logits = true: a {model.config.model_type} model adds no loss for it in "
+        "transformers, or one that is not known here: set it to false in the model's config, or "
+        "train.router_loss = false"
+    )
