@@ -68,16 +68,17 @@ def test_of_widths_that_do_not_fit_each_other_the_model_itself_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from zerotoolsd.trainer import leak_check
+    from zerotoolsd.trainer.model import narrow
 
     def fails(config: Any) -> Any:
         raise ValueError("no such width")
 
-    monkeypatch.setattr(leak_check, "narrow", fails)
+    monkeypatch.setattr(narrow, "narrow", fails)
     with pytest.raises(BadRequest, match="bidirectional"):
         leak_check.check_leaks(config_of(BERT), packing=False)
     leak_check.check_leaks(config_of(TINY_LLAMA), packing=True)
     # Of one that is too large to try, packing is refused; nothing else is known of it.
-    monkeypatch.setattr(leak_check, "LARGEST", 1000)
+    monkeypatch.setattr(narrow, "LARGEST", 1000)
     leak_check.check_leaks(config_of(TINY_LLAMA), packing=False)
     with pytest.raises(Unsupported, match=r"data\.packing: whether packed .* cannot be found out"):
         leak_check.check_leaks(config_of(TINY_LLAMA), packing=True)
@@ -108,6 +109,6 @@ def test_a_choice_of_tokens_that_has_no_gradient_is_a_leak(
 
             return Said()
 
-    monkeypatch.setattr(leak_check, "_small_model", lambda config: Chooses())
+    monkeypatch.setattr(leak_check, "small_model", lambda config: Chooses())
     with pytest.raises(BadRequest, match="bidirectional"):
         leak_check.check_leaks(config_of(TINY_LLAMA), packing=False)
