@@ -13,6 +13,10 @@ DEVICE, HOST, DISK = "device", "host", "disk"
 WEIGHTS, MASTERS, MOMENTS, GRADIENTS = "weights", "masters", "moments", "gradients"
 """What memory is for."""
 
+LOCAL, SHARDED = "local", "sharded"
+"""How the gradients of a step's micro batches are added up: each rank's own, whole, which are reduced
+once; or this rank's part of those that are reduced after each micro batch."""
+
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 _TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
 
@@ -23,7 +27,8 @@ class MemoryLayout:
 
     The words are the job file's: `precision` is that of the forward and backward pass, the two
     `offload` values are "none", "cpu" or "disk", and at stages 2 and 3 groups of `shard_size` ranks
-    share one copy of the model (None: all ranks share one).
+    share one copy of the model (None: all ranks share one). `accumulate` is "local" or "sharded", or
+    None where a step is one micro batch.
     """
 
     stage: int
@@ -34,6 +39,7 @@ class MemoryLayout:
     offload_optimizer: str = "none"
     offload_params: str = "none"
     shard_size: int | None = None
+    accumulate: str | None = None
     engine: str = "torch"
 
     @property
@@ -94,6 +100,11 @@ class MemoryLayout:
     def weights_dtype(self) -> str:
         """The type of engine `torch`'s weights between steps, and of their gradients."""
         return self.precision if self.has_masters else "fp32"
+
+    @property
+    def gradients_dtype(self) -> str:
+        """The type in which engine `torch`'s gradients wait for the optimizer: sums are fp32."""
+        return "fp32" if self.accumulate == SHARDED else self.weights_dtype
 
     @property
     def keeps_gathered(self) -> bool:

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from zerotools.core.memory_layout import (
+    DEVICE,
     DISK,
     GRADIENTS,
     ITEM_BYTES,
+    LOCAL,
     MASTERS,
     MOMENTS,
     WEIGHTS,
@@ -82,19 +84,31 @@ def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """What engine `torch` holds when all gradients of a step are there, on the largest rank."""
+    """What engine `torch` holds when all gradients of a step are there, on the largest rank; at each
+    place the most at a time, where gradients that are summed locally are somewhere else before."""
     found: Counter[tuple[str, str]] = Counter()
     width = ITEM_BYTES[layout.weights_dtype]
     for parameter in parameters:
         whole, own = parameter.rows(layout.weight_ranks), parameter.rows(layout.update_ranks)
         found[layout.params_tier, WEIGHTS] += width * whole
-        found[layout.gradients_tier, GRADIENTS] += (
-            width * (own if layout.has_masters else whole) * parameter.is_trained
-        )
+        if parameter.is_trained:
+            found.update(_gradients(parameter, whole, own, layout))
         if layout.has_masters:
             found[layout.state_tier, MASTERS] += _FULL * own
         found[layout.state_tier, MOMENTS] += _moments(parameter, layout.update_ranks, layout)
     return +found
+
+
+def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:
+    """Bytes of the gradient of a parameter of which a rank has `whole` and updates `own`."""
+    waiting = ITEM_BYTES[layout.gradients_dtype] * (own if layout.has_masters else whole)
+    found = Counter({(layout.gradients_tier, GRADIENTS): waiting})
+    if layout.accumulate == LOCAL:
+        summed = _FULL * parameter.numel
+        if not layout.has_masters and layout.gradients_tier == DEVICE:
+            return {(DEVICE, GRADIENTS): summed}  # what is reduced takes its place
+        found[DEVICE, GRADIENTS] += summed
+    return found
 
 
 def state_of(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.memory_layout import LOCAL, SHARDED, MemoryLayout
 from zerotools.jobs.tables.deepspeed_config import offloaded_to
 from zerotools.jobs.tables.spec import JobSpec
 
@@ -19,5 +19,13 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
         offload_optimizer=optimizer,
         offload_params=params,
         shard_size=spec.zero.shard_size,
+        accumulate=_accumulate(spec),
         engine=spec.engine,
     )
+
+
+def _accumulate(spec: JobSpec) -> str | None:
+    per_rank = spec.train.batch_size // spec.world_size
+    if spec.engine != "torch" or (spec.train.micro_batch_size or per_rank) >= per_rank:
+        return None
+    return spec.train.accumulate or (SHARDED if spec.zero.stage >= 2 else LOCAL)

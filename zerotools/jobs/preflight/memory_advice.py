@@ -6,10 +6,14 @@ Each list is ordered by what costs the least time; how much each saves is not kn
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from zerotools.core.memory_layout import DEVICE, LOCAL, MemoryLayout
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.tables.deepspeed_config import offloaded_to
 from zerotools.jobs.tables.spec import JobSpec
 
+_SHARDED = 'train.accumulate = "sharded"'
 _OWN = ("zero.stage", "offload.optimizer", "offload.params")
 _DEEPSPEED = (
     "deepspeed.config zero_optimization.stage",
@@ -26,8 +30,20 @@ def settings_to_try(spec: JobSpec, *, mostly_state: bool = False, limit: int = 2
     would not do.
     """
     orders = (_less_state, _less_in_flight) if mostly_state else (_less_in_flight, _less_state)
-    lines = [line for order in orders for line in order(spec)]
+    lines = [line for order in (_smaller_sums, *orders) for line in order(spec)]
     return [*lines, "a shorter data.sequence_length", "more GPUs"][:limit]
+
+
+def _smaller_sums(spec: JobSpec) -> Iterator[str]:
+    """Gradients of micro batches that are summed by their parts."""
+    if _sums_whole(memory_layout_of(spec)):
+        yield _SHARDED
+
+
+def _sums_whole(layout: MemoryLayout) -> bool:
+    """Whether whole gradients are summed on the GPU, where parts would be fewer bytes there."""
+    smaller = layout.has_masters or layout.weight_ranks > 1 or layout.params_tier != DEVICE
+    return layout.accumulate == LOCAL and smaller
 
 
 def _less_in_flight(spec: JobSpec) -> Iterator[str]:
@@ -37,9 +53,19 @@ def _less_in_flight(spec: JobSpec) -> Iterator[str]:
     micro = train.micro_batch_size or share
     if micro > 1:
         smaller = max(size for size in range(1, micro) if share % size == 0)
+<<<<<<< HEAD
         yield f"train.micro_batch_size = {smaller} (it is {micro} now; batch_size stays)"
     if train.chunked_loss == "off":
         yield 'train.chunked_loss = "auto"'
+=======
+        after = memory_layout_of(replace(spec, train=replace(train, micro_batch_size=smaller)))
+        # To sum whole gradients may take more than the activations of the smaller batch save.
+        first = micro == share and _sums_whole(after)
+        yield (
+            f"train.micro_batch_size = {smaller}{f' with {_SHARDED}' if first else ''} "
+            f"(it is {micro} now; batch_size stays)"
+        )
+>>>>>>> d4afb0d (Sum the gradients of micro batches by their parts at stages 2 and 3, so that accumulation keeps what ZeRO saves)
     if not train.activation_checkpointing:
         yield "train.activation_checkpointing = true"
 

@@ -45,6 +45,17 @@ class TrainSpec:
         minimum=1,
         deepspeed="train_micro_batch_size_per_gpu",
     )
+    accumulate: str | None = key(
+        "How the gradients of micro batches are added up: `sharded` reduces them after each, and "
+        "a rank keeps fp32 sums of its part alone; `local` reduces them once, faster, and until "
+        "then each rank has 4 bytes for every parameter. Default: `sharded` at stages 2 and 3, "
+        "`local` at 0 and 1.",
+        default=None,
+        allowed=("sharded", "local"),
+        stored_default="local",
+        engine="torch",
+        imported=False,
+    )
     precision: str = key(
         "Type of the forward and backward pass; masters and optimizer stay fp32.",
         default="bf16",

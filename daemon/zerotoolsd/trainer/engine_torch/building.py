@@ -53,11 +53,11 @@ def build(
     memory = make_memory(group.device, layout.state_tier, spec.offload)
     model = shard(meta_model, layout, memory, compiled=spec.train.compile)
     parameters = dict(model.named_parameters())
-    masters = MasterWeights(parameters, memory, layout.stage) if layout.has_masters else None
+    masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
     update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)
     decayed = decayed_names(meta_model.model, spec.train.decay_by, record)
     optimizer = make_optimizer(update_path, spec.train, memory.state, decayed)
-    live = LiveState(model, optimizer, memory, masters)
+    live = LiveState(model, layout, optimizer, memory, masters)
     _fill(live, spec, meta_model, pretrained, resumes=record is not None)
     model.train()
     add_router_loss(spec, model)

@@ -6,12 +6,18 @@ from typing import Any, Protocol
 
 import torch
 
+from zerotoolsd.trainer.engine_torch.gradients import local_norm
+
 
 class CopyStream(Protocol):
     """Copies in the order in which they were asked for."""
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy from the device, once what computes `source` is done."""
+
+    def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Add to what was copied to `target`, as `to_host` copies; the norm of the sum, a scalar on
+        the device, to be read after `wait_on_host`."""
 
     def wait_on_host(self) -> None:
         """Wait until all copies to the host are there, for it to read."""
@@ -29,6 +35,10 @@ class DirectCopy:
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """As `CopyStream.to_host`."""
         target.copy_(source)
+
+    def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """As `CopyStream.add_to_host`."""
+        return local_norm(target.add_(source))
 
     def wait_on_host(self) -> None:
         """As `CopyStream.wait_on_host`: it is there."""
@@ -56,6 +66,18 @@ class CudaCopyStream:
             target.copy_(source, non_blocking=True)
         source.record_stream(self._stream)
         self._last_to_host = self._stream.record_event()
+
+    def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """As `CopyStream.add_to_host`. The device adds: it does it beside the backward pass, where
+        the host would have to wait for the copy first."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            total = target.to(self._device, non_blocking=True).add_(source)
+            norm = local_norm(total)
+            target.copy_(total, non_blocking=True)
+        source.record_stream(self._stream)
+        self._last_to_host = self._stream.record_event()
+        return norm
 
     def wait_on_host(self) -> None:
         """As `CopyStream.wait_on_host`; copies to the device are not waited for."""

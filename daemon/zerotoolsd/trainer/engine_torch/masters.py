@@ -3,9 +3,10 @@
 The model's weights are 16-bit (fp32 in fp32 training) and on the device. Of each, a rank keeps the
 fp32 master of the rows that it updates, wherever the optimizer's state is. In the backward pass,
 as soon as a block's gradients are reduced over the ranks, this rank's rows of them are copied to a
-buffer beside the masters, and the device's copy is freed. When all are there and their global norm
-is known, the optimizer updates the masters a bucket at a time, and while it works on one the
-weights of the bucket before are copied to the device, through the same buffers.
+buffer beside the masters, or added to what micro batches before left there, and the device's copy
+is freed. When all are there and their global norm is known, the optimizer updates the masters a
+bucket at a time, and while it works on one the weights of the bucket before are copied to the
+device, through the same buffers.
 
 Every parameter has a master, frozen ones too: it is what checkpoints hold, exactly.
 """
@@ -19,10 +20,11 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from zerotools.core.memory_layout import GRADIENTS, MASTERS
+from zerotools.core.memory_layout import GRADIENTS, MASTERS, MemoryLayout
 from zerotoolsd.trainer.engine_torch.copy_stream import CopyStream, DirectCopy, make_copy_stream
 from zerotoolsd.trainer.engine_torch.gradients import joined_norm, local, local_norm, reduction_of
 from zerotoolsd.trainer.engine_torch.partition import RowPartition
+from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 from zerotoolsd.trainer.memory.tiers import SCRATCH, MemoryTiers
 from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
 
@@ -37,17 +39,18 @@ class MasterWeights:
         self,
         parameters: Mapping[str, nn.Parameter],
         memory: MemoryTiers,
-        stage: int,
+        layout: MemoryLayout,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         """`parameters` are all of the model's. The masters are not initialised."""
         self._parameters = parameters
         self._memory = memory
+        self._gradients_dtype = TORCH_DTYPES[layout.gradients_dtype]
         self._bucket_bytes = bucket_bytes
         trained = {name: p for name, p in parameters.items() if p.requires_grad}
         frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
-        self._cut = _partition(trained) if stage == 1 and trained else None
-        self._cut_frozen = _partition(frozen) if stage == 1 and frozen else None
+        self._cut = _partition(trained) if layout.stage == 1 and trained else None
+        self._cut_frozen = _partition(frozen) if layout.stage == 1 and frozen else None
         self.tensors = {name: self._master(name) for name in parameters}
         self.weights = {name: nn.Parameter(self.tensors[name]) for name in trained}
         self.reduction = reduction_of(self.weights, memory.device.device)
@@ -85,6 +88,7 @@ class MasterWeights:
 
     def norm(self) -> float:
         """As `UpdatePath.norm`: the device took it block by block, and freed each."""
+        self._copies.wait_on_host()
         return joined_norm(list(self._norms.values()), self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
@@ -108,9 +112,11 @@ class MasterWeights:
         for name in names:
             if self.weights[name].grad is not None:
                 self.weights[name].grad = None
-                buffer = self._buffers[name]
-                buffer.copy_(local(self.tensors[name]))
-                self._copies.to_device(buffer, self._rows(name))
+                rows = self._rows(name)
+                # A buffer of fp32 sums is longer than the weights that leave through it.
+                flat = self._buffers[name].view(-1).view(rows.dtype)[: rows.numel()]
+                buffer = flat.view(rows.shape).copy_(local(self.tensors[name]))
+                self._copies.to_device(buffer, rows)
 
     def finish(self) -> None:
         """As `UpdatePath.finish`."""
@@ -128,8 +134,11 @@ class MasterWeights:
         gradient = weight.grad
         assert isinstance(gradient, DTensor)
         rows = local(gradient if self._cut is None else self._cut.rows_of(gradient))
-        self._norms[name] = local_norm(rows)
-        self._copies.to_host(rows, self._buffers[name])
+        if name in self._norms:
+            self._norms[name] = self._copies.add_to_host(rows, self._buffers[name])
+        else:
+            self._norms[name] = local_norm(rows)
+            self._copies.to_host(rows, self._buffers[name])
         weight.grad = None
 
     def _rows(self, name: str) -> torch.Tensor:
@@ -149,8 +158,8 @@ class MasterWeights:
         return wrap(memory, mesh, placements, parameter.shape)
 
     def _buffer(self, name: str) -> torch.Tensor:
-        rows = self._rows(name)
-        return self._memory.transfer.empty(rows.shape, rows.dtype, GRADIENTS)
+        shape = self._rows(name).shape
+        return self._memory.transfer.empty(shape, self._gradients_dtype, GRADIENTS)
 
     def _room(self) -> torch.Tensor:
         if self._scratch is None:

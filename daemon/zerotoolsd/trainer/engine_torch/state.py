@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from zerotools.core.memory_layout import MemoryLayout
 from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import ShardedOptimizer
 from zerotoolsd.trainer.memory.tiers import MemoryTiers
@@ -23,6 +24,7 @@ class LiveState:
     """
 
     model: Any
+    layout: MemoryLayout
     optimizer: ShardedOptimizer
     memory: MemoryTiers
     masters: MasterWeights | None = None

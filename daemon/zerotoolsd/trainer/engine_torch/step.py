@@ -13,6 +13,7 @@ from zerotoolsd.trainer.engine.divergence import DivergencePolicy
 from zerotoolsd.trainer.engine.objective import training_loss
 from zerotoolsd.trainer.engine.protocol import StepResult
 from zerotoolsd.trainer.engine.schedule import learning_rate
+from zerotoolsd.trainer.engine_torch.accumulation import before_micro_batch
 from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.rank.group import WorldGroup
 
@@ -46,7 +47,7 @@ def train_step(
     weight = group.rank.world_size / max(1, share.predicted)
     loss = torch.zeros((), dtype=torch.float32, device=group.device)
     for number, piece in enumerate(pieces):
-        live.model.set_requires_gradient_sync(number == len(pieces) - 1)
+        before_micro_batch(live.model, live.layout, is_last=number == len(pieces) - 1)
         part = training_loss(
             live.model, piece, group.device, weight=weight, router_weight=1 / len(pieces)
         )

@@ -78,7 +78,7 @@ def held_last(**options: Any) -> tuple[int, int, int]:
 
     model, memory, layout = sharded(**options)
     parameters = dict(model.named_parameters())
-    masters = MasterWeights(parameters, memory, layout.stage)
+    masters = MasterWeights(parameters, memory, layout)
     held: list[int] = []
 
     def note(_: Any) -> None:

@@ -1,0 +1,24 @@
+"""How the gradients of a step's micro batches become one sum.
+
+`local`: FSDP2 keeps the whole gradients of each rank in fp32 until the last micro batch reduces
+them: one exchange a step, and 4 bytes for every parameter on every rank.
+
+`sharded`: every micro batch is reduced. FSDP2 adds what a rank gets of it to the gradients that it
+has, in fp32 and where these are; masters apart from the weights add it to their fp32 buffers. Only
+where groups of ranks share a copy, and gradients stay on the device, is the sum over the groups left
+to the last micro batch: until then FSDP2 keeps this rank's part of its group's, as many bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerotools.core.memory_layout import DEVICE, LOCAL, MemoryLayout
+
+
+def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:
+    """Tell FSDP2 what to do with the gradients of the next backward pass of `model`."""
+    if layout.accumulate == LOCAL:
+        model.set_requires_gradient_sync(is_last)
+    elif layout.replicates_weights and not layout.has_masters and layout.params_tier == DEVICE:
+        model.set_requires_all_reduce(is_last)
