@@ -10,6 +10,8 @@ from typing import Any
 
 from harness.launching import start
 
+LONGEST_SECONDS = 6 * 3600.0
+
 
 class Failed(RuntimeError):
     """A rank has ended with another status than 0."""
@@ -29,7 +31,7 @@ def run_ranks(run_dir: Path, tree: Mapping[str, Any], script: Path, **inputs: An
         (home / f"{name}.json").write_text(json.dumps(value))
     attempt = start(run_dir, tree, script=script)
     for process in attempt.processes:
-        process.wait()
+        process.wait(LONGEST_SECONDS)
     statuses = attempt.finish()
     logs = [attempt.log(rank) for rank in range(len(statuses))]
     shutil.rmtree(run_dir)

@@ -125,9 +125,11 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
         largest[0] = max(largest[0], of_blocks(live.model))
 
     def note(*_: Any) -> None:
-        found.setdefault("held", by_place(live, before))
+        found["held"] = found.get("held", Counter()) | by_place(live, before)
 
     live.optimizer.buckets[0].torch.register_step_pre_hook(note)
+    # Before FSDP's own hook gathers anything: what one micro batch left to the next.
+    live.model.register_forward_pre_hook(note, prepend=True)
     for module in inner(live.model):
         module.register_forward_hook(note_blocks)
     ready.train()
@@ -145,7 +147,7 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
 
 
 def count_deepspeed(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
-    """What DeepSpeed itself holds before its second step, when its state is there."""
+    """What DeepSpeed itself holds before its second update, when its state is there."""
     import deepspeed
 
     spec = read_spec(run_dir)
@@ -157,9 +159,10 @@ def count_deepspeed(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
         model=model, model_parameters=model.parameters(), config=dict(spec.deepspeed.tree)
     )
     tokens = torch.zeros((1, 32), dtype=torch.int64, device=group.device)
-    for step in range(2):
+    batches = 2 * engine.gradient_accumulation_steps()
+    for number in range(batches):
         engine.backward(engine(input_ids=tokens, labels=tokens, use_cache=False).loss)
-        if not step:
+        if number < batches - 1:
             engine.step()
     gc.collect()
     held = sum(tensor.untyped_storage().nbytes() for tensor in made_since(before))

@@ -15,7 +15,16 @@ SCRIPT = Path(__file__).with_name("state_rank.py")
 MODEL = llama(256, 1024, layers=6, heads=4)
 RANKS = (1, 2, 4)
 PLACES = ("device", "host", "disk")
+HOSTED = {"none": {}, "cpu": {"optimizer": "cpu"}, "params": {"params": "cpu"}}
 Found = Mapping[str, Any]
+
+
+def accumulations() -> Iterator[tuple[int, str, str]]:
+    """Stage, offload and way of steps of two micro batches."""
+    for stage in (0, 1, 2, 3):
+        for name in ("none", "cpu") if stage < 3 else HOSTED:
+            for way in ("sharded", "local"):
+                yield stage, name, way
 
 
 def jobs(work: Path, device: str, ranks: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -31,6 +40,10 @@ def jobs(work: Path, device: str, ranks: int) -> Iterator[tuple[str, dict[str, A
     for stage in (0, 1, 2, 3):
         for name, offload in (("none", {}), ("cpu", {"optimizer": "cpu"}), ("disk", spill)):
             yield f"torch {stage} {name}", {**base, "zero": {"stage": stage}, "offload": offload}
+    for stage, name, way in accumulations():
+        train = {**base["train"], "batch_size": 2 * ranks, "micro_batch_size": 1}
+        changes = {"train": {**train, "accumulate": way}, "zero": {"stage": stage}}
+        yield f"torch {stage} {name} {way}", {**base, **changes, "offload": HOSTED[name]}
     third = {**base, "zero": {"stage": 3}}
     yield "torch 3 params", {**third, "offload": {"params": "cpu"}}
     yield "torch 3 params disk", {**third, "offload": {**spill, "params": "cpu"}}
@@ -39,6 +52,10 @@ def jobs(work: Path, device: str, ranks: int) -> Iterator[tuple[str, dict[str, A
         config = small_buckets(config, 500_000)
         tree = {**base, "engine": "deepspeed", "zero": {"stage": stage}}
         yield f"deepspeed {stage} {where}", {**tree, "deepspeed": {"config": config}}
+        twice = {**config, "gradient_accumulation_steps": 2}
+        train = {**base["train"], "batch_size": 2 * ranks, "micro_batch_size": 1}
+        tree = {**tree, "train": train, "deepspeed": {"config": twice}}
+        yield f"deepspeed {stage} {where} summed", tree
 
 
 def counted(work: Path, device: str, ranks: int) -> dict[str, Found]:
@@ -53,19 +70,19 @@ def counted(work: Path, device: str, ranks: int) -> dict[str, Found]:
 def row(name: str, ranks: int, found: Found) -> str:
     """Bytes per parameter, as device + host + disk; of DeepSpeed, all that the process holds."""
     count = found["parameters"]
+    engine, stage, offload = name.split("-", 2)
+    offload = offload.replace("-", ", ")
     if "all" in found:
-        engine, stage, offload = name.split("-", 2)
         paper, held = sum(found["textbook"].values()), found["all"]
         over = f"{100 * (held - paper) / paper:+.2f} % of the textbook"
         texts = (f"{paper / count:.2f} in all", "", f"{held / count:.2f} in all", over, "")
         return f"| {' | '.join((engine, stage, offload, str(ranks), *texts))} |"
     held, predicted = found["held"], found["predicted"]
     total, expected = sum(held.values()), sum(predicted.values())
-    engine, stage, offload = name.split("-", 2)
     cells = [
         engine,
         stage,
-        offload.replace("-", ", "),
+        offload,
         str(ranks),
         *(_places(found[column], count) for column in ("textbook", "predicted", "held")),
         f"{100 * (total - expected) / expected:+.2f} %",
@@ -85,8 +102,8 @@ def _places(sizes: Mapping[str, int], count: int) -> str:
 def table(setting: Setting) -> Iterator[str]:
     """The lines of the table, in bytes per parameter."""
     yield (
-        "| engine | stage | offload | ranks | textbook | predicted | held | held over predicted "
-        "| gathered in the passes: predicted, held |"
+        "| engine | stage | offload, sums of micro batches | ranks | textbook | predicted | held "
+        "| held over predicted | gathered in the passes: predicted, held |"
     )
     yield "|---|---|---|---|---|---|---|---|---|"
     most = max(RANKS) if setting.device == "cpu" else setting.ranks

@@ -89,6 +89,30 @@ def test_an_offloaded_optimizer_leaves_16_bit_weights(stage: int, offload: str, 
     assert found[HOST, GRADIENTS] == 2 * NUMEL / ranks
 
 
+@pytest.mark.parametrize(
+    ("layout", "device", "host"),
+    [
+        (MemoryLayout(3, 2, accumulate="sharded"), 16 / 2, 0),
+        (MemoryLayout(3, 2, accumulate="local"), 12 / 2 + 4, 0),
+        (MemoryLayout(3, 4, shard_size=2, accumulate="sharded"), 16 / 2, 0),
+        (MemoryLayout(0, 2, accumulate="local"), 16, 0),
+        (MemoryLayout(1, 2, "fp32", accumulate="local"), 4 + 4 + 8 / 2, 0),
+        (MemoryLayout(1, 2, accumulate="local"), 2 + 4 + 14 / 2, 0),
+        (MemoryLayout(1, 2, accumulate="sharded"), 2 + 16 / 2, 0),
+        (MemoryLayout(3, 2, offload_optimizer="cpu", accumulate="sharded"), 2 / 2, 16 / 2),
+        (MemoryLayout(3, 2, offload_optimizer="cpu", accumulate="local"), 2 / 2 + 4, 14 / 2),
+        (MemoryLayout(3, 2, offload_params="cpu", accumulate="sharded"), 0, 16 / 2),
+        (MemoryLayout(3, 2, offload_params="cpu", accumulate="local"), 4, 16 / 2),
+    ],
+)
+def test_sums_of_micro_batches_are_whole_or_the_ranks_part(
+    layout: MemoryLayout, device: float, host: float
+) -> None:
+    found = torch_engine_state(MODEL, layout)
+    assert bytes_at(found, DEVICE) == NUMEL * device
+    assert bytes_at(found, HOST) == NUMEL * host
+
+
 def test_offloaded_parameters_leave_nothing() -> None:
     found = torch_engine_state(MODEL, MemoryLayout(3, 2, offload_params="cpu"))
     assert (bytes_at(found, DEVICE), bytes_at(found, HOST)) == (0, 16 * NUMEL / 2)

@@ -14,8 +14,8 @@ WEIGHTS, MASTERS, MOMENTS, GRADIENTS = "weights", "masters", "moments", "gradien
 """What memory is for."""
 
 LOCAL, SHARDED = "local", "sharded"
-"""How the gradients of a step's micro batches are added up: each rank's own, whole, which are reduced
-once; or this rank's part of those that are reduced after each micro batch."""
+"""How the gradients of a step's micro batches are added up: each rank's own, whole, which are
+reduced once; or this rank's part of those that are reduced after each micro batch."""
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 _TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
@@ -27,8 +27,8 @@ class MemoryLayout:
 
     The words are the job file's: `precision` is that of the forward and backward pass, the two
     `offload` values are "none", "cpu" or "disk", and at stages 2 and 3 groups of `shard_size` ranks
-    share one copy of the model (None: all ranks share one). `accumulate` is "local" or "sharded", or
-    None where a step is one micro batch.
+    share one copy of the model (None: all ranks share one). `accumulate` is "local" or "sharded",
+    or None where a step is one micro batch.
     """
 
     stage: int

@@ -84,8 +84,10 @@ def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """What engine `torch` holds when all gradients of a step are there, on the largest rank; at each
-    place the most at a time, where gradients that are summed locally are somewhere else before."""
+    """What engine `torch` holds when all gradients of a step are there, on the largest rank.
+
+    Where gradients are summed locally: at each place the most at a time, as they leave the device.
+    """
     found: Counter[tuple[str, str]] = Counter()
     width = ITEM_BYTES[layout.weights_dtype]
     for parameter in parameters:

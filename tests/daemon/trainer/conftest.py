@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,3 +13,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (f"{number} sheep, {number * 7 % 13} of them black.\n" for number in range(SENTENCES))
     path.write_text("".join(lines), "utf-8")
     return path
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()

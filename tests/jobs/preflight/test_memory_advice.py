@@ -38,6 +38,27 @@ def test_where_state_is_most_of_it_a_smaller_batch_comes_later() -> None:
     ]
 
 
+def test_sums_of_whole_gradients_are_the_first_to_go() -> None:
+    local = parsed(train__micro_batch_size=2, train__accumulate="local")
+    for mostly_state in (False, True):
+        assert (
+            settings_to_try(local, mostly_state=mostly_state)[0] == 'train.accumulate = "sharded"'
+        )
+    assert settings_to_try(parsed(train__micro_batch_size=2))[0].startswith(
+        "train.micro_batch_size"
+    )
+
+
+def test_a_smaller_batch_that_would_take_more_is_proposed_with_sums_of_parts() -> None:
+    """One step at stage 1 is one batch: of two, whole gradients would be summed in fp32."""
+    with_sums = 'train.micro_batch_size = 2 with train.accumulate = "sharded" (it is 4 now; '
+    assert settings_to_try(parsed(zero={"stage": 1}))[0].startswith(with_sums)
+    local = parsed(zero={"stage": 3}, train__accumulate="local")
+    assert settings_to_try(local)[0].startswith(with_sums)
+    # There all gradients are whole and fp32 in any case.
+    assert " with " not in settings_to_try(parsed(zero={"stage": 0}))[0]
+
+
 def test_what_deepspeeds_json_says_is_proposed_in_its_words() -> None:
     offload = {"offload_optimizer": {"device": "cpu"}}
     section: dict[str, object] = {"stage": 2, **offload}

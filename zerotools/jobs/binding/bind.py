@@ -115,6 +115,8 @@ def _field(
 def check_allowed(item: Field[Any], value: Any) -> None:
     """Raises Mismatch: the value is not one of those that the key takes."""
     allowed = item.metadata.get("allowed")
+    if value is None and item.default is None:
+        return
     if allowed is not None and value not in allowed:
         close = value_meant(value, allowed)
         hint = f"; did you mean {show(close)}?" if close else ""

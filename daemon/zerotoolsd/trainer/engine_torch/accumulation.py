@@ -5,8 +5,8 @@ them: one exchange a step, and 4 bytes for every parameter on every rank.
 
 `sharded`: every micro batch is reduced. FSDP2 adds what a rank gets of it to the gradients that it
 has, in fp32 and where these are; masters apart from the weights add it to their fp32 buffers. Only
-where groups of ranks share a copy, and gradients stay on the device, is the sum over the groups left
-to the last micro batch: until then FSDP2 keeps this rank's part of its group's, as many bytes.
+where groups of ranks share a copy, and gradients stay on the device, is the sum over the groups
+left to the last micro batch: until then FSDP2 keeps this rank's part of its group's, as many bytes.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA
+from tests.daemon.trainer.model.test_sharding import loss_of, sharded, storages
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools.runs import checkpoint_dirs
@@ -32,8 +33,8 @@ LAYOUTS: tuple[Layout, ...] = (
     (2, "none", 1),
     (3, "cpu", 1),
 )
-"""Of each way that gradients go: reduced into what is kept, whole or in parts, by FSDP or over
-groups; and by masters, on the device (stage 1 in 16 bits) or the host. All others are combinations."""
+"""One of each way that gradients go: reduced into what is kept, whole or in parts, by FSDP or over
+groups; and by masters, on the device (stage 1 in 16 bits) or the host. All others combine these."""
 OTHERS: tuple[Layout, ...] = (
     *((stage, place, None) for stage in range(4) for place in ("none", "cpu", "disk")),
     (3, "params", 1),
@@ -110,3 +111,24 @@ def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_does(
 def test_masters_add_up_alike_wherever_they_are(runs: Runs) -> None:
     names = ["bf16-1-none-None", "bf16-2-cpu-None", "bf16-3-cpu-None"]
     assert len({runs.ended(f"{name}-sharded") for name in names}) == 1
+
+
+@pytest.mark.parametrize("place", ["none", "cpu"])
+@pytest.mark.parametrize("way", WAYS)
+def test_between_micro_batches_whole_gradients_are_there_if_they_are_summed(
+    way: str, place: str, alone: None
+) -> None:
+    from zerotoolsd.trainer.engine_torch.accumulation import before_micro_batch
+    from zerotoolsd.trainer.engine_torch.masters import MasterWeights
+
+    model, memory, layout = sharded(
+        stage=1, precision="bf16", offload_optimizer=place, accumulate=way
+    )
+    masters = MasterWeights(dict(model.named_parameters()), memory, layout)
+    before = storages()
+    before_micro_batch(model, layout, is_last=False)
+    loss_of(model).backward()
+    made = sum(size for address, size in storages().items() if address not in before)
+    whole = sum(4 * weight.numel() for weight in masters.weights.values())
+    # Beside them there are the norms, a number each.
+    assert made == pytest.approx(whole if way == "local" else 0, abs=whole / 100)

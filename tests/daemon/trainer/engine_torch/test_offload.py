@@ -34,7 +34,13 @@ def offloaded(stage: int, place: str, directory: Path, **train: Any) -> dict[str
         offload["path"] = str(directory / "spill")
     return {
         "model": {"config": TIED},
-        "train": {"steps": 3, "max_grad_norm": 0.1, "micro_batch_size": 2, **train},
+        "train": {
+            "steps": 3,
+            "max_grad_norm": 0.1,
+            "micro_batch_size": 2,
+            "accumulate": "local",
+            **train,
+        },
         "zero": {"stage": stage},
         "offload": offload,
         "checkpoint": {"every": 2},

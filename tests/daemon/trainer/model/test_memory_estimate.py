@@ -30,6 +30,10 @@ def jobs(directory: Path) -> dict[str, dict[str, Any]]:
             found[f"{stage}-{precision}"] = tree
             found[f"{stage}-{precision}-cpu"] = {**tree, "offload": {"optimizer": "cpu"}}
             found[f"{stage}-{precision}-disk"] = {**tree, "offload": spill}
+    for stage, place in ((1, "none"), (3, "none"), (3, "cpu")):
+        half = {"precision": "bf16", "steps": 1, "micro_batch_size": 3, "accumulate": "sharded"}
+        tree = {"train": half, "zero": {"stage": stage}, "offload": {"optimizer": place}}
+        found[f"{stage}-{place}-accumulated"] = tree
     on_host = {"train": {"steps": 1}, "offload": {"params": "cpu"}}
     adafactor = {"train": {"steps": 1, "optimizer": "adafactor"}}
     found |= {"params": on_host, "params-disk": {**on_host, "offload": {**spill, "params": "cpu"}}}
