@@ -53,11 +53,6 @@ def _less_in_flight(spec: JobSpec) -> Iterator[str]:
     micro = train.micro_batch_size or share
     if micro > 1:
         smaller = max(size for size in range(1, micro) if share % size == 0)
-<<<<<<< HEAD
-        yield f"train.micro_batch_size = {smaller} (it is {micro} now; batch_size stays)"
-    if train.chunked_loss == "off":
-        yield 'train.chunked_loss = "auto"'
-=======
         after = memory_layout_of(replace(spec, train=replace(train, micro_batch_size=smaller)))
         # To sum whole gradients may take more than the activations of the smaller batch save.
         first = micro == share and _sums_whole(after)
@@ -65,7 +60,8 @@ def _less_in_flight(spec: JobSpec) -> Iterator[str]:
             f"train.micro_batch_size = {smaller}{f' with {_SHARDED}' if first else ''} "
             f"(it is {micro} now; batch_size stays)"
         )
->>>>>>> d4afb0d (Sum the gradients of micro batches by their parts at stages 2 and 3, so that accumulation keeps what ZeRO saves)
+    if train.chunked_loss == "off":
+        yield 'train.chunked_loss = "auto"'
     if not train.activation_checkpointing:
         yield "train.activation_checkpointing = true"
 

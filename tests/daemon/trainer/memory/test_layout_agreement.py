@@ -53,6 +53,8 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     from zerotoolsd.trainer.engine_torch.disk_check import check_disk_space
     from zerotoolsd.trainer.model.memory_estimate import parameters_of, predict
     from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.rank.notify import Notifier
+    from zerotoolsd.trainer.reporting.reporter import Reporter
 
     offload = {"optimizer": "disk", "path": str(tmp_path)}  # the job's own; the layout decides
     spec = job_from_dict(job(text, model={"config": TINY_LLAMA}, offload=offload), source="job")
@@ -64,7 +66,8 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     found = (prediction.device, prediction.host, prediction.disk)
     assert found == tuple(bytes_at(state, tier) for tier in (DEVICE, HOST, DISK))
 
-    live = build(spec, layout, model, group, None, resumes=False)  # type: ignore[arg-type]
+    reporter = Reporter(group.rank, Notifier(None, 0), steps=1)
+    live = build(spec, layout, model, group, reporter, record=None)
     sorts = (WEIGHTS, MASTERS, MOMENTS, GRADIENTS)
     held = {key: size for key, size in live.memory.ledger.live.items() if size and key[1] in sorts}
     # Without masters, the gradients are those that the backward pass makes.
