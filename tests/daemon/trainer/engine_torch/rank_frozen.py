@@ -44,7 +44,7 @@ def check(spec: JobSpec, group: WorldGroup) -> None:
         parameter.requires_grad = name not in frozen
     reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=1)
     layout = memory_layout_of(spec)
-    live = build(spec, layout, meta_model, group, reporter, record=None)
+    live = build(spec, layout, meta_model, group, reporter, record=None, pretrained=None)
     before = whole(live)
     ids = torch.arange(24).view(2, 12) + group.rank.index
     live.model(input_ids=ids, labels=ids, use_cache=False).loss.backward()

@@ -67,7 +67,7 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     assert found == tuple(bytes_at(state, tier) for tier in (DEVICE, HOST, DISK))
 
     reporter = Reporter(group.rank, Notifier(None, 0), steps=1)
-    live = build(spec, layout, model, group, reporter, record=None)
+    live = build(spec, layout, model, group, reporter, record=None, pretrained=None)
     sorts = (WEIGHTS, MASTERS, MOMENTS, GRADIENTS)
     held = {key: size for key, size in live.memory.ledger.live.items() if size and key[1] in sorts}
     # Without masters, the gradients are those that the backward pass makes.
