@@ -271,6 +271,17 @@ class Format(Protocol):
         """The parameters `names` as the model lists them; None: the files do not keep that."""
         return None
 
+    def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
+        """Optimizer state that the files of `source` have by the numbers of parameters alone, which
+        `read` leaves out; None: there is none.
+
+        The tensors lie below `source.root`; `TrainingState.unnamed` has their numbers.
+
+        Raises:
+            BadFile: it is damaged.
+        """
+        return None
+
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         """The record of the zerotools job that saved `source`; None: no job did.
 

@@ -121,7 +121,9 @@ class JobRecord:
     checkpoint before, and `eval_loss` where this point was evaluated. `hub` has the tensors that a
     model directory has under other names or in other shapes, and in which blocks. `engine` wrote
     the tensors, in its own layout; `weights_only` says that nothing else of the run is there, so
-    that it cannot go on from here.
+    that it cannot go on from here. `made_from` is what it was made of where another program saved
+    that: then `seed`, `consumed_sequences`, `batch_size`, `sequence_length` and `schedule` are not
+    known.
     """
 
     step: int
@@ -147,6 +149,7 @@ class JobRecord:
     measured: Mapping[str, float] = field(default_factory=dict)
     engine: str = "torch"
     weights_only: bool = False
+    made_from: str | None = None
     torch_version: str | None = None
     zerotools_version: str | None = None
 
@@ -168,7 +171,7 @@ def record_to_json(record: JobRecord) -> str:
         del tree["data"]["sequences"]
     if record.lora is None:
         del tree["lora"]
-    for name, default in (("engine", "torch"), ("weights_only", False)):
+    for name, default in (("engine", "torch"), ("weights_only", False), ("made_from", None)):
         if tree[name] == default:
             del tree[name]
     if record.loss_scale is None:
@@ -250,6 +253,7 @@ def _record(read: _Reader) -> JobRecord:
         lora=_lora(read.inner("lora")) if "lora" in read.tree else None,
         engine=read.text("engine") if "engine" in read.tree else "torch",
         weights_only=read.flag("weights_only") if "weights_only" in read.tree else False,
+        made_from=read.optional_text("made_from"),
         torch_version=read.optional_text("torch_version"),
         zerotools_version=read.optional_text("zerotools_version"),
     )

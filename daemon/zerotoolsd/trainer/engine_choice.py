@@ -34,7 +34,7 @@ def make_engine(
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` is
             none for this job.
     """
-    if start is not None:
+    if start is not None and start.foreign is None:
         for sentence in not_resumable(spec, start.record, start.path):
             raise BadRequest(sentence)
     if spec.engine == "deepspeed":

@@ -14,7 +14,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
-from zerotoolsd.trainer.checkpoints.resuming import choose_resume_point
+from zerotoolsd.trainer.checkpoints.resuming import adopted, choose_resume_point
 from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.reading import open_data
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
@@ -117,6 +117,8 @@ def prepare(
     if start is None:
         # One that was begun goes on as it began, also if no newer version would begin it.
         group.decided_by_rank_zero(lambda: check_leaks(config, packing=spec.data.packing))
+    if decision.foreign is not None:
+        start = adopted(decision.foreign, spec, meta_model)
     reporter.enter("load")
     reporter.prepares(
         "loading the weights" if start is None else f"loading step {start.record.step}"

@@ -41,6 +41,10 @@ def begin(
     rng.seed_rank(spec.seed, start.record.step if start else 0, rank.index)
     if start is None:
         return
+    if start.foreign is not None:
+        engine.load_foreign(start.foreign)
+        reporter.went_on_from(start.foreign, rank.world_size)
+        return
     engine.load(start.path, start.record)
     same = start.record.rng == RNG_PER_RANK and start.record.world_size == rank.world_size
     if same:
@@ -56,6 +60,8 @@ def warn_of_changes(
 ) -> None:
     """Say what makes the resumed run another one than that which saved."""
     record = start.record
+    if record.made_from is not None:  # it does not know what these were
+        return
     pairs = [
         ("seed", record.seed, spec.seed),
         ("tokens in a sequence", record.sequence_length, longest_sequence(spec.data)),

@@ -7,35 +7,53 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.foreign.run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt
+from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
 from zerotoolsd.trainer.rank.group import WorldGroup
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint to go on from, and those that were passed over."""
+    """The checkpoint to go on from, and those that were passed over. Another program saved it where
+    there is `foreign`."""
 
     path: Path
     record: JobRecord
     skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
+    foreign: ForeignStart | None = None
 
 
 @dataclass(frozen=True)
 class ResumeDecision:
-    """`start` is None for a run that begins at step 0."""
+    """`start` is None for a run that begins at step 0, or from `foreign`, the path of a checkpoint
+    of another program."""
 
     start: ResumePoint | None
     skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
+    foreign: Path | None = None
+
+
+def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
+    """The checkpoint of another program at `path` as where the run goes on.
+
+    Raises:
+        ZerotoolsError: the job cannot go on from it.
+    """
+    start = adopt(path, spec, meta_model)
+    return ResumePoint(start.run.directory, start.record, foreign=start)
 
 
 def choose_resume_point(spec: JobSpec, group: WorldGroup) -> ResumeDecision:
     """Where the run goes on, decided and verified by rank 0.
 
     An attempt that was restarted resumes from the newest complete checkpoint of its own; the first
-    one from `resume_from`. Of the two, the one that is ahead wins.
+    one from `resume_from`. Of the two, the one that is ahead wins; over a checkpoint of another
+    program, which the run has begun with, all of its own do.
 
     Raises:
         BadRequest: `resume_from` is not a checkpoint.
@@ -48,7 +66,10 @@ def _decide(spec: JobSpec) -> ResumeDecision:
     output_dir = Path(spec.output_dir or "")
     clear_leftovers(output_dir)
     own = checkpoint_dirs.choose(output_dir)
-    if spec.resume_from is not None:
+    elsewhere = spec.resume_from is not None and is_foreign(Path(spec.resume_from))
+    if elsewhere and own.path is None and not own.skipped:
+        return ResumeDecision(None, foreign=Path(spec.resume_from or ""))
+    if spec.resume_from is not None and not elsewhere:
         above = own.record.step if own.record is not None else -1
         given = _given(checkpoint_dirs.resolve_hint(Path(spec.resume_from)), above)
         if given is not None:

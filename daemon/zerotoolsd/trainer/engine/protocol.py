@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.rank.group import WorldGroup
 
 
@@ -76,6 +77,14 @@ class Engine(Protocol):
         Raises:
             BadRequest: it is of another model.
             BadCheckpoint: it cannot be read.
+        """
+
+    def load_foreign(self, start: ForeignStart) -> None:
+        """Go on from a checkpoint of another program.
+
+        Raises:
+            BadRequest: this engine does not take it.
+            BadFile: it is damaged.
         """
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.deepspeed import at, on_nvme, optimizer_of, stage_of
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
@@ -19,6 +20,7 @@ from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.engine.divergence import DivergencePolicy, overflow_at_smallest
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
 from zerotoolsd.trainer.engine.objective import summed_loss, training_loss
@@ -179,6 +181,13 @@ class DeepSpeedEngine:
     def load(self, directory: Path, record: JobRecord) -> None:
         """As `Engine.load`: at the stage and number of ranks that saved."""
         self.files.load(directory, record.step)
+
+    def load_foreign(self, start: ForeignStart) -> None:
+        """As `Engine.load_foreign`."""
+        raise BadRequest(
+            f'engine = "deepspeed": does not go on from {start.run.path}, which another program '
+            'saved; set engine = "torch"'
+        )
 
 
 def make_deepspeed_engine(

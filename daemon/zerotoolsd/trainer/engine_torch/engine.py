@@ -19,10 +19,12 @@ from zerotoolsd.trainer.checkpoints.replicas import own_part
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.engine.divergence import DivergencePolicy
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_scale import after, initial, resumed
 from zerotoolsd.trainer.engine.objective import summed_loss
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
+from zerotoolsd.trainer.engine_torch.load_foreign import load_foreign
 from zerotoolsd.trainer.engine_torch.load_shards import load_shards
 from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.engine_torch.step import train_step
@@ -118,6 +120,14 @@ class TorchEngine:
     def load(self, directory: Path, record: JobRecord) -> None:
         """As `Engine.load`: at any number of ranks, of any stage."""
         load_shards(self.live, directory / checkpoint_dirs.DCP, self.group)
+        self._count_from(record)
+
+    def load_foreign(self, start: ForeignStart) -> None:
+        """As `Engine.load_foreign`: of any format, at any number of ranks and stage."""
+        load_foreign(self.live, start)
+        self._count_from(start.record)
+
+    def _count_from(self, record: JobRecord) -> None:
         self.skipped = record.skipped_steps
         if self.spec.train.precision == "fp16":
             self.loss_scale = resumed(self.spec.fp16, record.loss_scale)

@@ -13,6 +13,7 @@ from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.saving import Saved
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.protocol import StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluated
 from zerotoolsd.trainer.model.memory_estimate import Prediction
@@ -202,6 +203,21 @@ class Reporter:
             f"resumed at step {record.step} from {path}: saved at world size "
             f"{record.world_size}, now {world_size}; random numbers {rng}"
         )
+
+    def went_on_from(self, start: ForeignStart, world_size: int) -> None:
+        """The run goes on from a checkpoint of another program."""
+        record, directory = start.record, start.run.directory
+        self.at(record.step)
+        if self._leads:
+            self._notifier.event(
+                "resumed", path=str(directory), made_from=record.made_from, rng="reseeded"
+            )
+        self.say(
+            f"resumed at step {record.step} from {directory}: {record.made_from}, saved by another "
+            f"program, now at world size {world_size}"
+        )
+        for note in start.notes:
+            self.say(f"note: {note}")
 
     def event(self, name: str, **fields: Any) -> None:
         """Any other event, from this rank."""

@@ -1,0 +1,94 @@
+"""Where a run goes on from a checkpoint of another program, compared with its job.
+
+The model is that of `meta_model`: its names, in its order, are what the checkpoint is read by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.train import TrainSpec
+from zerotools.ops.foreign.check import FoundState, check_state, check_weights
+from zerotools.ops.foreign.names import WantedModel, with_job_names
+from zerotools.ops.foreign.notes import JobOptimizer, differences, unknown
+from zerotools.ops.foreign.run import ForeignRun, read_run
+from zerotools.runs.foreign_record import foreign_record
+from zerotools.runs.record import JobRecord, ModelRecord
+from zerotoolsd.trainer.engine.schedule import learning_rate
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.weights import persistent_buffers
+
+
+@dataclass(frozen=True)
+class ForeignStart:
+    """`run` has the job's names, `record` what is known of it. `notes` are to be said."""
+
+    run: ForeignRun
+    state: FoundState
+    record: JobRecord
+    notes: tuple[str, ...]
+
+    def updates_of(self, name: str) -> int | float:
+        """How often the parameter `name` was updated: its optimizer's `step`."""
+        if name in self.state.fresh:
+            return 0
+        return self.run.numbers.get(Key(name, "step"), self.run.step - self.record.skipped_steps)
+
+
+def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
+    """The start of `spec` from the checkpoint of another program at `path`.
+
+    Raises:
+        BadRequest: it is of another model or optimizer, or has no optimizer state.
+        BadFile: it is damaged.
+        Unsupported: it is of a kind that is not read.
+    """
+    if spec.lora.rank is not None:
+        raise BadRequest(
+            f"resume_from = {path}: is a checkpoint of another program, whose adapters are not "
+            "taken: leave lora out, or start a new run from its weights with model.path"
+        )
+    wanted = wanted_model(meta_model)
+    run = with_job_names(read_run(path), wanted)
+    check_weights(run, wanted)
+    state = check_state(run, wanted, spec.train.optimizer)
+    trainable, frozen = meta_model.parameter_count()
+    record = foreign_record(
+        run.training,
+        optimizer=state.kind,
+        step=run.step,
+        world_size=spec.world_size,
+        stage=spec.zero.stage,
+        model=ModelRecord(trainable, frozen),
+        made_from=run.title,
+    )
+    record = replace(record, aliases=dict(meta_model.aliases))
+    job = _job_optimizer(spec.train, wanted, run.step - record.skipped_steps)
+    notes = (*unknown(run), *differences(run, state, job, spec.train.precision))
+    return ForeignStart(run, state, record, notes)
+
+
+def wanted_model(meta_model: MetaModel) -> WantedModel:
+    """What a checkpoint must have for the model, by its names."""
+    named = meta_model.model.named_parameters()
+    return WantedModel(
+        {name: tuple(parameter.shape) for name, parameter in named if parameter.requires_grad},
+        {name: tuple(b.shape) for name, b in persistent_buffers(meta_model.model).items()},
+        meta_model.aliases,
+    )
+
+
+def _job_optimizer(train: TrainSpec, wanted: WantedModel, step: int) -> JobOptimizer:
+    adam, sgd = train.optimizer == "adamw", train.optimizer == "sgd"
+    return JobOptimizer(
+        lr=None if train.steps is None else learning_rate(train, step),
+        weight_decay=train.weight_decay,
+        decayed=frozenset(name for name, shape in wanted.parameters.items() if len(shape) >= 2),
+        betas=train.betas if adam else None,
+        eps=train.eps if adam else None,
+        momentum=train.momentum if sgd else None,
+    )

@@ -1,0 +1,153 @@
+"""Whether a job can go on from a checkpoint of another program: its model and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.errors import BadRequest
+from zerotools.formats.torch_optimizers import WEIGHT_ROLES, optimizer_class_of
+from zerotools.ops.foreign.names import WantedModel
+from zerotools.ops.foreign.run import ForeignRun
+
+_LISTED = 3
+_KINDS = {"AdamW": "adamw", "SGD": "sgd", "Adafactor": "adafactor"}
+"""The optimizers of jobs, by their classes in torch."""
+STATE_ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "adamw": (("exp_avg", "exp_avg_sq"),),
+    "sgd": (("momentum_buffer",), ()),
+    "adafactor": (("row_var", "col_var"), ("variance",)),
+}
+"""The tensors of state that each optimizer may keep for a parameter, `step` aside."""
+
+
+@dataclass(frozen=True)
+class FoundState:
+    """`kind` is the optimizer in the words of the job file. `fresh` are parameters that it had and
+    never updated: they have no state yet."""
+
+    kind: str
+    fresh: tuple[str, ...] = ()
+
+
+def check_weights(run: ForeignRun, wanted: WantedModel) -> None:
+    """Refuse a checkpoint whose weights are not those of the job's model.
+
+    Raises:
+        BadRequest: names the first tensors that differ, with both shapes.
+    """
+    tensors = run.checkpoint.tensors
+    weights = {name: tensors[key] for name, key in weights_of(run).items()}
+    needed = {**wanted.parameters, **wanted.buffers}
+    lost = [name for name in needed if name not in weights]
+    more = [
+        name
+        for name in weights
+        if name not in needed and name not in wanted.aliases and weights[name].dtype.is_float
+    ]
+    if lost or more:
+        said = [f"it lacks {_listed(lost)}"] if lost else []
+        said += [f"it has {_listed(more)}, for which the job's model has no place"] if more else []
+        raise BadRequest(
+            f"resume_from = {run.path}: is a checkpoint of another model: {', and '.join(said)}; "
+            "name one of the job's model"
+        )
+    _check_shapes(run, {Key(name, ""): weights[name] for name in needed}, needed)
+
+
+def _check_shapes(
+    run: ForeignRun, tensors: Mapping[Key, Tensor], wanted: Mapping[str, tuple[int, ...]]
+) -> None:
+    for key, tensor in tensors.items():
+        if tensor.shape != wanted[key.name]:
+            what = f"{key.name} ({key.role})" if key.role else key.name
+            raise BadRequest(
+                f"resume_from = {run.path}: {what} has shape {list(tensor.shape)} there and "
+                f"{list(wanted[key.name])} in the job's model: it is a checkpoint of another "
+                "model; name one of the job's model"
+            )
+
+
+def weights_of(run: ForeignRun) -> dict[str, Key]:
+    """The tensor with the exact value of each weight, by name: the master where there is one."""
+    found: dict[str, Key] = {}
+    for role in WEIGHT_ROLES:
+        for key in run.checkpoint.tensors:
+            if key.role == role:
+                found.setdefault(key.name, key)
+    return found
+
+
+def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundState:
+    """What the job's `optimizer` finds of its state.
+
+    Raises:
+        BadRequest: it is the state of another optimizer, or not of all that the job trains.
+    """
+    kind = _kind(run)
+    if kind != optimizer:
+        known = kind in STATE_ROLES
+        do = f'set train.optimizer = "{kind}"' if known else "a job cannot train with that"
+        raise BadRequest(
+            f'train.optimizer = "{optimizer}": resume_from = {run.path} was trained with {kind}; '
+            + do
+        )
+    state: dict[str, dict[str, Tensor]] = {name: {} for name in wanted.parameters}
+    for key, tensor in run.checkpoint.tensors.items():
+        if key.name in state and key.role not in (*WEIGHT_ROLES, "step"):
+            state[key.name][key.role] = tensor
+    grouped = {name for group in run.training.groups for name in group.params}
+    untrained = [n for n, roles in state.items() if n not in grouped and (grouped or not roles)]
+    if untrained:
+        raise BadRequest(
+            f"resume_from = {run.path}: its optimizer did not train {_listed(untrained)}, which "
+            "the job trains: it has no state of them"
+        )
+    _check_roles(run, kind, state)
+    if kind != "adafactor":
+        tensors = {Key(n, role): t for n, roles in state.items() for role, t in roles.items()}
+        _check_shapes(run, {k: t for k, t in tensors.items() if t.shape}, wanted.parameters)
+    return FoundState(kind, tuple(name for name, roles in state.items() if not roles))
+
+
+def _kind(run: ForeignRun) -> str:
+    """The optimizer, as the job file calls it; else by its own name."""
+    roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
+    if roles & {"row_var", "variance"}:
+        return "adafactor"
+    found = optimizer_class_of(run.training, roles)
+    if found is None:
+        if roles == {"momentum_buffer"}:
+            return "sgd"
+        return run.training.optimizer or f"an optimizer that keeps {_listed(sorted(roles))}"
+    decays = any(group.options.get("weight_decay") for group in run.training.groups)
+    if found.name == "Adam" and not decays:
+        return "adamw"  # the two differ in how they decay weights alone
+    if found.name == "Adam":
+        return "Adam, whose weight decay is a part of the gradient"
+    return _KINDS.get(found.name, found.name)
+
+
+def _check_roles(run: ForeignRun, kind: str, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+    known = STATE_ROLES[kind]
+    for name, roles in state.items():
+        if roles and set(roles) not in map(set, known):
+            raise BadRequest(
+                f"resume_from = {run.path}: its optimizer keeps {_listed(sorted(roles))} of {name} "
+                f'and "{kind}" keeps {" or ".join(", ".join(each) for each in known if each)}: it '
+                "is another optimizer, or has an option that the job's has not"
+            )
+    for group in run.training.groups:
+        for option in ("amsgrad", "maximize", "nesterov", "dampening"):
+            if group.options.get(option):
+                raise BadRequest(
+                    f"resume_from = {run.path}: its optimizer has {option} = "
+                    f"{group.options[option]}, which the job's has not"
+                )
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

@@ -1,0 +1,112 @@
+"""A checkpoint of another program under the names of the job's model.
+
+What wraps a model puts its own name in front of all others (`module.`, `_orig_mod.`), and a tied
+weight may be stored under another of its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.training import ParamGroup
+from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
+from zerotools.ops.foreign.numbering import Shape, names_of_numbers
+from zerotools.ops.foreign.run import ForeignRun
+
+
+@dataclass(frozen=True)
+class WantedModel:
+    """The model of a job. `parameters` are trained, in the model's order; `buffers` belong to its
+    state; `aliases` maps each further name of a tied parameter to its first. `decayed` are those
+    that transformers would decay, None where that is not known."""
+
+    parameters: Mapping[str, Shape]
+    buffers: Mapping[str, Shape]
+    aliases: Mapping[str, str]
+    decayed: Collection[str] | None = None
+
+
+def with_job_names(run: ForeignRun, wanted: WantedModel) -> ForeignRun:
+    """`run` with the job's names for all that the job has a name for.
+
+    Raises:
+        BadRequest: the state is by number, and nothing says which parameter a number is.
+    """
+    numbered = _numbered(run, wanted)
+    weights = [key.name for key in run.checkpoint.tensors if key.role in WEIGHT_ROLES]
+    prefix = _prefix({*weights, *run.checkpoint.aliases} - set(numbered), wanted)
+    tied = {**wanted.aliases, **_tied_there(run, prefix, wanted)}
+
+    def renamed(name: str) -> str:
+        name = numbered.get(name) or name.removeprefix(prefix)
+        return tied.get(name, name)
+
+    return replace(
+        run,
+        checkpoint=replace(
+            run.checkpoint,
+            tensors={
+                Key(renamed(key.name), key.role): tensor
+                for key, tensor in run.checkpoint.tensors.items()
+            },
+            aliases={},
+        ),
+        training=replace(
+            run.training,
+            groups=tuple(
+                ParamGroup(tuple(dict.fromkeys(map(renamed, group.params))), group.options)
+                for group in run.training.groups
+            ),
+            scalars={
+                Key(renamed(key.name), key.role): scalar
+                for key, scalar in run.training.scalars.items()
+            },
+            frozen=frozenset(map(renamed, run.training.frozen)),
+            unnamed={},
+        ),
+        numbers={Key(renamed(key.name), key.role): n for key, n in run.numbers.items()},
+    )
+
+
+def _numbered(run: ForeignRun, wanted: WantedModel) -> dict[str, str]:
+    unnamed = run.training.unnamed
+    if not unnamed:
+        return {}
+    shapes = {
+        key.name: tensor.shape
+        for key, tensor in run.checkpoint.tensors.items()
+        if key.name in unnamed and key.role not in (*WEIGHT_ROLES, STATE_ROLE) and tensor.shape
+    }
+    return names_of_numbers(
+        [group.params for group in run.training.groups],
+        shapes,
+        wanted.parameters,
+        wanted.decayed,
+        str(run.directory / run.beside) if run.beside else str(run.path),
+    )
+
+
+def _prefix(names: Collection[str], wanted: WantedModel) -> str:
+    """What stands before every name of the job's model in `names`; empty where it is not so."""
+    known = {*wanted.parameters, *wanted.aliases}
+    first = next(iter(wanted.parameters), "")
+    if first in names:
+        return ""
+    for name in names:
+        prefix = name.removesuffix(first)
+        if name.endswith(f".{first}") and all(prefix + each in names for each in wanted.parameters):
+            return prefix if prefix + first not in known else ""
+    return ""
+
+
+def _tied_there(run: ForeignRun, prefix: str, wanted: WantedModel) -> dict[str, str]:
+    """Names that the checkpoint ties to a parameter of the job, which it stores under them."""
+    found = {}
+    for alias, holder in run.checkpoint.aliases.items():
+        alias, holder = alias.removeprefix(prefix), holder.removeprefix(prefix)
+        name = wanted.aliases.get(alias, alias)
+        if name in wanted.parameters and holder not in wanted.parameters:
+            found[holder] = name
+    return found
