@@ -15,6 +15,8 @@ JOB = GOLDEN / "zerotools-0.1.0" / "step-00000003"
 # One directory per case, with its truth: see golden/README.md.
 DEEPSPEED = GOLDEN / "deepspeed-0.19.8"
 TORCH = GOLDEN / "torch-2.13.0"
+# One directory per program, with the losses of its own continuation: see tests/foreign_runs.
+FOREIGN = GOLDEN / "continued"
 
 
 def digests(path: Path) -> dict[str, tuple[str, tuple[int, ...], str]]:

@@ -100,6 +100,11 @@ class DeepSpeedFormat(Format):
 
         compare_copies(source)
 
+    def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
+        from zerotools.formats.deepspeed.reading.numbered_state import numbered_state
+
+        return numbered_state(source)
+
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         from zerotools.runs.checkpoint_dirs import RECORD, read_record
 

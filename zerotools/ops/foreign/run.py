@@ -109,7 +109,12 @@ def _by_number(run: ForeignRun) -> ForeignRun | None:
     state, training = found
     known = run.training
     training = replace(
-        known, groups=training.groups, scalars=training.scalars, unnamed=training.unnamed
+        known,
+        groups=training.groups,
+        scalars=training.scalars,
+        unnamed=training.unnamed,
+        loss_scaler=training.loss_scaler or known.loss_scaler,
+        frozen=frozenset(),
     )
     return replace(run, checkpoint=_joined(run.checkpoint, state), training=training)
 

@@ -1,0 +1,40 @@
+"""The programs, by the name of their golden case."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from . import with_deepspeed, with_torch, with_trainer
+
+
+class Case(NamedTuple):
+    """`run` trains, saves below the path that it is given, and returns the losses afterwards."""
+
+    about: str
+    ranks: int
+    run: Callable[[Path], list[float]]
+    tied: bool = False
+
+
+CASES = {
+    **{
+        f"deepspeed-z{stage}": Case(
+            f"DeepSpeed, stage {stage}, fp32", 2, partial(with_deepspeed.run, stage=stage)
+        )
+        for stage in range(4)
+    },
+    "deepspeed-z0-bf16": Case(
+        "DeepSpeed, stage 0, bf16", 2, partial(with_deepspeed.run, stage=0, bf16=True)
+    ),
+    "deepspeed-z2-bf16": Case(
+        "DeepSpeed, stage 2, bf16", 2, partial(with_deepspeed.run, stage=2, bf16=True)
+    ),
+    "deepspeed-universal": Case(
+        "DeepSpeed's ds_to_universal of stage 2", 2, with_deepspeed.universal
+    ),
+    "fsdp2-dcp": Case("fully_shard and torch's DCP, tied embeddings", 2, with_torch.fsdp2, True),
+    "accelerate-fsdp2": Case("accelerate's save_state, FSDP2", 2, with_torch.accelerate_fsdp2),
+    "accelerate-one": Case("accelerate's save_state, one process", 1, with_torch.accelerate_one),
+    "hf-trainer": Case("the Hugging Face Trainer, one process", 1, with_trainer.run),
+}

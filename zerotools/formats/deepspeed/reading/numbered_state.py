@@ -1,0 +1,120 @@
+"""The optimizer state of a run without ZeRO, which has its parameters by number alone.
+
+    optimizer                        of *_model_states.pt, in fp32: torch's own state dict
+      state, param_groups
+    optimizer                        in bf16 and fp16: FP16_UnfusedOptimizer's
+      optimizer_state_dict             torch's, of the fp32 masters
+      fp32_groups                      these: a list for each group
+      cur_scale, dynamic_loss_scale    and its other counters
+
+Source: DeepSpeed `runtime/fp16/unfused_optimizer.py`, `state_dict`; `runtime/engine.py`,
+`_save_checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import Unsupported
+from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.schema.fields import Fields
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.optimizer_tree import (
+    DYNAMIC_LOSS_SCALE,
+    PARAM_GROUPS,
+    STATE,
+    STATE_DICT,
+    numbers_of,
+    options_of,
+)
+from zerotools.io.numeric.scalars import LazyScalars, read_scalar
+from zerotools.io.torchzip.tensors import as_tensor
+
+MASTERS, FLAT_MASTERS = "fp32_groups", "fp32_groups_flat"
+CUR_SCALE = "cur_scale"
+
+
+def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
+    """The state's tensors, masters as role `param`, and the groups, both by made-up names.
+
+    Raises:
+        BadFile: the optimizer's tree is damaged.
+        Unsupported: it keeps its state as one flat buffer for each group, or for several
+            model-parallel ranks.
+    """
+    shards = native_of(checkpoint).mp_shards
+    model = shards[0].model
+    if not isinstance(model.optimizer, Mapping) or not model.optimizer:
+        return None
+    path = checkpoint.origin.path
+    if len(shards) > 1:
+        raise Unsupported(f"{path}: the state of {len(shards)} model-parallel ranks has no names")
+    outer = Fields(model.file.path, dict(model.optimizer), "its optimizer")
+    if FLAT_MASTERS in outer:
+        raise Unsupported(
+            f"{path}: its optimizer state is one flat buffer for each group, in which nothing says "
+            "where a parameter begins: save it with ZeRO stage 1"
+        )
+    inner = outer.inside(STATE_DICT) if STATE_DICT in outer else outer
+    if STATE not in inner or PARAM_GROUPS not in inner:
+        return None
+    groups = [dict(group) for group in inner.need(PARAM_GROUPS, list)]
+    tensors, plain = _state(model, inner.need(STATE, dict))
+    tensors |= _masters(model, groups, outer.maybe(MASTERS, list) or [])
+    numbers = {_name(number): number for group in groups for number in numbers_of(group)}
+    small = {key: t for key, t in tensors.items() if not t.shape and key.role != "param"}
+    training = TrainingState(
+        groups=tuple(
+            ParamGroup(tuple(map(_name, numbers_of(group))), options_of(group)) for group in groups
+        ),
+        scalars=LazyScalars({**small, **plain}, lambda _, t: read_scalar(checkpoint.root, t)),
+        loss_scaler=_loss_scaler(outer.tree),
+        unnamed=numbers,
+    )
+    state = replace(
+        checkpoint, tensors=tensors, files={model.file.name: model.file.size}, aliases={}
+    )
+    return state, training
+
+
+def _name(number: int) -> str:
+    return f"optimizer.state.{number}"
+
+
+def _state(
+    model: ModelStates, saved: Mapping[Any, Any]
+) -> tuple[dict[Key, Tensor], dict[Key, Scalar]]:
+    tensors: dict[Key, Tensor] = {}
+    plain: dict[Key, Scalar] = {}
+    for number, entry in saved.items():
+        for role, value in Fields(model.file.path, entry, f"state {number}").tree.items():
+            key, stored = Key(_name(int(number)), str(role)), as_tensor(value)
+            if stored is not None:
+                tensors[key] = model.file.tensor(stored)
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                plain[key] = Scalar(value)
+    return tensors, plain
+
+
+def _masters(
+    model: ModelStates, groups: list[dict[str, Any]], saved: list[Any]
+) -> dict[Key, Tensor]:
+    tensors: dict[Key, Tensor] = {}
+    for group, masters in zip(groups, saved, strict=False):
+        for number, value in zip(numbers_of(group), masters, strict=False):
+            stored = as_tensor(value)
+            if stored is not None:
+                tensors[Key(_name(number), "param")] = model.file.tensor(stored)
+    return tensors
+
+
+def _loss_scaler(tree: Mapping[str, Any]) -> LossScale | None:
+    scale = tree.get(CUR_SCALE)
+    if not isinstance(scale, int | float):
+        return None
+    rules = {n: v for n, v in tree.items() if type(v) is int and n not in (CUR_SCALE, STATE_DICT)}
+    return LossScale(float(scale), tree.get(DYNAMIC_LOSS_SCALE) is True, rules)
