@@ -52,6 +52,9 @@ _LARGEST_ID = 2**63 - 1
 LOOK_SECONDS = 10.0
 """How long a look at the files of a job may take at submit."""
 
+_LAST_REHEARSED = 16
+"""Jobs whose model was looked at, and which are not looked at again where they are submitted."""
+
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 InterpreterCheck = Callable[[str, Mapping[str, str], Needs], Awaitable[None]]
@@ -76,6 +79,7 @@ class DispatcherService:
         self._rehearse = rehearse
         self._started = time.monotonic()
         self._places: dict[int, str] = {}
+        self._rehearsed: list[str] = []
 
     async def submit(
         self, spec: JobSpec, *, uid: int, idempotency_key: str | None
@@ -86,6 +90,8 @@ class DispatcherService:
         text = json.dumps(job_to_dict(spec))
         if self._store.by_key(uid, idempotency_key) is None:
             await self._check(spec)
+            if text not in self._rehearsed and await self._goes_on_elsewhere(spec):
+                await self._rehearse_model(spec)
             place = await self._place_of(spec)
             named = await self._look(spec, mentions, text, spec.output_dir or "")
         # Nothing is awaited from here on: two submits may come at once, also of one job.
@@ -116,8 +122,16 @@ class DispatcherService:
         self._check_uid(uid)
         await self._check(spec)
         self._check_output_is_free(spec, await self._place_of(spec))
-        if not model or spec.engine == "script":
+        if spec.engine == "script" or not (model or await self._goes_on_elsewhere(spec)):
             return []
+        notes = await self._rehearse_model(spec)
+        self._rehearsed = [json.dumps(job_to_dict(spec)), *self._rehearsed[: _LAST_REHEARSED - 1]]
+        return notes
+
+    async def _goes_on_elsewhere(self, spec: JobSpec) -> bool:
+        return await self._look(spec, preflight.goes_on_elsewhere, spec)
+
+    async def _rehearse_model(self, spec: JobSpec) -> list[str]:
         return await self._rehearse(spec, spec.python or sys.executable, base_environment(spec))
 
     def _check_uid(self, uid: int) -> None:

@@ -13,9 +13,10 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
+from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.jobservice import DispatcherService
+from zerotoolsd.jobservice import DispatcherService, Rehearsal
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import Touch
@@ -69,6 +70,7 @@ async def running(
     *,
     leave: bool = False,
     touch: Touch = lambda job_id, doing: None,
+    rehearse: Rehearsal = rehearse,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)
@@ -86,7 +88,9 @@ async def running(
     stop = asyncio.Event()
     task = asyncio.create_task(engine.run(stop))
     try:
-        yield Running(engine, DispatcherService(engine, check_python=check_python), probe)
+        yield Running(
+            engine, DispatcherService(engine, check_python=check_python, rehearse=rehearse), probe
+        )
     finally:
         stop.set()
         await task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.waiting import wait_async
+from tests.golden_files import FOREIGN
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.service import Conflict, Forbidden, JobView, NotFound
 
@@ -155,6 +157,34 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
         )
 
     tell(tmp_path / "state", story)
+
+
+def test_a_checkpoint_of_another_program_is_compared_with_the_model_before_the_job_is_queued(
+    tmp_path: Path,
+) -> None:
+    path = str(FOREIGN / "deepspeed-z2" / "checkpoint")
+    asked: list[str] = []
+
+    async def rehearse(spec: JobSpec, python: str, env: Mapping[str, str]) -> list[str]:
+        asked.append(str(spec.resume_from))
+        if spec.seed:
+            raise BadRequest("it is of another model")
+        return ["a note"]
+
+    async def told() -> None:
+        async with running(tmp_path / "state", rehearse=rehearse) as it:
+            message = await refusal(submit(it, resume_from=path, seed=1), BadRequest)
+            assert message == "it is of another model"
+            assert await it.service.jobs() == []
+            spec = make_job("exit=0", resume_from=path)
+            assert await it.service.check(spec, uid=ME) == ["a note"]
+            assert len(asked) == 2
+            await it.service.submit(spec, uid=ME, idempotency_key=None)
+            assert asked == [path, path]  # what was checked is not built again
+            await submit(it)
+            assert len(asked) == 2
+
+    asyncio.run(told())
 
 
 def test_two_jobs_do_not_share_an_output_directory(tmp_path: Path) -> None:

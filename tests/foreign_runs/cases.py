@@ -34,7 +34,11 @@ CASES = {
         "DeepSpeed's ds_to_universal of stage 2", 2, with_deepspeed.universal
     ),
     "fsdp2-dcp": Case("fully_shard and torch's DCP, tied embeddings", 2, with_torch.fsdp2, True),
-    "accelerate-fsdp2": Case("accelerate's save_state, FSDP2", 2, with_torch.accelerate_fsdp2),
-    "accelerate-one": Case("accelerate's save_state, one process", 1, with_torch.accelerate_one),
+    "fsdp2-accelerate": Case(
+        "fully_shard, in the directories of accelerate's FSDP2",
+        2,
+        partial(with_torch.fsdp2, as_accelerate=True),
+    ),
+    "accelerate-ddp": Case("accelerate's save_state, two processes", 2, with_torch.accelerate_ddp),
     "hf-trainer": Case("the Hugging Face Trainer, one process", 1, with_trainer.run),
 }

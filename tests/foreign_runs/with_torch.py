@@ -1,4 +1,4 @@
-"""Loops of one's own: FSDP2 and torch's DCP; accelerate with FSDP2, and on one process."""
+"""Loops of one's own: FSDP2 and torch's DCP, accelerate over DDP."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -42,9 +42,10 @@ def _mean(losses: list[float]) -> list[float]:
     return [float(loss) for loss in found / dist.get_world_size()]
 
 
-def fsdp2(checkpoint: Path) -> list[float]:
-    """`fully_shard`, AdamW and `dcp.save`, of a model with tied embeddings."""
-    model = make_model(tied=True)
+def fsdp2(checkpoint: Path, *, as_accelerate: bool = False) -> list[float]:
+    """`fully_shard`, AdamW and `dcp.save`: of a model with tied embeddings in one directory, or in
+    the two that accelerate's `save_state` makes under FSDP2 (which it does on GPUs alone)."""
+    model = make_model(tied=not as_accelerate)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.model.layers:
         fully_shard(block, mesh=mesh)
@@ -53,45 +54,25 @@ def fsdp2(checkpoint: Path) -> list[float]:
 
     def save() -> None:
         weights, state = get_state_dict(model, optimizer)
-        dcp.save({"model": weights, "optimizer": state}, checkpoint_id=str(checkpoint))
+        if as_accelerate:
+            dcp.save({"model": weights}, checkpoint_id=str(checkpoint / "pytorch_model_fsdp_0"))
+            dcp.save({"optimizer": state}, checkpoint_id=str(checkpoint / "optimizer_0"))
+        else:
+            dcp.save({"model": weights, "optimizer": state}, checkpoint_id=str(checkpoint))
 
     batch = share(dist.get_rank(), dist.get_world_size())
     return _mean(train(model, optimizer, batch, save))
 
 
-def accelerate_fsdp2(checkpoint: Path) -> list[float]:
-    """`save_state` under FSDP2, sharded state dicts."""
-    plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2,
-        auto_wrap_policy="transformer_based_wrap",
-        transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
-        state_dict_type="SHARDED_STATE_DICT",
-        reshard_after_forward=True,
-    )
-    accelerator = Accelerator(fsdp_plugin=plugin, cpu=True)
-    model = make_model()
-    model, optimizer = accelerator.prepare(model, adamw(model))
-    batch = share(dist.get_rank(), dist.get_world_size())
-    return _mean(
-        train(
-            model,
-            optimizer,
-            batch,
-            lambda: accelerator.save_state(str(checkpoint)),
-            accelerator.backward,
-        )
-    )
-
-
-def accelerate_one(checkpoint: Path) -> list[float]:
-    """`save_state` of one process: model.safetensors, and optimizer.bin by number."""
+def accelerate_ddp(checkpoint: Path) -> list[float]:
+    """`save_state` of processes that each have the model: model.safetensors, and optimizer.bin by
+    number."""
     accelerator = Accelerator(cpu=True)
     model = make_model()
     model, optimizer = accelerator.prepare(model, adamw(model))
-    return train(
-        model,
-        optimizer,
-        share(0, 1),
-        lambda: accelerator.save_state(str(checkpoint)),
-        accelerator.backward,
-    )
+    batch = share(accelerator.process_index, accelerator.num_processes)
+
+    def save() -> None:
+        accelerator.save_state(str(checkpoint))
+
+    return _mean(train(model, optimizer, batch, save, accelerator.backward))

@@ -18,6 +18,7 @@ PLACES = {
 """Of the first folder below `tests`; what is not here is of `zerotools`."""
 OF_NO_ROOM = {
     "deepspeed_runs": "DeepSpeed itself, which makes golden cases and judges our output",
+    "foreign_runs": "programs that train, which make golden cases",
     "torch_runs": "torch itself, which makes golden cases",
     "docs": "documents, whose commands are run",
     "formats/toy": "a format that is not shipped, which lies there as a whole",
@@ -71,6 +72,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/test_chunked",
         "daemon/trainer/test_exporting",
         "daemon/trainer/test_finetuning",
+        "daemon/trainer/test_foreign",
         "daemon/trainer/test_refusals",
         "daemon/trainer/test_same_losses",
     ),

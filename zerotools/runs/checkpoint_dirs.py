@@ -172,8 +172,8 @@ def resolve(path: Path, *, digests: bool = True) -> ResumeChoice:
         return ResumeChoice(path, check(path, digests=digests))
     if not listing(path):
         raise BadRequest(
-            f"resume_from: {path} is not a job's checkpoint (it has no {RECORD}) and not a "
-            "directory of them (it has no step-…)"
+            f"resume_from: {path} is not a job's checkpoint (it has no {RECORD}), not a directory "
+            "of them (it has no step-…), and not a checkpoint of another program"
         )
     choice = choose(path, digests=digests)
     if choice.path is None:

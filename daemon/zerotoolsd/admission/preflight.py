@@ -12,6 +12,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.preflight.resumable import not_resumable
 from zerotools.jobs.tables.checkpoint import EXPORT
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.foreign.run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.admission import checkpoint_listing, preflight_data, preflight_model
 from zerotoolsd.admission.needs import lacking
@@ -38,13 +39,12 @@ def _missing(spec: JobSpec) -> Iterator[str]:
             f"deepspeed.config = {spec.deepspeed.config}: a job is queued with the configuration "
             'itself, in which zerotools submit has resolved what is "auto"'
         )
-    if (
-        spec.resume_from is not None
-        and not checkpoint_dirs.resolve_hint(Path(spec.resume_from)).is_dir()
-    ):
-        yield f"resume_from = {spec.resume_from}: there is no such directory"
-    elif spec.resume_from is not None:
-        yield from _unusable(spec, Path(spec.resume_from))
+    if spec.resume_from is not None and not goes_on_elsewhere(spec):
+        path = Path(spec.resume_from)
+        if not path.exists():
+            yield f"resume_from = {path}: there is no such directory"
+        else:
+            yield from _unusable(spec, path)
     yield from preflight_data.check_data(spec)
 
 
@@ -60,6 +60,14 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
         yield f"script.command: there is no program {first} in PATH"
     if spec.resume_from is not None and not Path(spec.resume_from).exists():
         yield f"resume_from = {spec.resume_from}: there is no such file or directory"
+
+
+def goes_on_elsewhere(spec: JobSpec) -> bool:
+    """Whether the job goes on from a checkpoint of another program, by the names of its files. What
+    it holds, the model is needed for: `rehearsal` looks at both."""
+    if spec.engine == "script" or spec.resume_from is None:
+        return False
+    return is_foreign(Path(spec.resume_from))
 
 
 def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """What a rank would find wrong with its model, said before a job is queued.
 
 `python -P rehearsal.py SPEC`, under the job's interpreter: builds the model of the job in the file
-SPEC on the meta device, compares it with the tokenizer and with the names and shapes in the model's
-directory, and prints `{"problem": sentence or null, "notes": [sentences]}`. No data is read, no
-memory taken for weights.
+SPEC on the meta device, compares it with the tokenizer, with the names and shapes in the model's
+directory, and with the checkpoint of another program that the job goes on from, and prints
+`{"problem": sentence or null, "notes": [sentences]}`. No data is read, no memory taken for weights.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def rehearse(spec: JobSpec) -> list[str]:
         ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
     """
     from zerotools.jobs.tables.data import fixed_length
+    from zerotools.ops.foreign.run import is_foreign
+    from zerotoolsd.trainer.engine.foreign_start import adopt
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
     from zerotoolsd.trainer.leak_check import check_leaks
@@ -45,6 +47,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     notes = [*_unknown_keys(spec, config), *filter(None, [unbalanced(config)])]
     if spec.model.path is not None and spec.resume_from is None:
         notes += match(meta_model.plain, meta_model.aliases, Path(spec.model.path)).notes()
+    if spec.resume_from is not None and is_foreign(Path(spec.resume_from)):
+        notes += adopt(Path(spec.resume_from), spec, meta_model).notes
     return notes
 
 

@@ -140,7 +140,8 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
 def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> list[Job]:
     """Queue the jobs if none is refused, and say so of each; as JSON all at once, also where the
     queueing broke off."""
-    if len(jobs) > 1:
+    elsewhere = [job for job in jobs if _may_go_on_elsewhere(job.spec)]
+    if len(jobs) > 1 or elsewhere:
         check_all(client, jobs)
     queued: list[Job] = []
 
@@ -155,6 +156,12 @@ def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> l
         if as_json:
             render.print_json(queued)
         raise
+
+
+def _may_go_on_elsewhere(spec: JobSpec) -> bool:
+    """Whether there may be something to say of the checkpoint that the job goes on from: one of a
+    job of zerotools has a record."""
+    return spec.resume_from is not None and spec.engine != "script"
 
 
 def _say_what_next(job: Job) -> None:

@@ -65,9 +65,11 @@ class _Connection(http.client.HTTPConnection):
         self.sock = location.connect(self._path, self._timeout_seconds)
 
 
-def _of_config(spec: JobSpec) -> float:
-    """How much longer an answer may take in which DeepSpeed is asked about its configuration."""
-    return CONFIG_SECONDS if spec.engine == "deepspeed" else 0.0
+def _patience(spec: JobSpec, *, model: bool = False) -> float:
+    """How much longer an answer may take in which DeepSpeed is asked about its configuration, or
+    the model is built: also to compare it with a checkpoint of another program."""
+    config = CONFIG_SECONDS if spec.engine == "deepspeed" else 0.0
+    return config + (MODEL_SECONDS if model or spec.resume_from is not None else 0.0)
 
 
 class DaemonClient:
@@ -85,7 +87,7 @@ class DaemonClient:
 
         # What was not set is left to the daemon's defaults: it may be of another version.
         body = {"job": given_of(spec), "idempotency_key": idempotency_key}
-        return self._object("POST", "/v1/jobs", body=body, patience=_of_config(spec))
+        return self._object("POST", "/v1/jobs", body=body, patience=_patience(spec))
 
     def check(self, spec: JobSpec, *, model: bool = False) -> list[str]:
         """Raise what a submit would be refused for; nothing is queued. With `model`, also what the
@@ -93,7 +95,7 @@ class DaemonClient:
         from zerotools.jobs.jobfile.parse import given_of
 
         body = {"job": given_of(spec), **({"model": True} if model else {})}
-        patience = _of_config(spec) + (MODEL_SECONDS if model else 0)
+        patience = _patience(spec, model=model)
         try:
             answer = self._object("POST", "/v1/check", body=body, patience=patience)
         except BadRequest:

@@ -19,6 +19,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dropping import optimizer_roles
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.core.training import TrainingState
+from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.files.regular import read_regular
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.runs import checkpoint_dirs
@@ -60,16 +61,19 @@ class ForeignRun:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether `resume_from = path` means a checkpoint of another program. Looks at names alone."""
+    """Whether `resume_from = path` means a checkpoint of another program, finished or not. Looks at
+    names alone."""
     path = checkpoint_dirs.resolve_hint(path)
     own = (path / checkpoint_dirs.RECORD).exists() or bool(checkpoint_dirs.listing(path))
     if own or not path.exists():
         return False
     try:
-        formats.detect(path)
+        found = formats.detect(path).path
+    except UnfinishedCheckpoint:
+        return True
     except ZerotoolsError:
         return False
-    return True
+    return not any((each / checkpoint_dirs.RECORD).exists() for each in (found, found.parent))
 
 
 def read_run(path: Path) -> ForeignRun:

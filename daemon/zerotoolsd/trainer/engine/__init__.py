@@ -5,7 +5,8 @@ chunked_loss, base_model          the loss in parts, without a tensor of logits
 loss_choice                       whether a job wants it so
 router_loss                       the balance of experts, as transformers adds it
 divergence                        which steps are skipped, and which end the run
+foreign_start                     where a run goes on from a checkpoint of another program
 decoding, generating              how a model continues prompts
 
-It may import `data` and `rank`.
+It may import `data`, `model` and `rank`.
 """

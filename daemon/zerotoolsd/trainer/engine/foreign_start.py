@@ -19,6 +19,7 @@ from zerotools.ops.foreign.run import ForeignRun, read_run
 from zerotools.runs.foreign_record import foreign_record
 from zerotools.runs.record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate
+from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.weights import persistent_buffers
 
@@ -52,9 +53,15 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
             f"resume_from = {path}: is a checkpoint of another program, whose adapters are not "
             "taken: leave lora out, or start a new run from its weights with model.path"
         )
-    wanted = wanted_model(meta_model)
+    model = meta_model.model
+    wanted = _wanted(meta_model)
     run = with_job_names(read_run(path), wanted)
     check_weights(run, wanted)
+    if spec.train.steps is not None and run.step >= spec.train.steps:
+        raise BadRequest(
+            f"train.steps = {spec.train.steps}: counts from the beginning of the run, and "
+            f"resume_from = {path} is of step {run.step}; set a number above {run.step}"
+        )
     state = check_state(run, wanted, spec.train.optimizer)
     trainable, frozen = meta_model.parameter_count()
     record = foreign_record(
@@ -67,27 +74,28 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
         made_from=run.title,
     )
     record = replace(record, aliases=dict(meta_model.aliases))
-    job = _job_optimizer(spec.train, wanted, run.step - record.skipped_steps)
+    decayed = decayed_names(model, spec.train.decay_by, record)
+    job = _job_optimizer(spec.train, decayed, run.step - record.skipped_steps)
     notes = (*unknown(run), *differences(run, state, job, spec.train.precision))
     return ForeignStart(run, state, record, notes)
 
 
-def wanted_model(meta_model: MetaModel) -> WantedModel:
-    """What a checkpoint must have for the model, by its names."""
+def _wanted(meta_model: MetaModel) -> WantedModel:
     named = meta_model.model.named_parameters()
     return WantedModel(
         {name: tuple(parameter.shape) for name, parameter in named if parameter.requires_grad},
         {name: tuple(b.shape) for name, b in persistent_buffers(meta_model.model).items()},
         meta_model.aliases,
+        decayed_names(meta_model.model, "names"),
     )
 
 
-def _job_optimizer(train: TrainSpec, wanted: WantedModel, step: int) -> JobOptimizer:
+def _job_optimizer(train: TrainSpec, decayed: frozenset[str], step: int) -> JobOptimizer:
     adam, sgd = train.optimizer == "adamw", train.optimizer == "sgd"
     return JobOptimizer(
         lr=None if train.steps is None else learning_rate(train, step),
         weight_decay=train.weight_decay,
-        decayed=frozenset(name for name, shape in wanted.parameters.items() if len(shape) >= 2),
+        decayed=decayed,
         betas=train.betas if adam else None,
         eps=train.eps if adam else None,
         momentum=train.momentum if sgd else None,

@@ -8,4 +8,5 @@ gradients, partition          from gradients to the optimizer and back, at stage
 masters, copy_stream          fp32 masters apart from the weights: offload, and stage 1
 state                         the tensors of a checkpoint
 write_shards, load_shards     those tensors to and from disk (also checked_reader)
+load_foreign                  those tensors from a checkpoint of another program
 """

@@ -9,6 +9,7 @@ consistency       whether files say of themselves that they are of one save
 missing_files     whether the files of a pipeline's layers, and of experts, are all there
 merge             the model-parallel ranks merged into whole tensors
 repeated_tensors  what is in several files and read from one, compared
+numbered_state    the optimizer state of a run without ZeRO, which has no names
 origin            where the checkpoint comes from, and what `inspect` shows of it
 training_state    what the files say of the run, in words that all formats share
 """

@@ -1,0 +1,64 @@
+"""A job, its model and a checkpoint of another program, before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch")
+
+from harness.launching import job  # noqa: E402
+from tests.golden_files import FOREIGN, GOLDEN  # noqa: E402
+from zerotools.core.errors import BadRequest  # noqa: E402
+from zerotools.jobs.jobfile.parse import job_from_dict  # noqa: E402
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt  # noqa: E402
+from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
+
+CASES = sorted(path.name for path in FOREIGN.iterdir())
+
+
+def start(case: str, *, model: dict[str, Any] | None = None, **changes: Any) -> ForeignStart:
+    config = json.loads((FOREIGN / case / "continued.json").read_text())["config"]
+    tree = job(GOLDEN / "README.md", model={"config": {**config, **(model or {})}}, **changes)
+    tree["train"]["steps"] = changes.get("train", {}).get("steps", 9)
+    spec = job_from_dict(tree, source="job")
+    return adopt(FOREIGN / case / "checkpoint", spec, draw(read_config(spec.model), spec.lora))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_parameter_gets_its_state_by_the_models_names(case: str) -> None:
+    found = start(case)
+    names = {name for group in found.record.optimizer.groups for name in group.params}
+    assert {"model.norm.weight", "model.layers.1.mlp.down_proj.weight"} <= names
+    assert found.state.fresh == ()
+    assert found.updates_of("model.norm.weight") in (3.0, 4.0)
+    assert (found.record.step, found.record.consumed_sequences) == (3, 0)
+    assert found.record.made_from
+    decays = [g.weight_decay for g in found.record.optimizer.groups if "lm_head" in str(g.params)]
+    assert decays in ([0.1], [])
+    assert sum("it does not say in what order the data was read" in n for n in found.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": {"num_hidden_layers": 1}}, "it has model.layers.1.self_attn.q_proj.weight"),
+        ({"model": {"num_hidden_layers": 3}}, "it lacks model.layers.2.self_attn.q_proj.weight"),
+        (
+            {"model": {"intermediate_size": 16}},
+            r"model.layers.0.mlp.gate_proj.weight has shape \[12, 8\] there and \[16, 8\]",
+        ),
+        ({"train": {"optimizer": "sgd"}}, 'was trained with adamw; set train.optimizer = "adamw"'),
+        ({"train": {"steps": 3}}, "train.steps = 3: .* is of step 3; set a number above 3"),
+        ({"lora": {"rank": 2}}, "adapters are not taken: leave lora out"),
+    ],
+)
+@pytest.mark.parametrize("case", ["deepspeed-z3", "fsdp2-accelerate"])
+def test_what_the_job_cannot_go_on_from_is_refused(
+    case: str, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadRequest, match=said):
+        start(case, **changes)

@@ -1,0 +1,107 @@
+"""What a job cannot go on from is refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ops.foreign.made import ADAM, OPTIONS, SHAPES, WANTED, made
+from zerotools.core.errors import BadRequest
+from zerotools.core.training import ParamGroup
+from zerotools.ops.foreign.check import check_state, check_weights, weights_of
+from zerotools.ops.foreign.names import WantedModel
+
+SGD = {"lr": 0.1, "momentum": 0.9, "dampening": 0, "nesterov": False, "weight_decay": 0.0}
+
+
+def test_the_same_model_and_optimizer_are_taken() -> None:
+    run = made()
+    check_weights(run, WANTED)
+    found = check_state(run, WANTED, "adamw")
+    assert (found.kind, found.fresh) == ("adamw", ())
+    assert set(weights_of(run)) == set(SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ({**SHAPES, "embed.weight": (9, 4)}, r"embed.weight has shape \[9, 4\] there and \[8, 4\]"),
+        ({"norm.weight": (4,), "head.weight": (8, 4)}, "it lacks embed.weight; name one"),
+        (
+            {**SHAPES, "a": (1,), "b": (1,), "c": (1,), "d": (1,)},
+            "it has a, b, c and 1 more, for which the job's model has no place",
+        ),
+        (
+            {"embed": (8, 4), "norm.weight": (4,), "head.weight": (8, 4)},
+            "it lacks embed.weight, and it has embed, for which",
+        ),
+    ],
+)
+def test_another_model_is_refused_with_names_and_both_shapes(
+    shapes: dict[str, tuple[int, ...]], said: str
+) -> None:
+    with pytest.raises(BadRequest, match=f"resume_from = /elsewhere: .*{said}"):
+        check_weights(made(shapes), WANTED)
+
+
+def test_a_buffer_of_the_model_is_needed_too() -> None:
+    wanted = WantedModel(SHAPES, {"seen": (3,)}, {})
+    with pytest.raises(BadRequest, match="it lacks seen"):
+        check_weights(made(), wanted)
+    check_weights(made({**SHAPES, "seen": (3,)}), wanted)
+
+
+@pytest.mark.parametrize(
+    ("run", "job", "said"),
+    [
+        (made(options=SGD, roles=("momentum_buffer",)), "adamw", 'set train.optimizer = "sgd"'),
+        (made(), "sgd", 'set train.optimizer = "adamw"'),
+        (
+            made(options={**ADAM, "decoupled_weight_decay": False}),
+            "adamw",
+            "Adam, whose weight decay is a part of the gradient; a job cannot train with that",
+        ),
+        (made(options={"lr": 1}, roles=("exp_avg",), optimizer="Lion"), "adamw", "with Lion"),
+        (made(options={"lr": 1}, roles=("sum",)), "adamw", "an optimizer that keeps sum"),
+        (
+            made(roles=("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), options={**ADAM}),
+            "adamw",
+            "keeps exp_avg, exp_avg_sq, max_exp_avg_sq of embed.weight",
+        ),
+        (made(options={**ADAM, "maximize": True}), "adamw", "has maximize = True"),
+        (
+            made(options={**SGD, "nesterov": True}, roles=("momentum_buffer",)),
+            "sgd",
+            "has nesterov = True",
+        ),
+    ],
+)
+def test_another_optimizer_is_refused(run: Any, job: str, said: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        check_state(run, WANTED, job)
+    assert said in str(error.value)
+
+
+def test_adam_without_weight_decay_is_adamw_without_weight_decay() -> None:
+    options = {**ADAM, "decoupled_weight_decay": False, "weight_decay": 0.0}
+    assert check_state(made(options=options), WANTED, "adamw").kind == "adamw"
+
+
+def test_what_was_frozen_there_cannot_be_gone_on_with() -> None:
+    run = made(trained=("embed.weight", "norm.weight"))
+    with pytest.raises(BadRequest, match=r"did not train head.weight, which the job trains"):
+        check_state(run, WANTED, "adamw")
+
+
+def test_a_parameter_that_was_never_updated_begins_without_state() -> None:
+    run = made(trained=("embed.weight", "norm.weight"), groups=(ParamGroup(tuple(SHAPES), ADAM),))
+    assert check_state(run, WANTED, "adamw").fresh == ("head.weight",)
+
+
+def test_state_of_another_shape_is_refused() -> None:
+    wanted = WantedModel({**SHAPES, "norm.weight": (5,)}, {}, {})
+    with pytest.raises(
+        BadRequest, match=r"norm.weight \(exp_avg\) has shape \[4\] there and \[5\]"
+    ):
+        check_state(made(options=OPTIONS), wanted, "adamw")
