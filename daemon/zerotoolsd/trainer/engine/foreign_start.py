@@ -12,7 +12,12 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.train import TrainSpec
-from zerotools.ops.foreign.check import FoundState, check_state, check_weights
+from zerotools.ops.foreign.check import (
+    FoundState,
+    check_state,
+    check_weights,
+    weights_of,
+)
 from zerotools.ops.foreign.names import WantedModel, with_job_names
 from zerotools.ops.foreign.notes import JobOptimizer, differences, unknown
 from zerotools.ops.foreign.run import ForeignRun, read_run
@@ -21,17 +26,20 @@ from zerotools.runs.record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
 from zerotoolsd.trainer.model.weights import persistent_buffers
 
 
 @dataclass(frozen=True)
 class ForeignStart:
-    """`run` has the job's names, `record` what is known of it. `notes` are to be said."""
+    """`run` has the job's names, `record` what is known of it. `notes` are to be said. The weights
+    are those of a model directory where there is `pretrained`: with the names of the Hub."""
 
     run: ForeignRun
     state: FoundState
     record: JobRecord
     notes: tuple[str, ...]
+    pretrained: Pretrained | None = None
 
     def updates_of(self, name: str) -> int | float:
         """How often the parameter `name` was updated: its optimizer's `step`."""
@@ -56,7 +64,9 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
     model = meta_model.model
     wanted = _wanted(meta_model)
     run = with_job_names(read_run(path), wanted)
-    check_weights(run, wanted)
+    pretrained = _weights_of_directory(run, wanted, meta_model)
+    if pretrained is None:
+        check_weights(run, wanted)
     if spec.train.steps is not None and run.step >= spec.train.steps:
         raise BadRequest(
             f"train.steps = {spec.train.steps}: counts from the beginning of the run, and "
@@ -73,11 +83,29 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
         model=ModelRecord(trainable, frozen),
         made_from=run.title,
     )
-    record = replace(record, aliases=dict(meta_model.aliases))
+    hub = hub_layout(meta_model.plain, pretrained)
+    record = replace(record, aliases=dict(meta_model.aliases), hub=hub)
     decayed = decayed_names(model, spec.train.decay_by, record)
     job = _job_optimizer(spec.train, decayed, run.step - record.skipped_steps)
     notes = (*unknown(run), *differences(run, state, job, spec.train.precision))
-    return ForeignStart(run, state, record, notes)
+    return ForeignStart(run, state, record, notes, pretrained)
+
+
+def _weights_of_directory(
+    run: ForeignRun, wanted: WantedModel, meta_model: MetaModel
+) -> Pretrained | None:
+    """The weights beside an optimizer's file, where they have not the names of the model."""
+    if run.beside is None or wanted.parameters.keys() <= weights_of(run).keys():
+        return None
+    try:
+        found = match(meta_model.plain, meta_model.aliases, run.directory)
+    except BadRequest as error:
+        why = str(error).removeprefix("model.path: ")
+        raise BadRequest(f"resume_from = {run.path}: {why}") from None
+    if found.unused or found.initial:
+        why = "; ".join(found.notes())
+        raise BadRequest(f"resume_from = {run.path}: is a checkpoint of another model: {why}")
+    return found
 
 
 def _wanted(meta_model: MetaModel) -> WantedModel:

@@ -12,7 +12,7 @@ from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.model.box_reader import BoxReader
 from zerotoolsd.trainer.model.sharding import local_part
-from zerotoolsd.trainer.model.weights import persistent_buffers
+from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers
 
 
 def load_foreign(live: LiveState, start: ForeignStart) -> None:
@@ -23,8 +23,12 @@ def load_foreign(live: LiveState, start: ForeignStart) -> None:
     """
     weights, tensors = weights_of(start.run), start.run.checkpoint.tensors
     with BoxReader(start.run.checkpoint) as reader, torch.no_grad():
-        for name, tensor in {**live.parameters, **persistent_buffers(live.model)}.items():
-            _fill(tensor, weights[name], tensors[weights[name]], reader)
+        targets = {**live.parameters, **persistent_buffers(live.model)}
+        if start.pretrained is not None:
+            load_weights(targets, start.record.aliases, start.pretrained)
+        else:
+            for name, tensor in targets.items():
+                _fill(tensor, weights[name], tensors[weights[name]], reader)
         for flat, tensor in live.optimizer.state().items():
             name, _, role = flat.rpartition(".")
             if role == "step":

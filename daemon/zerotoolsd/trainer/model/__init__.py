@@ -5,6 +5,7 @@ sharding              the model, sharded by FSDP2
 decay                 which parameters the weight decay is for
 initial, weights      first values: from the seed, or from safetensors
 box_reader            what a rank keeps of the tensors of any checkpoint
+box_reader            what a rank keeps of the tensors of any checkpoint
 rng                   a rank's random number generators
 memory_estimate       what the state of a rank will take
 
