@@ -41,7 +41,7 @@ def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.T
         logits: `[..., vocabulary]`.
         targets: As many positions, int64.
     """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
+    wide = logits.to(_wide(logits.dtype)).flatten(0, -2)
     return functional.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
@@ -106,7 +106,7 @@ class ChunkedLoss:
 
         def tail(rows: torch.Tensor) -> torch.Tensor:
             with self._base.answering(seen, rows[None]):
-                logits: torch.Tensor = self._forward(**rest).logits[0]
+                logits: torch.Tensor = self._forward(**rest).logits.squeeze(0)
             return logits
 
         return output, seen.hidden, tail
@@ -161,7 +161,8 @@ def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Parts:
-    """`rows` are numbers of positions, part by part; at least one part, which may have none."""
+    """`rows` are numbers of positions, part by part; at least one part, which may have none. All of
+    them have a target."""
 
     tail: Tail
     targets: torch.Tensor
@@ -169,8 +170,29 @@ class Parts:
     weights: list[nn.Parameter]
 
     def loss(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Of the hidden states of `rows`."""
-        return summed_cross_entropy(self.tail(hidden), self.targets[rows])
+        """Of `rows`, whose hidden states are `hidden`."""
+        logits = self.tail(hidden)
+        logs = torch.log_softmax(logits, -1, dtype=_wide(logits.dtype))
+        return -logs.gather(1, self.targets[rows, None]).sum()
+
+    def gradients(
+        self, hidden: torch.Tensor, rows: torch.Tensor, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Of that loss, times `gradient`: for `hidden`, and for each weight that it uses.
+
+        What autograd would do with two more tensors of the logits' size.
+        """
+        with torch.enable_grad():
+            logits = self.tail(hidden.requires_grad_())
+        slopes = torch.softmax(logits.detach(), -1, dtype=_wide(logits.dtype))
+        own = self.targets[rows, None]
+        slopes.scatter_add_(1, own, slopes.new_full(own.shape, -1.0)).mul_(gradient)
+        slopes = slopes.to(logits.dtype)
+        return torch.autograd.grad(logits, [hidden, *self.weights], slopes, allow_unused=True)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
 
 
 class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
@@ -198,12 +220,8 @@ class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
         of_weights = _Sums(parts.weights)
         kind, dtype, enabled = ctx.autocast
         for rows in parts.rows:
-            own = flat[rows].requires_grad_()
-            with torch.enable_grad(), torch.autocast(kind, dtype, enabled):
-                loss = parts.loss(own, rows)
-            first, *others = torch.autograd.grad(
-                loss, [own, *parts.weights], gradient, allow_unused=True
-            )
+            with torch.autocast(kind, dtype, enabled):
+                first, *others = parts.gradients(flat[rows], rows, gradient)
             of_hidden[rows] = first
             of_weights.add(others)
         return None, of_hidden.view_as(hidden), *of_weights.taken()
