@@ -217,34 +217,34 @@ class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
         (hidden,), parts = ctx.saved_tensors, ctx.parts
         flat = hidden.flatten(0, 1)
         of_hidden = torch.zeros_like(flat)
-        of_weights = _Sums(parts.weights)
+        of_weights = _Sums(parts.weights, several=len(parts.rows) > 1)
         kind, dtype, enabled = ctx.autocast
         for rows in parts.rows:
             with torch.autocast(kind, dtype, enabled):
-                first, *others = parts.gradients(flat[rows], rows, gradient)
-            of_hidden[rows] = first
-            of_weights.add(others)
+                of_hidden[rows] = of_weights.added(parts.gradients(flat[rows], rows, gradient))
         return None, of_hidden.view_as(hidden), *of_weights.taken()
 
 
 class _Sums:
-    """Gradients of `weights`, summed in fp32 where there are several of a narrower type."""
+    """Gradients of `weights`: of `several` parts they are summed in fp32 at least."""
 
-    def __init__(self, weights: list[nn.Parameter]) -> None:
+    def __init__(self, weights: list[nn.Parameter], *, several: bool) -> None:
         self._weights = weights
+        self._several = several
         self._sums: list[torch.Tensor | None] = [None] * len(weights)
 
-    def add(self, gradients: list[torch.Tensor | None]) -> None:
-        """Add those of one part; None of a weight that it does not use."""
-        for number, gradient in enumerate(gradients):
+    def added(self, gradients: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
+        """Add those of one part but the first, which comes back, and is not of a weight. A weight
+        that the part does not use has None."""
+        first, *others = gradients
+        for number, gradient in enumerate(others):
             so_far = self._sums[number]
-            if gradient is None:
-                continue
-            if so_far is None:
-                self._sums[number] = gradient
-                continue
-            wide = torch.promote_types(so_far.dtype, torch.float32)
-            self._sums[number] = so_far.to(wide).add_(gradient)
+            if so_far is not None and gradient is not None:
+                so_far += gradient
+            elif gradient is not None:
+                wide = _wide(gradient.dtype) if self._several else gradient.dtype
+                self._sums[number] = gradient.to(wide)
+        return first
 
     def taken(self) -> list[torch.Tensor | None]:
         """The sums, each of its weight's type."""
