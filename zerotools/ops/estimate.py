@@ -6,6 +6,7 @@ momentum, variance) per parameter, each divided by the ranks from the stage on t
 `torch_engine_state` is what the engine `torch` allocates, to the byte, on the rank that has most.
 
 Activations are not estimated: they depend on the model's code, the batch and the sequence length.
+`loss_bytes` is what comes of them behind the last hidden state, where long sequences take most.
 Nor is what lives for one or two blocks at a time in the backward pass: gradients on their way to
 the other ranks, and the fp32 buffers in which they are reduced.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+from zerotools.core.loss_size import LossSize
 from zerotools.core.memory_layout import (
     DEVICE,
     DISK,
@@ -143,6 +145,27 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     if layout.keeps_gathered:
         return outside + sum(blocks.values())
     return outside + max(blocks.values(), default=0)
+
+
+def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> int:
+    """Bytes on the device that the cross-entropy takes at most, which is in the backward pass.
+
+    From the hidden states, which are not counted, to their gradient and that of the head (a matrix
+    of `size.hidden` by `size.vocabulary`). Whole: the logarithms of the probabilities, their
+    gradient and that of the logits, all in fp32. In parts: the same of one part but the logarithms,
+    the gradients of the hidden states, and the sum of those of the head in fp32.
+    """
+    width, logits = ITEM_BYTES[precision], size.rows * size.vocabulary
+    head = size.hidden * size.vocabulary if trains_head else 0
+    of_hidden = width * size.rows * size.hidden
+    if not size.is_cut():
+        return max(3 * _FULL * logits, width * (logits + head) + of_hidden)
+    rows = size.rows_at_a_time()
+    logits = rows * size.vocabulary
+    wide = 2 * _FULL + (0 if width == _FULL else width)  # 16-bit logits, in fp32, their softmax
+    sums = _FULL * head if rows < size.rows else 0
+    own = 2 * width * rows * size.hidden
+    return max(wide * logits, width * (2 * logits + head)) + sums + of_hidden + own
 
 
 def bytes_at(state: State, tier: str) -> int:

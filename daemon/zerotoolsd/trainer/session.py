@@ -107,7 +107,10 @@ def prepare(
         )
     )
     layout = memory_layout_of(spec)
-    reporter.expect_state(predict(meta_model, layout, on_gpu=spec.device == "cuda"))
+    loss_size = loss_size_of(spec, config)
+    reporter.expect_state(
+        predict(meta_model, layout, on_gpu=spec.device == "cuda", loss_size=loss_size)
+    )
     evaluation = make_evaluation(spec, data.held_out, meta_model, group)
     phases.done("model")
     decision = choose_resume_point(spec, group)
@@ -131,7 +134,7 @@ def prepare(
     phases.done("weights")
     hub = hub_layout(meta_model.plain, pretrained) if start is None else start.record.hub
     begin(spec, engine, group, reporter, start)
-    if loss_size_of(spec, config).is_cut():
+    if loss_size.is_cut():
         engine.evaluate([data.batches.pool.example(0)])  # sees whether it can be
     if start is not None:
         warn_of_changes(spec, data.record, start, reporter)

@@ -188,7 +188,10 @@ class Parts:
         own = self.targets[rows, None]
         slopes.scatter_add_(1, own, slopes.new_full(own.shape, -1.0)).mul_(gradient)
         slopes = slopes.to(logits.dtype)
-        return torch.autograd.grad(logits, [hidden, *self.weights], slopes, allow_unused=True)
+        found: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
+            logits, [hidden, *self.weights], slopes, allow_unused=True
+        )
+        return found
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

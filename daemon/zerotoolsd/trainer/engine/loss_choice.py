@@ -46,8 +46,8 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
     return None
 
 
-def cut_loss(model: Any, size: LossSize, spec: JobSpec, say: Callable[[str], None]) -> None:
-    """Have `model` compute its loss in parts, if that is how `spec` wants it. `say` hears why it
-    does not, where it may."""
+def cut_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
+    """Have `model` compute its loss in parts, if `size` is cut. `say` hears why it does not, where
+    that is no error."""
     if size.is_cut():
-        ChunkedLoss(model, size, None if spec.train.chunked_loss == "on" else say).install()
+        ChunkedLoss(model, size, None if size.cut == "on" else say).install()

@@ -225,7 +225,7 @@ def make_deepspeed_engine(
         )
     model.train()
     add_router_loss(spec, model)
-    cut_loss(model, loss_size_of(spec, meta_model.config), spec, reporter.say)
+    cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
     decay = at(config, "optimizer.params.weight_decay")
     decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)
     groups = weight_groups(model, decayed, decay)

@@ -61,7 +61,7 @@ def build(
     _fill(live, spec, meta_model, pretrained, resumes=record is not None)
     model.train()
     add_router_loss(spec, model)
-    cut_loss(model, loss_size_of(spec, meta_model.config), spec, reporter.say)
+    cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
     return live
 
 

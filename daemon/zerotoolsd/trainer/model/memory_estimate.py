@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zerotools.core.loss_size import LossSize
 from zerotools.core.memory_layout import DEVICE, DISK, HOST, MemoryLayout
-from zerotools.ops.estimate import Parameter, bytes_at, gathered, state_of
+from zerotools.ops.estimate import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 
 MIB = 1 << 20
@@ -30,11 +31,15 @@ class Prediction:
     host: int
     disk: int
     on_gpu: bool = True
+    loss: int = 0
+    """Bytes that the loss takes on the device in the passes, where its size is known."""
 
     def __str__(self) -> str:
         parts = [f"{_mib(self.device)} on {'the GPU' if self.on_gpu else 'the device'}"]
         if self.gathered:
             parts[0] += f" and {_mib(self.gathered)} of gathered weights"
+        if self.loss:
+            parts[0] += f" and {_mib(self.loss)} for the loss"
         if self.host:
             parts.append(f"{_mib(self.host)} in the host's memory")
         if self.disk:
@@ -42,7 +47,13 @@ class Prediction:
         return f"state of a rank: {', '.join(parts)}; activations are not estimated"
 
 
-def predict(meta_model: MetaModel, layout: MemoryLayout, *, on_gpu: bool) -> Prediction:
+def predict(
+    meta_model: MetaModel,
+    layout: MemoryLayout,
+    *,
+    on_gpu: bool,
+    loss_size: LossSize | None = None,
+) -> Prediction:
     """What a rank will make of the model."""
     parameters = parameters_of(meta_model)
     state = state_of(parameters, layout)
@@ -52,7 +63,14 @@ def predict(meta_model: MetaModel, layout: MemoryLayout, *, on_gpu: bool) -> Pre
         bytes_at(state, HOST),
         bytes_at(state, DISK),
         on_gpu=on_gpu,
+        loss=0 if loss_size is None else _loss_bytes(meta_model, layout, loss_size),
     )
+
+
+def _loss_bytes(meta_model: MetaModel, layout: MemoryLayout, size: LossSize) -> int:
+    head = meta_model.model.get_output_embeddings()
+    trained = head is None or any(p.requires_grad for p in head.parameters())
+    return loss_bytes(size, layout.precision, trains_head=trained)
 
 
 def _mib(size: int) -> str:

@@ -227,3 +227,14 @@ def test_generating_is_as_it_was() -> None:
     before = model.generate(ids, max_new_tokens=4, do_sample=False)
     cut_up(model)
     assert torch.equal(model.generate(ids, max_new_tokens=4, do_sample=False), before)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("cut", ["off", "on"])
+def test_what_is_predicted_of_its_memory_is_held(precision: str, cut: str) -> None:
+    """Within 1 %, of every tensor that an operation makes."""
+    from benchmarks.loss.sizes import held
+    from zerotools.ops.estimate import loss_bytes
+
+    size = LossSize(rows=256, vocabulary=2048, hidden=256, cut=cut)
+    assert held(size, precision) == pytest.approx(loss_bytes(size, precision), rel=1e-2)
