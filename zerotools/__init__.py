@@ -1,7 +1,7 @@
 """Tools for sharded training checkpoints, and the client of the training daemon.
 
-`open` and `load_state_dict` read any checkpoint that the command line reads. They are imported when
-they are first asked for.
+`open` and `load_state_dict` read any checkpoint that the command line reads, and `verify` checks
+one. They are imported when they are first asked for.
 """
 
 from importlib import import_module
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ZerotoolsError,
         load_state_dict,
         open,
+        verify,
     )
 
 __version__ = "0.2.0"
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "load_state_dict",
     "open",
+    "verify",
 ]
 
 

@@ -20,6 +20,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 
 if TYPE_CHECKING:
     from zerotools.io.numeric.numpy_dtypes import Array
+    from zerotools.ops.verification.verdict import Verification
 
 __all__ = [
     "BadFile",
@@ -30,6 +31,7 @@ __all__ = [
     "ZerotoolsError",
     "load_state_dict",
     "open",
+    "verify",
 ]
 
 # Which role a bare name means: the first that the checkpoint has.
@@ -189,6 +191,34 @@ def load_state_dict(
     if framework == "torch":
         values = {key: _as_torch(array, dtypes[key]) for key, array in values.items()}
     return {name: values[entry.key] for name, entry in names.items()}
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    tag: str | None = None,
+    layout: str | os.PathLike[str] | None = None,
+    section: str | None = None,
+    fast: bool = False,
+    workers: int | None = None,
+    max_memory: int = 256 * 2**20,
+) -> Verification:
+    """Check whether the checkpoint at `path` is whole, as the command `verify` does: `verdict` of
+    what is returned is "whole", "unchecked" or "faulty", `findings` are sentences. With `fast` no
+    tensor data is read. `max_memory` is in bytes, for the buffers of all `workers` (threads).
+
+    Raises:
+        BadRequest: there is nothing at `path`, or it has no such tag or section.
+        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
+        Unsupported: it is in a format that is not read.
+    """
+    from zerotools.ops.execution.workers import MemoryBudget
+    from zerotools.ops.verification import verify as verification
+
+    rules = None if layout is None else Path(layout)
+    given = verification.prepare(Path(path), tag=tag, layout=rules, section=section)
+    budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
+    return verification.verify(given, fast=fast, budget=budget)
 
 
 def _of_role(reader: Reader, role: str) -> dict[str, Entry]:

@@ -40,6 +40,7 @@ ROLES = {
     "convert",
     "inspect",
     "reshard",
+    "verify",
 }
 """File names that say a role: wherever they stand they mean the same."""
 TABLES = ROOT / "zerotools/jobs/tables"

@@ -23,6 +23,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools convert zero3-run as-dcp --to dcp",
         "zerotools convert runs/tiny universal --to universal --dry-run",
     ),
+    "verify": (
+        "zerotools verify runs/tiny",
+        "zerotools verify zero3-run --fast",
+    ),
     "import": (
         "zerotools import --deepspeed ds_config.json",
         "zerotools import base.toml --accelerate default_config.yaml -o job.toml",

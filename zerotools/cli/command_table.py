@@ -35,6 +35,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "convert": CommandEntry(
         "zerotools.cli.commands.convert", CHECKPOINTS, "Rewrite a checkpoint in another format."
     ),
+    "verify": CommandEntry(
+        "zerotools.cli.commands.verify", CHECKPOINTS, "Check whether a checkpoint is whole."
+    ),
     "import": CommandEntry(
         "zerotools.cli.commands.importing",
         JOBS,

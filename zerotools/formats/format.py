@@ -8,12 +8,12 @@ import their readers and writers inside the methods that need them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Target
+from zerotools.core.checkpoint import Checkpoint, Dropped, Problem, Target
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 
@@ -266,6 +266,10 @@ class Format(Protocol):
             BadFile: two differ, or a file is truncated.
         """
         return
+
+    def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
+        """What files beside the checkpoint say of it, such as `latest`, and is not so."""
+        yield from ()
 
     def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
         """The parameters `names` as the model lists them; None: the files do not keep that."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint, Problem, Target
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.schema.signs import (
@@ -104,6 +105,11 @@ class DeepSpeedFormat(Format):
         from zerotools.formats.deepspeed.reading.numbered_state import numbered_state
 
         return numbered_state(source)
+
+    def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
+        from zerotools.formats.deepspeed.schema.tag import false_hints
+
+        return false_hints(source)
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         from zerotools.runs.checkpoint_dirs import RECORD, read_record

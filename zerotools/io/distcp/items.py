@@ -7,7 +7,7 @@ to list a checkpoint, and a large one has millions of items.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, overload
@@ -158,6 +158,10 @@ class BlobTrees(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._blobs)
+
+    def places(self) -> Iterable[Item]:
+        """Where the archives of the values lie."""
+        return self._blobs.values()
 
     def __getitem__(self, key: str) -> Any:
         with _opened(self._root, self._blobs[key]) as window:

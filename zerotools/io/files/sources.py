@@ -42,6 +42,17 @@ class Sources:
         if first != stamp:
             raise BadFile(_changed(path, _difference(first, stamp)))
 
+    def changed(self) -> Iterator[tuple[Path, str]]:
+        """Every noted file that is not what it was, and how it differs."""
+        for path, first in self.stamps.items():
+            try:
+                stamp = stamp_of(path.stat())
+            except OSError as error:
+                yield path, f"it is gone ({error.strerror})"
+                continue
+            if stamp != first:
+                yield path, _difference(first, stamp)
+
     def check(self, paths: Iterable[Path] | None = None) -> None:
         """Look at `paths` once more, or at every file that was noted.
 

@@ -157,8 +157,9 @@ def _ends(element: np.dtype[Any]) -> Array:
     return ends
 
 
-# The bits of infinity: everything above is NaN, and with the sign bit the same of negative values.
-_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
+INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
+"""The bits of infinity: everything above is NaN, and with the sign bit the same of negative
+values."""
 
 
 def _may_be_lost(values: Array) -> bool:
@@ -168,7 +169,7 @@ def _may_be_lost(values: Array) -> bool:
         return False
     if values.dtype.name.startswith("float8"):
         return bool(_at_the_end(values).any())
-    infinity = _INFINITY.get(values.dtype.name)
+    infinity = INFINITY.get(values.dtype.name)
     if infinity is None:
         return False
     bits = 8 * values.itemsize

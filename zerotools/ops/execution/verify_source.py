@@ -44,7 +44,9 @@ def verify_source(
     tensors = {key: source.tensors[key] for key in keys}
     _check_manifests(source, stamps)
     _check_records(source, tensors.values())
-    _compare_replicas(source, tensors, budget)
+    sources = Sources(source.stamps)
+    for _, difference in differing_replicas(source, tensors, budget, sources):
+        raise BadFile(f"{difference}; {_ADVICE}")
 
 
 def _check_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
@@ -97,12 +99,18 @@ def _check_archive(window: FileRange, offsets: Sequence[int]) -> None:
             check_entry(window, record, _ADVICE)
 
 
-def _compare_replicas(
+def differing_replicas(
     source: Checkpoint,
     tensors: Mapping[Key, Tensor],
     budget: MemoryBudget,
-) -> None:
-    """Each further copy of a block with its first, byte by byte."""
+    sources: Sources | None = None,
+) -> Iterator[tuple[Key, str]]:
+    """Compare each further copy of a block with its first, byte by byte; says of each part that
+    differs in what. With `sources`, files that are not what they were are refused.
+
+    Raises:
+        BadFile: a file is truncated, or another than it was.
+    """
     first: dict[tuple[Key, Chunk], Chunk] = {}
 
     def copies() -> Iterator[Copy]:
@@ -115,7 +123,7 @@ def _compare_replicas(
                         key, target, tensor.dtype, tensor.dtype, (ChunkBox(other, other.box),)
                     )
 
-    def compare(tile: Tile, scratch: Scratch) -> None:
+    def compare(tile: Tile, scratch: Scratch) -> tuple[Key, str] | None:
         (part,) = tile.parts
         assert isinstance(part, BoxPart)
         (piece,) = part.pieces
@@ -127,15 +135,14 @@ def _compare_replicas(
             Tile(known.file, 0, tile.nbytes, tile.source_dtype, tile.target_dtype, (same,)),
             scratch,
         )[0]
-        if found != expected:
-            raise BadFile(_difference(source, part.key, known, piece.chunk, found, bytes(expected)))
+        if found == expected:
+            return None
+        return part.key, _difference(source, part.key, known, piece.chunk, found, bytes(expected))
 
-    with (
-        OpenFiles(source.root, sources=Sources(source.stamps)) as files,
-        TileWorkers(budget) as workers,
-    ):
-        for _ in workers.each(copies(), compare):
-            pass
+    with OpenFiles(source.root, sources=sources) as files, TileWorkers(budget) as workers:
+        for difference in workers.each(copies(), compare):
+            if difference is not None:
+                yield difference
 
 
 def _replicas(tensor: Tensor) -> Iterator[tuple[Chunk, Chunk]]:
@@ -157,5 +164,5 @@ def _difference(
     return (
         f"{source.origin.path}: {key} is saved in {first.file} and in {other.file}, and the copies "
         f"differ in {differing} of {len(found)} bytes that were compared: they are from different "
-        f"saves, or one is damaged; {_ADVICE}"
+        "saves, or one is damaged"
     )

@@ -27,6 +27,7 @@ MIN_TILE_BYTES = 64 * 1024
 MAX_WIDE_BYTES = 64 * 1024 * 1024
 DEFAULT_MAX_MEMORY = 1024**3
 
+Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 
@@ -98,24 +99,30 @@ class TileWorkers:
         work: Callable[[Tile, Scratch], Result],
         needed: Mapping[str, int] | None = None,
     ) -> Iterator[Result]:
-        """Do `work` on every tile; results come in any order. `needed` is as `tiles_of` says.
+        """Do `work` on every tile; results come in any order. `needed` is as `tiles_of` says."""
+        size, wide = self._budget.tile_bytes, self._budget.wide_bytes
+        return self.share(tiles_of(copies, size, needed, wide_bytes=wide), work)
 
-        Every thread takes the next tile when it is done with its last, and nobody hands tiles out.
+    def share(
+        self, pieces: Iterator[Piece], work: Callable[[Piece, Scratch], Result]
+    ) -> Iterator[Result]:
+        """Do `work` on every piece; results come in any order.
+
+        Every thread takes the next piece when it is done with its last, and nobody hands them out.
         """
         size, wide = self._budget.tile_bytes, self._budget.wide_bytes
-        tiles, taking = tiles_of(copies, size, needed, wide_bytes=wide), Lock()
-        stopped = Event()
+        taking, stopped = Lock(), Event()
         results: SimpleQueue[Result | _Finished] = SimpleQueue()
 
-        def take() -> Tile | None:
+        def take() -> Piece | None:
             with taking:
-                return None if stopped.is_set() else next(tiles, None)
+                return None if stopped.is_set() else next(pieces, None)
 
         def run() -> None:
             try:
                 scratch = Scratch(size, size, wide)
-                while (tile := take()) is not None:
-                    results.put(work(tile, scratch))
+                while (piece := take()) is not None:
+                    results.put(work(piece, scratch))
             finally:
                 stopped.set()
                 results.put(_FINISHED)

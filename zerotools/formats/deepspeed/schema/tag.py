@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.deepspeed.schema.file_names import TagListing, is_tag_directory, list_files
 from zerotools.formats.deepspeed.schema.signs import LATEST, has_parameter_directories
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.regular import open_regular, read_regular
 
 _LARGEST_LATEST = 4096
 
@@ -84,6 +85,26 @@ def run_directory(source: Checkpoint) -> Path | None:
     directory, asked = source.root.parent, source.origin.path
     is_own = asked != source.root or any((directory / name).is_file() for name in LATEST)
     return directory if is_own else None
+
+
+def false_hints(source: Checkpoint) -> Iterator[Problem]:
+    """A `latest` beside the tag that names no tag there: who resumes from the directory finds
+    nothing, or another checkpoint."""
+    directory = source.root.parent
+    for name in LATEST:
+        file = directory / name
+        if not file.is_file():
+            continue
+        try:
+            text = read_regular(file, _LARGEST_LATEST, is_source=False).decode().strip()
+        except (OSError, ValueError, BadFile) as error:
+            yield Problem(f"{file} cannot be read ({error!s:.200}); write the tag's name into it")
+            continue
+        if "/" in text or text in ("", ".", "..") or not is_tag_directory(directory / text):
+            yield Problem(
+                f"{file} says {text!r:.80}, and there is no such tag beside it: nothing resumes "
+                f"from it; write the name of a tag into it, such as {source.root.name}"
+            )
 
 
 def _tags(path: Path) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint, Problem, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.schema.signs import SIDECAR_NAMES, is_deepspeed
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
@@ -61,6 +62,11 @@ class UniversalFormat(Format):
         from zerotools.formats.deepspeed.universal.masters import check_weights
 
         check_weights(source)
+
+    def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
+        from zerotools.formats.deepspeed.schema.tag import false_hints
+
+        return false_hints(source)
 
     def run_directory(self, source: Checkpoint) -> Path | None:
         from zerotools.formats.deepspeed.schema.tag import run_directory

@@ -1,0 +1,37 @@
+"""docs/reference/verify-json.md says what `zerotools verify --json` prints, key by key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.golden_files import TORCH
+from zerotools.core.checkpoint import Key
+from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.ops.verification.report import SCHEMA, to_json
+from zerotools.ops.verification.verdict import Check, Finding, Verification
+from zerotools.ops.verification.verify import prepare
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/verify-json.md"
+
+
+def test_the_page_has_the_keys_that_are_printed() -> None:
+    given = prepare(TORCH / "fsdp2-hf-sharded-w2" / "checkpoint")
+    key = Key("w", "param")
+    found = Verification(
+        given.checkpoint,
+        given.files,
+        (Finding(Check.MEANING, "wrong", tensor=key),),
+        {"a": "no checksums"},
+        {key: ValueCounts(1, 2)},
+    )
+    text = PAGE.read_text()
+    assert f"`{SCHEMA}`" in text
+    sections = re.split(r"^## `(.*)`$", text, flags=re.MULTILINE)
+    parts = {"": sections[0], **dict(zip(sections[1::2], sections[2::2], strict=True))}
+    documented = {
+        name: re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for name, part in parts.items()
+    }
+    printed = to_json(found)
+    assert [*printed, "seconds"] == documented.pop("")
+    assert {name: list(printed[name][0]) for name in documented} == documented

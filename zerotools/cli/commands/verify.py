@@ -1,0 +1,114 @@
+"""`zerotools verify`: whether a checkpoint is whole."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.shared import layout_option, section_option, tag_option
+from zerotools.cli.options.sizes import ByteSize
+from zerotools.cli.output import render
+from zerotools.cli.output.progress_bar import progress
+from zerotools.cli.output.style import paint
+from zerotools.core.counts import counted
+from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.verification.report import to_json
+from zerotools.ops.verification.verdict import Verdict, Verification
+from zerotools.ops.verification.verify import prepare, verify
+
+MAX_FINDINGS = 20
+MAX_NAMED = 4
+
+
+@click.command("verify")
+@click.argument("path", type=click.Path(path_type=Path))
+@tag_option
+@layout_option
+@section_option
+@click.option("--fast", is_flag=True, help="Look at the structure alone; read no tensor data.")
+@click.option(
+    "--workers", type=int, default=None, help="Threads. Default: one per core, at most 8."
+)
+@click.option(
+    "--max-memory",
+    type=ByteSize(),
+    default="256MiB",
+    show_default=True,
+    help="Memory for the buffers of all workers together.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.verify/1).")
+def command(
+    path: Path,
+    tag: str | None,
+    layout: Path | None,
+    section: str | None,
+    fast: bool,
+    workers: int | None,
+    max_memory: int,
+    as_json: bool,
+) -> int:
+    """Check whether the checkpoint at PATH is whole: its structure, its bytes, its numbers.
+
+    Exit status 1 means that something is wrong. Status 0 means that nothing was found; whether all
+    bytes could be checked, the first line says.
+    """
+    budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
+    given = prepare(path, tag=tag, layout=layout, section=section)
+    began = time.monotonic()
+    with progress(given.bytes_to_read, "verify") as on_bytes:
+        found = verify(given, fast=fast, budget=budget, on_bytes=on_bytes)
+    if as_json:
+        seconds = round(time.monotonic() - began, 3)
+        render.print_json({**to_json(found), "seconds": seconds})
+    else:
+        render.print_lines(list(describe(found)))
+    return EXIT_DIFFERENCES if found.verdict is Verdict.FAULTY else 0
+
+
+def describe(found: Verification) -> Iterator[str]:
+    """Lines for people, what it comes to first."""
+    path = render.clean(str(found.checkpoint.origin.path))
+    tensors = counted(len(found.checkpoint.tensors), "tensor")
+    files = f"{counted(len(found.files.names), 'file')}, {render.size(found.bytes_read)} read"
+    if found.verdict is Verdict.FAULTY:
+        count = counted(len(found.findings), "finding")
+        yield paint(f"FAULTY: {path}: {count}", "bad", sys.stdout)
+    elif found.is_fast:
+        yield f"{path}: nothing wrong in the structure of {tensors}; bytes were left out (--fast)"
+    elif found.verdict is Verdict.UNCHECKED:
+        yield f"{path}: nothing wrong found in {tensors} ({files}), but not all can be checked"
+    else:
+        yield f"{path} is whole: {tensors} ({files})"
+    for finding in found.findings[:MAX_FINDINGS]:
+        yield f"{finding.check.value}: {render.clean(finding.message)}"
+    if len(found.findings) > MAX_FINDINGS:
+        yield f"... and {len(found.findings) - MAX_FINDINGS} more findings (--json lists all)"
+    yield from _unchecked(found)
+    odd = [key for key in found.odd if key.role == "buffer"]
+    if odd:
+        yield f"note: {_some([str(key) for key in odd])}: values that are not finite, as in masks"
+    for note in found.checkpoint.origin.notes:
+        yield f"note: {render.clean(note)}"
+
+
+def _unchecked(found: Verification) -> Iterator[str]:
+    essential = [name for name in found.unchecked if name in found.files.essential]
+    others = [name for name in found.unchecked if name not in found.files.essential]
+    if essential:
+        yield (
+            "bytes cannot be checked: no checksums and no manifest, in "
+            f"{counted(len(essential), 'file')}: {_some(essential)}"
+        )
+    if others:
+        yield f"note: not checked, as nothing of the run is in them: {_some(others)}"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MAX_NAMED
+    shown = ", ".join(map(render.clean, names[:MAX_NAMED]))
+    return shown + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,53 @@
+"""What is odd among floating-point numbers: counted, and quickly where there is nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerotools.io.numeric.numpy_dtypes import INFINITY, Array
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCounts:
+    """Elements that are NaN, infinite, or less than zero; these are counted where that is asked."""
+
+    nans: int = 0
+    infinities: int = 0
+    negatives: int = 0
+
+    def __add__(self, other: ValueCounts) -> ValueCounts:
+        return ValueCounts(
+            self.nans + other.nans,
+            self.infinities + other.infinities,
+            self.negatives + other.negatives,
+        )
+
+
+NOTHING_ODD = ValueCounts()
+
+
+def count_values(values: Array, *, negatives: bool = False) -> ValueCounts:
+    """Count what is not finite in a flat array of a floating-point type of numpy or ml_dtypes, and
+    with `negatives` also what is less than zero (-0.0 is not)."""
+    if not values.size:
+        return NOTHING_ODD
+    infinity = INFINITY.get(values.dtype.name)
+    if infinity is not None:
+        sign = 1 << (8 * values.itemsize - 1)
+        largest = int(values.view(f"u{values.itemsize}").max())
+        if largest < infinity:
+            return NOTHING_ODD  # as bits, numbers below zero are larger than infinity
+        positive = int(values.view(f"i{values.itemsize}").max())
+        is_finite = positive < infinity and largest < infinity | sign
+        if is_finite and (not negatives or largest == sign):
+            return NOTHING_ODD
+    else:
+        values = values.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        return ValueCounts(
+            int(np.count_nonzero(np.isnan(values))),
+            int(np.count_nonzero(np.isinf(values))),
+            int(np.count_nonzero(values < 0)) if negatives else 0,
+        )

@@ -1,0 +1,106 @@
+"""The files of a checkpoint, and the archives in them.
+
+What belongs to it are the files that its tensors lie in, those that were read to find these, and
+those that lie beside them in the directories that are its own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.io.distcp.items import BlobTrees, ItemChunks
+from zerotools.io.files.filenames import stays_below_root
+
+SIDECAR_SUFFIX = ".zerotools.json"
+_ABOUT_WRITING = ".zerotools-"
+_NO_STATE = (".py", ".md", ".txt")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """`subject` is the directory or the file that is the checkpoint; `names` are its files with
+    their sizes in bytes, relative to `base`. Damage to one of `essential` changes a tensor or the
+    state of the run: they are all but what describes the model or only loads it."""
+
+    subject: Path
+    base: Path
+    names: Mapping[str, int]
+    essential: frozenset[str]
+
+    def name_of(self, path: Path) -> str:
+        """The name of a file by its path, which is below `base`."""
+        return path.relative_to(self.base).as_posix()
+
+
+def files_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> CheckpointFiles:
+    """The files of a checkpoint as `read` gave it. Those that are missing are left out."""
+    subject = subject_of(checkpoint)
+    base = subject if subject.is_dir() else subject.parent
+    paths = {checkpoint.root / name for name in checkpoint.files}
+    read = {path for path in map(Path, checkpoint.stamps) if _is_below(path, base.absolute())}
+    paths |= {base / path.relative_to(base.absolute()) for path in read}
+    needed = frozenset(paths)
+    if subject.is_dir():
+        named = format_of(checkpoint, table).sidecar_names
+        paths |= {path for path in _beside(checkpoint, base, table) if path.name not in named}
+    describing = set(checkpoint.model_sidecars.values())
+    sizes, essential = {}, set()
+    for path in sorted(paths):
+        size = _regular_size(path)
+        if size is None or not _is_below(path, base):
+            continue
+        name = path.relative_to(base).as_posix()
+        sizes[name] = size
+        if path in needed or not (path in describing or path.suffix in _NO_STATE):
+            essential.add(name)
+    return CheckpointFiles(subject, base, sizes, frozenset(essential))
+
+
+def subject_of(checkpoint: Checkpoint) -> Path:
+    """The directory that is this checkpoint and no other, or its only file."""
+    path = checkpoint.origin.path
+    return checkpoint.root if path.is_dir() and checkpoint.origin.other_tags else path
+
+
+def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
+    """Archives that lie one behind another in a file: {file: {offset: length}}, in bytes."""
+    found: dict[str, dict[int, int]] = {}
+    for tensor in checkpoint.tensors.values():
+        if isinstance(tensor.chunks, ItemChunks):
+            for item in tensor.chunks.items():
+                found.setdefault(item.file, {})[item.offset] = item.length
+    if isinstance(checkpoint.state, BlobTrees):
+        for item in checkpoint.state.places():
+            found.setdefault(item.file, {})[item.offset] = item.length
+    return found
+
+
+def _beside(checkpoint: Checkpoint, base: Path, table: FormatTable) -> Iterator[Path]:
+    """Files in the directories that are the checkpoint's own."""
+    directories = {base, checkpoint.root}
+    if format_of(checkpoint, table).run_directory(checkpoint) is None:
+        directories |= {Path(folder) for folder, _, _ in os.walk(base)}
+    for directory in directories:
+        for entry in directory.iterdir():
+            if not entry.name.startswith(_ABOUT_WRITING) and not entry.name.endswith(
+                SIDECAR_SUFFIX
+            ):
+                yield entry
+
+
+def _regular_size(path: Path) -> int | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _is_below(path: Path, base: Path) -> bool:
+    return path.is_relative_to(base) and stays_below_root(path.relative_to(base).as_posix())

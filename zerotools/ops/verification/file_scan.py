@@ -1,0 +1,185 @@
+"""Every byte of a checkpoint's files, read once: the CRC-32 of each record, and what is odd among
+the numbers that the bytes are."""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.errors import BadFile
+from zerotools.io.files.crc32 import combine
+from zerotools.io.files.open_files import OpenFiles, ThreadFiles
+from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
+from zerotools.io.numeric.value_counts import NOTHING_ODD, ValueCounts, count_values
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
+from zerotools.ops.verification.claims import Claims
+
+BLOCK_BYTES = 2**20
+NEVER_NEGATIVE = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf"})
+"""Roles of optimizer state that is a sum of squares, or a largest magnitude."""
+# Enough for the bytes of a number that begins at the end of what is read.
+_SLACK = 16
+_READ_BYTES = 2**19
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`length` bytes of a file from `begin` on, whose CRC-32 should be `crc`."""
+
+    begin: int
+    length: int
+    crc: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedFile:
+    """A file to be read: `name` is relative to the directory of all, `claimed_as` its name among
+    the claims. `records` are in order and do not overlap."""
+
+    name: str
+    size: int
+    records: Sequence[Record] = ()
+    claimed_as: str | None = None
+
+
+@dataclass
+class FileScan:
+    """What was found in one file. `error` says why it could not be read to its end."""
+
+    file: ScannedFile
+    damaged: list[tuple[Record, int]] = field(default_factory=list)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    file: int
+    begin: int
+    length: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    block: _Block
+    crcs: dict[int, tuple[int, int]]
+    counts: list[tuple[int, ValueCounts]]
+    error: str | None = None
+
+
+def scan(
+    base: Path,
+    files: Sequence[ScannedFile],
+    claims: Claims,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> tuple[list[FileScan], dict[Key, ValueCounts]]:
+    """Read `files` below `base`; what is odd is counted by tensor, where there is any."""
+    scans = [FileScan(file) for file in files]
+    left = [-(-file.size // BLOCK_BYTES) for file in files]
+    crcs: list[list[tuple[int, int, dict[int, tuple[int, int]]]]] = [[] for _ in files]
+    counts: dict[Key, ValueCounts] = {}
+    with OpenFiles(base) as opened, TileWorkers(budget) as workers:
+        reader = _Reader(opened, files, claims)
+        for seen in workers.share(_blocks(files), reader.read):
+            at = seen.block.file
+            on_bytes(seen.block.length)
+            for number, found in seen.counts:
+                key = claims.keys[number]
+                counts[key] = counts.get(key, NOTHING_ODD) + found
+            scans[at].error = scans[at].error or seen.error
+            crcs[at].append((seen.block.begin, seen.block.length, seen.crcs))
+            left[at] -= 1
+            if not left[at]:
+                scans[at].damaged += _damaged(files[at].records, crcs[at])
+                crcs[at] = []
+    return scans, counts
+
+
+def _blocks(files: Sequence[ScannedFile]) -> Iterator[_Block]:
+    for number, file in enumerate(files):
+        for begin in range(0, file.size, BLOCK_BYTES):
+            yield _Block(number, begin, min(BLOCK_BYTES, file.size - begin))
+
+
+def _damaged(
+    records: Sequence[Record], seen: list[tuple[int, int, dict[int, tuple[int, int]]]]
+) -> Iterator[tuple[Record, int]]:
+    """Records with another CRC-32 than they should have, which follows."""
+    found = [0] * len(records)
+    for _, _, parts in sorted(seen, key=lambda each: each[0]):
+        for number, (crc, length) in parts.items():
+            found[number] = combine(found[number], crc, length) if found[number] else crc
+    for record, crc in zip(records, found, strict=True):
+        if crc != record.crc:
+            yield record, crc
+
+
+class _Reader:
+    """Reads blocks; used by all threads."""
+
+    def __init__(self, opened: OpenFiles, files: Sequence[ScannedFile], claims: Claims) -> None:
+        self._opened = opened
+        self._files = files
+        self._claims = claims
+        self._starts: Mapping[int, list[int]] = {
+            number: [record.begin for record in file.records] for number, file in enumerate(files)
+        }
+
+    def read(self, block: _Block, scratch: Scratch) -> _Seen:
+        seen = _Seen(block, {}, [])
+        step = min(_READ_BYTES, scratch.tile.nbytes - _SLACK)
+        with self._opened.holding() as held:
+            for begin in range(block.begin, block.begin + block.length, step):
+                end = min(begin + step, block.begin + block.length)
+                try:
+                    self._read(held, seen, begin, end, scratch.tile)
+                except BadFile as error:
+                    seen.error = str(error)
+                    break
+        return seen
+
+    def _read(self, held: ThreadFiles, seen: _Seen, begin: int, end: int, buffer: Array) -> None:
+        file = self._files[seen.block.file]
+        most = min(end + _SLACK, file.size)
+        data = buffer[: most - begin]
+        held.read_into(file.name, begin, data.data)
+        for number in self._records(seen.block.file, begin, end):
+            record = file.records[number]
+            first, stop = max(begin, record.begin), min(end, record.begin + record.length)
+            crc, length = seen.crcs.get(number, (0, 0))
+            part = data[first - begin : stop - begin].data
+            seen.crcs[number] = (zlib.crc32(part, crc), length + stop - first)
+        if file.claimed_as is not None:
+            for first, stop, number in self._claims.within(file.claimed_as, begin, end):
+                found = self._count(number, first, stop, begin, end, data)
+                if found != NOTHING_ODD:
+                    seen.counts.append((number, found))
+
+    def _records(self, file: int, begin: int, end: int) -> range:
+        """The numbers of the records that [begin, end) of a file is a part of."""
+        starts, records = self._starts[file], self._files[file].records
+        first = bisect_left(starts, begin)
+        if first and records[first - 1].begin + records[first - 1].length > begin:
+            first -= 1
+        return range(first, bisect_left(starts, end))
+
+    def _count(
+        self, number: int, first: int, stop: int, begin: int, end: int, data: Array
+    ) -> ValueCounts:
+        """Of the elements that begin in [begin, end), of which `data` has the bytes."""
+        key, tensor = self._claims.keys[number], self._claims.tensors[number]
+        size = tensor.dtype.itemsize
+        skipped = max(0, -(-(begin - first) // size))
+        until = min(-(-(end - first) // size), (stop - first) // size)
+        at = first + skipped * size - begin
+        values = data[at : at + max(0, until - skipped) * size]
+        whole = values.nbytes // size * size
+        return count_values(
+            values[:whole].view(numpy_dtype(tensor.dtype)), negatives=key.role in NEVER_NEGATIVE
+        )

@@ -1,0 +1,69 @@
+"""What a verification found, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles
+
+
+class Verdict(StrEnum):
+    """`WHOLE`: every byte of every tensor and of the state was checked, and nothing is wrong.
+    `UNCHECKED`: nothing is wrong as far as was looked, and bytes were not or could not be checked.
+    `FAULTY`: something is wrong."""
+
+    WHOLE = "whole"
+    UNCHECKED = "unchecked"
+    FAULTY = "faulty"
+
+
+class Check(StrEnum):
+    """What a finding is a finding of. `CHANGED`: a file changed while it was verified."""
+
+    STRUCTURE = "structure"
+    BYTES = "bytes"
+    MEANING = "meaning"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong: a sentence, with the file and the tensor where it is about one. `file` is
+    relative to the checkpoint's directory."""
+
+    check: Check
+    message: str
+    file: str | None = None
+    tensor: Key | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """`unchecked` are files of which nothing tells whether their bytes are those that were saved,
+    each with the reason. `odd` counts what is not finite by tensor, also where that is no damage.
+    `is_fast` says that bytes were left out, `bytes_read` how many were read."""
+
+    checkpoint: Checkpoint
+    files: CheckpointFiles
+    findings: tuple[Finding, ...]
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    odd: Mapping[Key, ValueCounts] = field(default_factory=dict)
+    is_fast: bool = False
+    bytes_read: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.findings:
+            return Verdict.FAULTY
+        if self.is_fast or self.unchecked.keys() & self.files.essential:
+            return Verdict.UNCHECKED
+        return Verdict.WHOLE
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything was checked, and nothing is wrong."""
+        return self.verdict is Verdict.WHOLE

@@ -1,0 +1,239 @@
+"""All checks of a checkpoint together: structure, bytes, meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
+from zerotools.io.files.sources import Sources, note_source, recording
+from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.ops.execution.verify_source import differing_replicas
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
+from zerotools.ops.verification.claims import Claims, claims_of
+from zerotools.ops.verification.file_scan import NEVER_NEGATIVE, FileScan, Record, scan
+from zerotools.ops.verification.records import FilesToScan, files_to_scan
+from zerotools.ops.verification.verdict import Check, Finding, Verification
+from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
+
+DEFAULT_MEMORY = 256 * 2**20
+_WEIGHTS = ("param", "param16")
+_MAX_NAMED = 3
+
+
+@dataclass(frozen=True)
+class ToVerify:
+    """A checkpoint whose metadata are read, its files, and all of them as they were then."""
+
+    checkpoint: Checkpoint
+    files: CheckpointFiles
+    sources: Sources
+    table: FormatTable
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Bytes of all files, each counted once."""
+        return sum(self.files.names.values())
+
+
+def prepare(
+    path: Path,
+    *,
+    tag: str | None = None,
+    layout: Path | None = None,
+    section: str | None = None,
+    table: FormatTable = FORMATS,
+) -> ToVerify:
+    """Read the metadata of the checkpoint at `path`, in whichever format it is.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or it has no such tag or section.
+        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
+        Unsupported: it is in a format that is not read.
+    """
+    with recording() as sources:
+        checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
+        require_readable(checkpoint)
+        files = files_of(checkpoint, table)
+        for name in files.names:
+            note_source(files.base / name)
+    return ToVerify(checkpoint, files, sources, table)
+
+
+def verify(
+    given: ToVerify,
+    *,
+    fast: bool = False,
+    budget: MemoryBudget | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Verification:
+    """Make all checks; `on_bytes` is told how many bytes more were read. With `fast` no data is
+    read."""
+    found = _Verifying(given, budget or MemoryBudget(DEFAULT_MEMORY))
+    found.structure()
+    if not fast:
+        found.bytes(on_bytes)
+        found.copies()
+        found.meaning()
+    found.changed()
+    return Verification(
+        given.checkpoint,
+        given.files,
+        tuple({finding.message: finding for finding in found.findings}.values()),
+        found.unchecked,
+        found.odd,
+        fast,
+        0 if fast else given.bytes_to_read,
+    )
+
+
+class _Verifying:
+    """The checks of one checkpoint, each of which adds to `findings`."""
+
+    def __init__(self, given: ToVerify, budget: MemoryBudget) -> None:
+        self._given = given
+        self._checkpoint = given.checkpoint
+        self._files = given.files
+        self._form = format_of(given.checkpoint, given.table)
+        self._budget = budget
+        self.findings: list[Finding] = []
+        self.unchecked: dict[str, str] = {}
+        self.odd: dict[Key, ValueCounts] = {}
+        self._incomplete: frozenset[Key] = frozenset()
+
+    def structure(self) -> None:
+        """What the metadata says, and whether the files beside it say what is so."""
+        inspection = inspect(self._checkpoint, self._given.table)
+        self._incomplete = frozenset(inspection.incomplete)
+        self._add(Check.STRUCTURE, inspection.problems)
+        self._add(Check.STRUCTURE, self._form.false_hints(self._checkpoint))
+
+    def bytes(self, on_bytes: Callable[[int], None]) -> None:
+        """The checksums that the files have themselves, and a job's manifest."""
+        to_scan = files_to_scan(self._checkpoint, self._files)
+        claims = claims_of(self._checkpoint)
+        for name, fault in to_scan.faults:
+            self.findings.append(Finding(Check.BYTES, fault, name))
+        scans, self.odd = scan(self._files.base, to_scan.files, claims, self._budget, on_bytes)
+        for each in scans:
+            self._damage(each, claims)
+        self.unchecked = self._without_manifest(to_scan)
+
+    def copies(self) -> None:
+        """What is in several places is the same everywhere."""
+        try:
+            self._form.compare_copies(self._checkpoint)
+        except BadFile as error:
+            self.findings.append(Finding(Check.STRUCTURE, str(error)))
+        for key, difference in _quietly(
+            differing_replicas(self._checkpoint, self._sound_tensors(), self._budget),
+            self.findings,
+        ):
+            self.findings.append(Finding(Check.STRUCTURE, difference, tensor=key))
+
+    def meaning(self) -> None:
+        """What the numbers can be."""
+        for key, counts in self.odd.items():
+            for sentence in _odd(self._checkpoint, key, counts):
+                self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
+
+    def changed(self) -> None:
+        """Files that somebody wrote meanwhile."""
+        for path, difference in self._given.sources.changed():
+            self.findings.append(
+                Finding(
+                    Check.CHANGED,
+                    f"{path} changed while it was verified: {difference}; something is writing "
+                    "there: wait until it is done, and verify again",
+                )
+            )
+
+    def _add(self, check: Check, problems: Iterable[Problem]) -> None:
+        for each in problems:
+            tensor = None if each.tensor is None else Key(each.tensor, "param")
+            self.findings.append(Finding(check, each.message, each.file, tensor))
+
+    def _damage(self, found: FileScan, claims: Claims) -> None:
+        name = found.file.name
+        if found.error is not None:
+            self.findings.append(Finding(Check.BYTES, found.error, name))
+            return
+        for record, crc in found.damaged:
+            holds = _held(claims, found.file.claimed_as, record)
+            self.findings.append(
+                Finding(
+                    Check.BYTES,
+                    f"{self._files.base / name}: record {record.name!r} has CRC-32 {crc:08x} and "
+                    f"the zip directory says {record.crc:08x}: its bytes have changed since it was "
+                    f"saved{holds}; take another copy",
+                    name,
+                )
+            )
+
+    def _without_manifest(self, to_scan: FilesToScan) -> dict[str, str]:
+        """What is still unchecked after a job's manifest has been."""
+        vouched: set[str] = set()
+        for directory in {self._files.base, self._checkpoint.root.parent}:
+            if not directory.is_relative_to(self._files.base) or not (
+                (directory / MANIFEST).is_file()
+            ):
+                continue
+            self._add(Check.BYTES, verify_manifest(directory))
+            vouched.add(self._files.name_of(directory / MANIFEST))
+            try:
+                listed = read_manifest(directory)
+            except BadFile:
+                continue
+            vouched |= {self._files.name_of(directory / name) for name in listed}
+        return {name: why for name, why in to_scan.unchecked.items() if name not in vouched}
+
+    def _sound_tensors(self) -> Mapping[Key, Tensor]:
+        faulty = {finding.tensor.name for finding in self.findings if finding.tensor is not None}
+        return {
+            key: tensor
+            for key, tensor in self._checkpoint.tensors.items()
+            if key not in self._incomplete and key.name not in faulty
+        }
+
+
+def _quietly(
+    differences: Iterator[tuple[Key, str]], findings: list[Finding]
+) -> Iterator[tuple[Key, str]]:
+    """What can be compared; where a file cannot be read, that is a finding."""
+    try:
+        yield from differences
+    except (BadFile, Unsupported) as error:
+        findings.append(Finding(Check.BYTES, str(error)))
+
+
+def _held(claims: Claims, file: str | None, record: Record) -> str:
+    """The tensors of which a record has elements, as the end of a sentence."""
+    if file is None or not record.length:
+        return ""
+    within = claims.within(file, record.begin, record.begin + record.length)
+    names = [str(claims.keys[number]) for _, _, number in within]
+    if not names:
+        return ""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"; it holds {', '.join(names[:_MAX_NAMED])}{more}"
+
+
+def _odd(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
+    """What cannot be: a mask may well be infinite, a weight or a moment not."""
+    path = checkpoint.origin.path
+    if (counts.nans or counts.infinities) and key.role != "buffer":
+        what = "weights" if key.role in _WEIGHTS else "optimizer state"
+        yield (
+            f"{path}: {key} holds {counts.nans} NaN and {counts.infinities} infinite values: its "
+            f"{what} cannot be trained on; take an older checkpoint"
+        )
+    if counts.negatives and key.role in NEVER_NEGATIVE:
+        yield (
+            f"{path}: {key} holds {counts.negatives} values below zero, and is a sum of squares: "
+            "it is not what the optimizer saved; take another copy"
+        )
