@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.golden_files import TORCH
 from zerotools.core.checkpoint import Key
 from zerotools.io.numeric.value_counts import ValueCounts
-from zerotools.ops.verification.report import SCHEMA, to_json
-from zerotools.ops.verification.verdict import Check, Finding, Verification
+from zerotools.ops.verification.findings import Check, Finding, Verification
+from zerotools.ops.verification.verification_json import SCHEMA, to_json
 from zerotools.ops.verification.verify import prepare
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/verify-json.md"

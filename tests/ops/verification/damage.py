@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
-from zerotools.ops.verification.verdict import Verification
+from zerotools.ops.verification.findings import Verification
 from zerotools.ops.verification.verify import prepare, verify
 
 SMALL = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
@@ -35,12 +35,15 @@ def flip(file: Path, offset: int, mask: int = 4) -> None:
 
 
 def largest_record(file: Path, offset: int = 0, length: int | None = None) -> int:
-    """Where the bytes of the largest record begin in the archive that is in a part of a file."""
+    """Where the bytes of the largest storage begin in the archive that is in a part of a file; of
+    an archive without any, those of its pickle."""
     with file.open("rb") as opened:
         opened.seek(offset)
         data = opened.read(-1 if length is None else length)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        header = max(archive.infolist(), key=lambda entry: entry.file_size).header_offset
+        every = archive.infolist()
+        storages = [entry for entry in every if "/data/" in entry.filename]
+        header = max(storages or every, key=lambda entry: entry.file_size).header_offset
     name, extra = struct.unpack_from("<2H", data, header + 26)
     return offset + header + 30 + name + extra
 

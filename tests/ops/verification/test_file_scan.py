@@ -12,7 +12,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32, FLOAT64
 from zerotools.io.numeric.value_counts import ValueCounts
-from zerotools.ops.verification.claims import Claims, claims_of
+from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
 from zerotools.ops.verification.file_scan import BLOCK_BYTES, Record, ScannedFile, scan
 
 from .damage import SMALL, flip
@@ -36,10 +36,10 @@ def file(tmp_path: Path) -> ScannedFile:
 @pytest.mark.parametrize("at", [0, 4, 5, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 9])
 def test_a_flipped_bit_is_in_its_record_alone(tmp_path: Path, file: ScannedFile, at: int) -> None:
     seen: list[int] = []
-    (found,), _ = scan(tmp_path, [file], Claims(), SMALL, seen.append)
+    (found,), _ = scan(tmp_path, [file], ClaimedBytes(), SMALL, seen.append)
     assert (found.damaged, found.error, sum(seen)) == ([], None, SIZE)
     flip(tmp_path / "a", at)
-    (found,), _ = scan(tmp_path, [file], Claims(), SMALL)
+    (found,), _ = scan(tmp_path, [file], ClaimedBytes(), SMALL)
     ((record, crc),) = found.damaged
     assert record.begin <= at < record.begin + record.length
     assert crc != record.crc
@@ -47,7 +47,7 @@ def test_a_flipped_bit_is_in_its_record_alone(tmp_path: Path, file: ScannedFile,
 
 def test_bytes_in_no_record_do_not_matter(tmp_path: Path, file: ScannedFile) -> None:
     flip(tmp_path / "a", SIZE - 1)
-    (found,), _ = scan(tmp_path, [file], Claims(), SMALL)
+    (found,), _ = scan(tmp_path, [file], ClaimedBytes(), SMALL)
     assert found.damaged == []
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_others_from_it(
     (tmp_path / "short").write_bytes(b"1234")
     short = ScannedFile("short", 100)
     gone = ScannedFile("gone", 5)
-    found, _ = scan(tmp_path, [short, gone, file], Claims(), SMALL)
+    found, _ = scan(tmp_path, [short, gone, file], ClaimedBytes(), SMALL)
     assert "truncated" in (found[0].error or "")
     assert "missing" in (found[1].error or "")
     assert found[2].error is None

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadFile
 from zerotools.formats import FORMATS
 from zerotools.io.files.sources import Sources
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, archives_in
-from zerotools.ops.verification.verdict import Check, Verdict
+from zerotools.ops.verification.findings import Check, Soundness
 from zerotools.ops.verification.verify import ToVerify, prepare, verify
 
 from .damage import SMALL, copy, flip, largest_record, messages, verified
@@ -45,7 +45,7 @@ UNCHECKED = {
 def test_a_checkpoint_with_checksums_is_whole(path: Path) -> None:
     found = verified(path)
     assert messages(found) == ""
-    assert found.verdict is Verdict.WHOLE
+    assert found.verdict is Soundness.WHOLE
     assert found.is_whole
     assert found.bytes_read == sum(found.files.names.values()) > 0
 
@@ -54,7 +54,7 @@ def test_a_checkpoint_with_checksums_is_whole(path: Path) -> None:
 def test_what_has_no_checksums_is_never_called_whole(case: str) -> None:
     path, name = UNCHECKED[case]
     found = verified(path)
-    assert found.verdict is Verdict.UNCHECKED
+    assert found.verdict is Soundness.UNCHECKED
     assert not found.is_whole
     assert any(file.endswith(name) for file in found.unchecked)
     assert set(found.unchecked.values()) == {"no checksums"}
@@ -65,8 +65,8 @@ def test_the_structure_alone_is_never_called_whole(tmp_path: Path) -> None:
     file = next(path.rglob("*optim_states.pt"))
     flip(file, file.stat().st_size // 2)
     found = verified(path, fast=True)
-    assert (found.verdict, found.bytes_read) == (Verdict.UNCHECKED, 0)
-    assert verified(path).verdict is Verdict.FAULTY
+    assert (found.verdict, found.bytes_read) == (Soundness.UNCHECKED, 0)
+    assert verified(path).verdict is Soundness.FAULTY
 
 
 def test_a_flipped_bit_is_found_with_the_tensor_that_it_is_in(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_lost_rank_is_found_without_reading_data(tmp_path: Path) -> None:
     path = copy(ZERO3, tmp_path)
     next(path.rglob("bf16_zero_pp_rank_1_*")).unlink()
     found = verified(path, fast=True)
-    assert found.verdict is Verdict.FAULTY
+    assert found.verdict is Soundness.FAULTY
     assert "is missing" in messages(found)
 
 
@@ -145,7 +145,7 @@ def test_files_of_another_step_are_found(tmp_path: Path) -> None:
 
 def test_leftovers_are_named() -> None:
     found = verified(DEEPSPEED / "z3-bf16-w2-leftovers" / "checkpoint")
-    assert found.verdict is Verdict.FAULTY
+    assert found.verdict is Soundness.FAULTY
     assert "left over" in messages(found)
 
 
@@ -155,7 +155,7 @@ def test_a_latest_that_names_nothing_is_found(tmp_path: Path, text: str) -> None
     (path / "latest").write_bytes(text.encode("latin-1"))
     found = verified(path / "global_step2", fast=True)
     assert str(path / "latest") in messages(found)
-    assert found.verdict is Verdict.FAULTY
+    assert found.verdict is Soundness.FAULTY
 
 
 def test_other_tags_are_no_part_of_a_checkpoint(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_other_tags_are_no_part_of_a_checkpoint(tmp_path: Path) -> None:
     file = next((tags / "global_step1").glob("*optim_states.pt"))
     file.write_bytes(file.read_bytes()[:-100])
     assert verified(tags).is_whole
-    assert verified(tags / "global_step1").verdict is Verdict.FAULTY
+    assert verified(tags / "global_step1").verdict is Soundness.FAULTY
 
 
 def test_a_file_that_changes_meanwhile_is_said(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.verification.report import to_json
-from zerotools.ops.verification.verdict import Verdict, Verification
+from zerotools.ops.verification.findings import Soundness, Verification
+from zerotools.ops.verification.verification_json import to_json
 from zerotools.ops.verification.verify import prepare, verify
 
 MAX_FINDINGS = 20
@@ -67,7 +67,7 @@ def command(
         render.print_json({**to_json(found), "seconds": seconds})
     else:
         render.print_lines(list(describe(found)))
-    return EXIT_DIFFERENCES if found.verdict is Verdict.FAULTY else 0
+    return EXIT_DIFFERENCES if found.verdict is Soundness.FAULTY else 0
 
 
 def describe(found: Verification) -> Iterator[str]:
@@ -75,12 +75,12 @@ def describe(found: Verification) -> Iterator[str]:
     path = render.clean(str(found.checkpoint.origin.path))
     tensors = counted(len(found.checkpoint.tensors), "tensor")
     files = f"{counted(len(found.files.names), 'file')}, {render.size(found.bytes_read)} read"
-    if found.verdict is Verdict.FAULTY:
+    if found.verdict is Soundness.FAULTY:
         count = counted(len(found.findings), "finding")
         yield paint(f"FAULTY: {path}: {count}", "bad", sys.stdout)
     elif found.is_fast:
         yield f"{path}: nothing wrong in the structure of {tensors}; bytes were left out (--fast)"
-    elif found.verdict is Verdict.UNCHECKED:
+    elif found.verdict is Soundness.UNCHECKED:
         yield f"{path}: nothing wrong found in {tensors} ({files}), but not all can be checked"
     else:
         yield f"{path} is whole: {tensors} ({files})"

@@ -17,7 +17,7 @@ from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.io.numeric.value_counts import NOTHING_ODD, ValueCounts, count_values
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
-from zerotools.ops.verification.claims import Claims
+from zerotools.ops.verification.claimed_bytes import ClaimedBytes
 
 BLOCK_BYTES = 2**20
 NEVER_NEGATIVE = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf"})
@@ -75,7 +75,7 @@ class _Seen:
 def scan(
     base: Path,
     files: Sequence[ScannedFile],
-    claims: Claims,
+    claims: ClaimedBytes,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[FileScan], dict[Key, ValueCounts]]:
@@ -123,7 +123,9 @@ def _damaged(
 class _Reader:
     """Reads blocks; used by all threads."""
 
-    def __init__(self, opened: OpenFiles, files: Sequence[ScannedFile], claims: Claims) -> None:
+    def __init__(
+        self, opened: OpenFiles, files: Sequence[ScannedFile], claims: ClaimedBytes
+    ) -> None:
         self._opened = opened
         self._files = files
         self._claims = claims

@@ -15,10 +15,10 @@ from zerotools.ops.execution.verify_source import differing_replicas
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
-from zerotools.ops.verification.claims import Claims, claims_of
+from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE, FileScan, Record, scan
+from zerotools.ops.verification.findings import Check, Finding, Verification
 from zerotools.ops.verification.records import FilesToScan, files_to_scan
-from zerotools.ops.verification.verdict import Check, Finding, Verification
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 DEFAULT_MEMORY = 256 * 2**20
@@ -158,7 +158,7 @@ class _Verifying:
             tensor = None if each.tensor is None else Key(each.tensor, "param")
             self.findings.append(Finding(check, each.message, each.file, tensor))
 
-    def _damage(self, found: FileScan, claims: Claims) -> None:
+    def _damage(self, found: FileScan, claims: ClaimedBytes) -> None:
         name = found.file.name
         if found.error is not None:
             self.findings.append(Finding(Check.BYTES, found.error, name))
@@ -211,7 +211,7 @@ def _quietly(
         findings.append(Finding(Check.BYTES, str(error)))
 
 
-def _held(claims: Claims, file: str | None, record: Record) -> str:
+def _held(claims: ClaimedBytes, file: str | None, record: Record) -> str:
     """The tensors of which a record has elements, as the end of a sentence."""
     if file is None or not record.length:
         return ""

@@ -11,7 +11,7 @@ from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 
 
-class Verdict(StrEnum):
+class Soundness(StrEnum):
     """`WHOLE`: every byte of every tensor and of the state was checked, and nothing is wrong.
     `UNCHECKED`: nothing is wrong as far as was looked, and bytes were not or could not be checked.
     `FAULTY`: something is wrong."""
@@ -56,14 +56,14 @@ class Verification:
     bytes_read: int = 0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Soundness:
         if self.findings:
-            return Verdict.FAULTY
+            return Soundness.FAULTY
         if self.is_fast or self.unchecked.keys() & self.files.essential:
-            return Verdict.UNCHECKED
-        return Verdict.WHOLE
+            return Soundness.UNCHECKED
+        return Soundness.WHOLE
 
     @property
     def is_whole(self) -> bool:
         """Whether everything was checked, and nothing is wrong."""
-        return self.verdict is Verdict.WHOLE
+        return self.verdict is Soundness.WHOLE

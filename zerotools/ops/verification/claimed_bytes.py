@@ -19,7 +19,7 @@ from zerotools.io.numeric.numpy_dtypes import Array
 
 
 @dataclass(frozen=True)
-class Claims:
+class ClaimedBytes:
     """`keys` are the tensors of floating-point numbers by their numbers; `places` has of each file
     rows of (first byte, end, number of the tensor, largest end so far), in order. `elsewhere` are
     tensors whose elements do not lie side by side in their files, which one pass cannot tell
@@ -42,9 +42,9 @@ class Claims:
                 yield start, stop, number
 
 
-def claims_of(checkpoint: Checkpoint) -> Claims:
+def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
     """The claims of every tensor of floating-point numbers; each box counts once."""
-    claims, rows = Claims(), dict[str, "array[int]"]()
+    claims, rows = ClaimedBytes(), dict[str, "array[int]"]()
     for key, tensor in checkpoint.tensors.items():
         if not tensor.dtype.is_float or not tensor.numel:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerotools.ops.verification.verdict import Verification
+from zerotools.ops.verification.findings import Verification
 
 SCHEMA = "zerotools.verify/1"
 
