@@ -20,6 +20,7 @@ from zerotools.ops.estimate import (
     bytes_at,
     gathered,
     nvme_offload_state,
+    optimizer_state_of_all_ranks,
     textbook,
     torch_engine_state,
 )
@@ -132,6 +133,22 @@ def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
     assert torch_engine_state(frozen, MemoryLayout(3, 2)) == {(DEVICE, WEIGHTS): 4 * 32}
     offloaded = torch_engine_state(frozen, MemoryLayout(3, 2, offload_optimizer="cpu"))
     assert offloaded == {(DEVICE, WEIGHTS): 2 * 32, (HOST, MASTERS): 4 * 32}
+
+
+def test_frozen_weights_in_16_bits_are_all_there_is_of_them() -> None:
+    """6.7 billion parameters in bf16: 13.5 GB, and nothing beside them but what adapters take."""
+    base = Parameter((67_384, 100_000), is_trained=False)
+    for layout in (
+        *(MemoryLayout(stage, 1, frozen_precision="train") for stage in (0, 1, 2, 3)),
+        MemoryLayout(3, 1, offload_optimizer="cpu", frozen_precision="train"),
+        MemoryLayout(3, 1, offload_optimizer="disk", frozen_precision="train"),
+    ):
+        assert torch_engine_state([base], layout) == {(DEVICE, WEIGHTS): 13_476_800_000}
+        assert optimizer_state_of_all_ranks([base], layout) == 0
+    on_host = MemoryLayout(3, 2, offload_params="cpu", frozen_precision="train")
+    assert torch_engine_state([base], on_host) == {(HOST, WEIGHTS): 13_476_800_000 // 2}
+    adapter, layout = Parameter((8, 100)), MemoryLayout(3, 1, frozen_precision="train")
+    assert bytes_at(torch_engine_state([adapter], layout), DEVICE) == 16 * 800
 
 
 def test_adafactor_keeps_a_row_and_a_column() -> None:

@@ -28,7 +28,8 @@ class MemoryLayout:
     The words are the job file's: `precision` is that of the forward and backward pass, the two
     `offload` values are "none", "cpu" or "disk", and at stages 2 and 3 groups of `shard_size` ranks
     share one copy of the model (None: all ranks share one). `accumulate` is "local" or "sharded",
-    or None where a step is one micro batch.
+    or None where a step is one micro batch. `frozen_precision` is "train" where frozen weights are
+    kept in the type of `precision` alone, or "fp32".
     """
 
     stage: int
@@ -40,6 +41,7 @@ class MemoryLayout:
     offload_params: str = "none"
     shard_size: int | None = None
     accumulate: str | None = None
+    frozen_precision: str = "fp32"
     engine: str = "torch"
 
     @property
@@ -89,17 +91,29 @@ class MemoryLayout:
     def has_masters(self) -> bool:
         """Whether engine `torch` keeps fp32 masters apart from the weights that it computes with.
 
-        Elsewhere its fp32 weights are the masters, and 16-bit ones are gathered from them.
+        Elsewhere its fp32 weights are the masters, and 16-bit ones are gathered from them. Beside
+        frozen weights of 16 bits there are masters of the others, as FSDP2 gathers weights of one
+        type (its first versions take no others).
         """
         is_half = self.precision != "fp32"
+        apart = self.stage == 1 or self.frozen_precision == "train"
         return self.params_tier == DEVICE and (
-            self.offload_optimizer != "none" or (self.stage == 1 and is_half)
+            self.offload_optimizer != "none" or (apart and is_half)
         )
+
+    def has_master(self, *, is_trained: bool) -> bool:
+        """Whether engine `torch` keeps a master of a weight."""
+        return self.has_masters and (is_trained or self.frozen_precision == "fp32")
 
     @property
     def weights_dtype(self) -> str:
         """The type of engine `torch`'s weights between steps, and of their gradients."""
         return self.precision if self.has_masters else "fp32"
+
+    @property
+    def frozen_dtype(self) -> str:
+        """The type of engine `torch`'s frozen weights between steps."""
+        return self.precision if self.frozen_precision == "train" else self.weights_dtype
 
     @property
     def gradients_dtype(self) -> str:

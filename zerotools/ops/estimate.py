@@ -91,13 +91,13 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
     Where gradients are summed locally: at each place the most at a time, as they leave the device.
     """
     found: Counter[tuple[str, str]] = Counter()
-    width = ITEM_BYTES[layout.weights_dtype]
     for parameter in parameters:
         whole, own = parameter.rows(layout.weight_ranks), parameter.rows(layout.update_ranks)
-        found[layout.params_tier, WEIGHTS] += width * whole
+        dtype = layout.weights_dtype if parameter.is_trained else layout.frozen_dtype
+        found[layout.params_tier, WEIGHTS] += ITEM_BYTES[dtype] * whole
         if parameter.is_trained:
             found.update(_gradients(parameter, whole, own, layout))
-        if layout.has_masters:
+        if layout.has_master(is_trained=parameter.is_trained):
             found[layout.state_tier, MASTERS] += _FULL * own
         found[layout.state_tier, MOMENTS] += _moments(parameter, layout.update_ranks, layout)
     return +found
@@ -127,7 +127,8 @@ def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: Memory
     """Bytes of engine `torch`'s masters and moments, of all ranks together."""
     total = 0
     for parameter in parameters:
-        total += _FULL * parameter.numel if layout.has_masters else 0
+        if layout.has_master(is_trained=parameter.is_trained):
+            total += _FULL * parameter.numel
         total += _moments(parameter, 1, layout)
     return total * layout.state_copies
 

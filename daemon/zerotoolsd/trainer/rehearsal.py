@@ -27,12 +27,14 @@ def rehearse(spec: JobSpec) -> list[str]:
     Raises:
         ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
     """
+    from zerotools.jobs.jobfile.job_memory import memory_layout_of
     from zerotools.jobs.tables.data import fixed_length
     from zerotools.ops.foreign.run import is_foreign
     from zerotoolsd.trainer.engine.foreign_start import adopt
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
     from zerotoolsd.trainer.leak_check import check_leaks
+    from zerotoolsd.trainer.model.lora import refuse_two_types
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
     from zerotoolsd.trainer.model.pretrained import match
 
@@ -41,6 +43,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     if vocabulary is not None:
         check_fit(config, vocabulary, fixed_length(spec.data))
     meta_model = draw(config, spec.lora)
+    if spec.engine == "torch":
+        refuse_two_types(memory_layout_of(spec))
     loss_size_of(spec, config)
     check_leaks(config, packing=spec.data.packing)
     check_router_loss(spec, meta_model.model)

@@ -63,7 +63,7 @@ def digest(live: LiveState, group: WorldGroup) -> str:
     sha = hashlib.sha256()
     for name, tensor in sorted(whole(live.flat(), group).items()):
         sha.update(name.encode())
-        sha.update(tensor.contiguous().numpy().tobytes())
+        sha.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     [found] = set(group.gathered(sha.hexdigest()))
     return found
 

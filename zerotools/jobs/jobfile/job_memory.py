@@ -20,6 +20,7 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
         offload_params=params,
         shard_size=spec.zero.shard_size,
         accumulate=_accumulate(spec),
+        frozen_precision="fp32" if spec.lora.rank is None else spec.lora.frozen_precision,
         engine=spec.engine,
     )
 

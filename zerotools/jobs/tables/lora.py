@@ -20,6 +20,14 @@ class LoraSpec:
         above=0,
     )
     dropout: float = key("Dropout before the adapters, below 1.", default=0.0, minimum=0)
+    frozen_precision: str = key(
+        "Type in which the frozen weights are kept: `train` is that of `train.precision`, to which "
+        "weights of another type are rounded once; `fp32` keeps all their bits, in 4 bytes.",
+        default="train",
+        allowed=("train", "fp32"),
+        stored_default="fp32",
+        engine="torch",
+    )
     target_modules: tuple[str, ...] = key(
         "Names, or ends of names, of the linear layers that get an adapter; default: the layers "
         "that peft chooses for the model.",

@@ -22,6 +22,7 @@ from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.memory.tiers import make_memory
 from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.initial import initialise
+from zerotoolsd.trainer.model.lora import refuse_two_types
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import REPLICATE, shard
@@ -43,11 +44,12 @@ def build(
     `record` and they will be; from `pretrained` where a directory has weights.
 
     Raises:
-        ZerotoolsError: the model cannot be initialised, its weights cannot be read, or there is no
-            room for what is to be on disk.
+        ZerotoolsError: the model cannot be initialised, its weights cannot be read, there is no
+            room for what is to be on disk, or torch cannot gather the types of weights.
     """
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)
+    refuse_two_types(layout)
     if layout.state_tier == DISK:
         check_disk_space(meta_model, layout, Path(spec.offload.path or ""), group)
     memory = make_memory(group.device, layout.state_tier, spec.offload)

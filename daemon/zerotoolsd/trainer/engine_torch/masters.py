@@ -8,7 +8,8 @@ is freed. When all are there and their global norm is known, the optimizer updat
 bucket at a time, and while it works on one the weights of the bucket before are copied to the
 device, through the same buffers.
 
-Every parameter has a master, frozen ones too: it is what checkpoints hold, exactly.
+A master is what checkpoints hold, exactly. Frozen weights have one where they are to be kept in
+fp32, too; else the model's own, which never change, are all that there is of them.
 """
 
 from __future__ import annotations
@@ -42,16 +43,21 @@ class MasterWeights:
         layout: MemoryLayout,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        """`parameters` are all of the model's. The masters are not initialised."""
+        """`parameters` are all of the model's, `tensors` the masters; they are not initialised."""
         self._parameters = parameters
         self._memory = memory
         self._gradients_dtype = TORCH_DTYPES[layout.gradients_dtype]
         self._bucket_bytes = bucket_bytes
         trained = {name: p for name, p in parameters.items() if p.requires_grad}
-        frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
+        frozen = {
+            name: parameter
+            for name, parameter in parameters.items()
+            if not parameter.requires_grad and layout.has_master(is_trained=False)
+        }
         self._cut = _partition(trained) if layout.stage == 1 and trained else None
         self._cut_frozen = _partition(frozen) if layout.stage == 1 and frozen else None
-        self.tensors = {name: self._master(name) for name in parameters}
+        kept = (name for name in parameters if name in trained or name in frozen)
+        self.tensors = {name: self._master(name) for name in kept}
         self.weights = {name: nn.Parameter(self.tensors[name]) for name in trained}
         self.reduction = reduction_of(self.weights, memory.device.device)
         self._buffers = {name: self._buffer(name) for name in trained}

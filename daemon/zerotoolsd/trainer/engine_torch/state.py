@@ -32,9 +32,8 @@ class LiveState:
     @property
     def parameters(self) -> Mapping[str, torch.Tensor]:
         """The tensor with the exact value of each parameter, by name."""
-        if self.masters is not None:
-            return self.masters.tensors
-        return dict(self.model.named_parameters())
+        parameters = dict(self.model.named_parameters())
+        return parameters if self.masters is None else {**parameters, **self.masters.tensors}
 
     def copy_to_model(self) -> None:
         """Have the model compute with the values of `parameters`, after they were set from

@@ -9,12 +9,16 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.memory_layout import MemoryLayout
 from zerotools.jobs.tables.lora import LoraSpec
 
 BASE = ".base_layer."
+GATHERS_TWO_TYPES = (2, 9)
+"""The first release of torch whose FSDP2 takes frozen weights of another type, for all we know."""
 _A, _B = ".lora_A.", ".lora_B."
 
 
@@ -22,7 +26,8 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
     """Put the adapters that `spec` asks for into `model`, and freeze all other weights.
 
     Raises:
-        BadRequest: peft is missing, or knows no layer of the model to put them into.
+        BadRequest: peft is missing, or knows no layer of the model to put them into, or one of the
+            layers is not linear.
     """
     if importlib.util.find_spec("peft") is None:
         raise BadRequest(
@@ -45,6 +50,36 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
     except ValueError as error:
         line = str(error).strip().splitlines()[0]
         raise BadRequest(f"lora.target_modules: {line}") from None
+    _refuse_others(model)
+
+
+def _refuse_others(model: nn.Module) -> None:
+    """peft adapts embeddings and convolutions too: by other names, and not by a product that is
+    added to the weight."""
+    from peft.tuners.lora import Linear, LoraLayer
+
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer) and not isinstance(module, Linear):
+            raise BadRequest(
+                f"lora.target_modules: {name} is of type {type(module).__name__}, and adapters are "
+                "for linear layers; leave it out"
+            )
+
+
+def refuse_two_types(layout: MemoryLayout, torch_version: str = str(torch.__version__)) -> None:
+    """Refuse frozen weights of 16 bits beside fp32 ones where torch cannot gather both together.
+
+    Raises:
+        Unsupported: it cannot.
+    """
+    release = tuple(int(part) for part in torch_version.split(".")[:2])
+    if layout.frozen_dtype != layout.weights_dtype and release < GATHERS_TWO_TYPES:
+        raise Unsupported(
+            f'offload.params = "cpu": torch {torch_version} cannot gather frozen weights in '
+            f"{layout.frozen_dtype} together with adapters in {layout.weights_dtype}; set "
+            'lora.frozen_precision = "fp32", or use torch '
+            f"{'.'.join(map(str, GATHERS_TWO_TYPES))} or later"
+        )
 
 
 def fan_in_fan_out(model: nn.Module) -> tuple[str, ...]:

@@ -77,7 +77,9 @@ def shard(
     Blocks are `compiled` where that is asked for.
     """
     model = copy.deepcopy(meta_model.model)
-    model.to(TORCH_DTYPES[layout.weights_dtype])
+    for parameter in model.parameters():
+        dtype = layout.weights_dtype if parameter.requires_grad else layout.frozen_dtype
+        parameter.data = parameter.data.to(TORCH_DTYPES[dtype])
     mesh = make_mesh(memory.device.device, layout)
     options = {
         "mesh": mesh,

@@ -36,14 +36,14 @@ def whole(live: LiveState) -> dict[str, torch.Tensor]:
     }
 
 
-def check(spec: JobSpec, group: WorldGroup) -> None:
+def check(spec: JobSpec, group: WorldGroup, frozen_precision: str) -> None:
     """One step of one layout."""
     meta_model = draw(read_config(spec.model))
     frozen = {name for name, _ in meta_model.model.named_parameters() if "mlp" in name}
     for name, parameter in meta_model.model.named_parameters():
         parameter.requires_grad = name not in frozen
     reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=1)
-    layout = memory_layout_of(spec)
+    layout = replace(memory_layout_of(spec), frozen_precision=frozen_precision)
     live = build(spec, layout, meta_model, group, reporter, record=None, pretrained=None)
     before = whole(live)
     ids = torch.arange(24).view(2, 12) + group.rank.index
@@ -65,15 +65,20 @@ def main() -> None:
     spec = read_spec(parser.parse_args().run_dir)
     group = join(rank_from(), spec.device)
     started = time.monotonic()
-    for stage, place, precision in itertools.product(range(4), ("none", "cpu"), ("fp32", "bf16")):
+    places = ({"optimizer": "none"}, {"optimizer": "cpu"}, {"params": "cpu"})
+    precisions = (("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "train"))
+    for stage, place, (precision, frozen) in itertools.product(range(4), places, precisions):
+        if "params" in place and stage < 3:
+            continue
         check(
             replace(
                 spec,
                 zero=replace(spec.zero, stage=stage),
-                offload=replace(spec.offload, optimizer=place),
+                offload=replace(spec.offload, **place),
                 train=replace(spec.train, precision=precision),
             ),
             group,
+            frozen,
         )
     print(f"{time.monotonic() - started:.1f} s", flush=True)
     dist.destroy_process_group()

@@ -151,6 +151,126 @@ def test_what_is_exported_says_what_the_adapted_model_says(
     assert (wanted - without).abs().max() > 1e-2
 
 
+HALF = {"steps": 4, "learning_rate": 5e-2, "precision": "bf16"}
+PLACES: dict[str, dict[str, Any]] = {
+    "0": {"zero": {"stage": 0}},
+    "1": {"zero": {"stage": 1}},
+    "2": {"zero": {"stage": 2}},
+    "3": {},
+    "3-cpu": {"offload": {"optimizer": "cpu"}},
+    "3-params": {"offload": {"params": "cpu"}},
+}
+
+
+@pytest.fixture(scope="module")
+def halves(base: Path, tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
+    """Runs in bf16 on two ranks, from weights in bf16: those that keep frozen weights in it, those
+    that keep them in fp32, and those that go on from the second step of the first."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    source = make_tokenizer(tmp_path_factory.mktemp("half"))
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    model.save_pretrained(source)
+    examples = write_lines(tmp_path_factory.mktemp("data") / "a.json", adverts(24))
+    directory, jobs = tmp_path_factory.mktemp("runs") / "half", {}
+    for name, changes in PLACES.items():
+        tree = lora_job(source, examples, train=HALF, checkpoint={"every": 2}, **changes)
+        for kept in ("train", "fp32"):
+            lora = {**tree["lora"], "frozen_precision": kept}
+            jobs[f"{name}-{kept}"] = {**tree, "lora": lora}
+        step = directory / "out" / f"{name}-train" / "out" / checkpoint_dirs.directory_name(2)
+        jobs[f"{name}-again"] = {**jobs[f"{name}-train"], "resume_from": str(step)}
+    # Of before frozen weights were kept in 16 bits, and back.
+    for name, kept in (("3-again-older", "fp32"), ("3-again-newer", "train")):
+        saved = "3-train" if kept == "fp32" else "3-fp32"
+        step = directory / "out" / saved / "out" / checkpoint_dirs.directory_name(2)
+        jobs[name] = {**jobs[f"3-{kept}"], "resume_from": str(step)}
+    return run_all(directory, text, 2, jobs)
+
+
+def test_frozen_weights_of_16_bits_train_the_same_adapters(halves: Runs) -> None:
+    wanted = halves.losses("3-fp32")
+    assert wanted[-1] < wanted[0] - 0.1
+    for name in PLACES:
+        assert halves.losses(f"{name}-train") == pytest.approx(wanted, rel=1e-3)
+        assert halves.losses(f"{name}-train")[0] == pytest.approx(wanted[0], rel=TOLERANCE)
+        assert halves.losses(f"{name}-again") == halves.losses(f"{name}-train")[2:]
+        assert halves.ended(f"{name}-again") == halves.ended(f"{name}-train")
+    for name, other in (("older", "train"), ("newer", "fp32")):
+        found = pytest.approx(halves.losses(f"3-{other}")[2:], rel=1e-3)
+        assert halves.losses(f"3-again-{name}") == found
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_frozen_weights_keep_their_bits_in_checkpoint_and_export(
+    halves: Runs, tmp_path: Path, name: str
+) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    from zerotools import load_state_dict
+    from zerotools.ops.conversions.consolidate import Options, prepare
+    from zerotools.ops.conversions.conversion import perform
+    from zerotools.ops.execution.workers import MemoryBudget
+
+    source, out = halves.checkpoint(f"{name}-train", 4), tmp_path / "exported"
+    started = halves.report[f"{name}-train"]
+    model = load_state_dict(source)
+    perform(prepare(source, out, Options()), budget=MemoryBudget(), overwrite=False)
+    exported = load_file(out / "model.safetensors")
+    for key, saved in model.items():
+        stem = key.replace(".base_layer.", ".")
+        if ".lora_" in key:
+            assert saved.dtype == torch.float32
+            continue
+        assert saved.dtype == torch.bfloat16
+        if not stem.removesuffix(".weight").endswith(tuple(TARGETS)):
+            assert torch.equal(exported[stem], saved)
+            continue
+        up, down = (model[f"{stem.removesuffix('.weight')}.lora_{h}.default.weight"] for h in "BA")
+        added = saved.float() + ALPHA / RANK * (up @ down)
+        torch.testing.assert_close(exported[stem].float(), added, rtol=2**-8, atol=1e-7)
+    assert started["begun"] != started["ended"]
+
+
+def test_frozen_weights_are_those_of_the_directory(halves: Runs) -> None:
+    import torch
+
+    from zerotools import load_state_dict
+
+    record = checkpoint_dirs.check(halves.checkpoint("3-train", 4))
+    assert record.model.frozen > 0
+    kept = {name: load_state_dict(halves.checkpoint(f"{name}-train", 4)) for name in PLACES}
+    exact = load_state_dict(halves.checkpoint("3-fp32", 4))
+    for found in kept.values():
+        for name, tensor in found.items():
+            if ".lora_" not in name:
+                assert torch.equal(tensor.float(), exact[name])
+
+
+def test_only_linear_layers_get_adapters() -> None:
+    from transformers import LlamaConfig
+
+    from zerotoolsd.trainer.model.meta_model import draw
+
+    with pytest.raises(BadRequest, match=r"model\.embed_tokens is of type Embedding, and adapters"):
+        draw(LlamaConfig(**TINY_LLAMA), LoraSpec(rank=2, target_modules=("embed_tokens",)))
+
+
+def test_two_types_of_weights_need_a_torch_that_gathers_them() -> None:
+    from zerotools.core.errors import Unsupported
+    from zerotools.core.memory_layout import MemoryLayout
+    from zerotoolsd.trainer.model.lora import refuse_two_types
+
+    mixed = MemoryLayout(3, 2, offload_params="cpu", frozen_precision="train")
+    with pytest.raises(Unsupported, match=r"torch 2\.7\.1 cannot gather frozen weights in bf16"):
+        refuse_two_types(mixed, "2.7.1")
+    refuse_two_types(mixed, "2.13.0+cpu")
+    for layout in (MemoryLayout(3, 2, frozen_precision="train"), MemoryLayout(3, 2)):
+        refuse_two_types(layout, "2.6.0")
+
+
 def test_an_adapter_on_a_tied_weight_is_refused() -> None:
     from transformers import LlamaConfig
 

@@ -41,16 +41,48 @@ def jobs(directory: Path) -> dict[str, dict[str, Any]]:
     return {name: {"model": {"config": MODEL}, **tree} for name, tree in found.items()}
 
 
+def adapted() -> dict[str, dict[str, Any]]:
+    """Adapters in each way that there is to keep weights."""
+    half = {"precision": "bf16", "steps": 1}
+    lora = {"rank": 2, "target_modules": ["q_proj"], "frozen_precision": "train"}
+    places: tuple[tuple[int, dict[str, str]], ...] = (
+        (1, {}),
+        (3, {"optimizer": "cpu"}),
+        (3, {"params": "cpu"}),
+    )
+    return {
+        f"lora-{stage}-{'-'.join(place)}": {
+            "model": {"config": MODEL},
+            "train": half,
+            "zero": {"stage": stage},
+            "offload": place,
+            "lora": lora,
+        }
+        for stage, place in places
+    }
+
+
+@pytest.mark.dear(20, "a run in each place")
 def test_every_stage_and_place(text: Path, tmp_path: Path) -> None:
+    check(jobs(tmp_path), text, tmp_path)
+
+
+@pytest.mark.peft
+def test_adapters_beside_frozen_weights(text: Path, tmp_path: Path) -> None:
+    check(adapted(), text, tmp_path)
+
+
+def check(trees: dict[str, dict[str, Any]], text: Path, tmp_path: Path) -> None:
+    """What each of the jobs holds at its end is what was predicted."""
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import draw, read_config
 
-    ranks, trees = 2, jobs(tmp_path)
+    ranks = 2
     report = run_all(tmp_path / "run", text, ranks, trees).report
     for name, tree in trees.items():
         spec = job_from_dict(job(text, ranks=ranks, **tree), source=name)
         predicted = torch_engine_state(
-            parameters_of(draw(read_config(spec.model))), memory_layout_of(spec)
+            parameters_of(draw(read_config(spec.model), spec.lora)), memory_layout_of(spec)
         )
         most = {
             (place, sort): max(
