@@ -34,6 +34,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
     from zerotoolsd.trainer.leak_check import check_leaks
+    from zerotoolsd.trainer.model.attention import check_attention
     from zerotoolsd.trainer.model.lora import refuse_two_types
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
     from zerotoolsd.trainer.model.pretrained import match
@@ -46,6 +47,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     if spec.engine == "torch":
         refuse_two_types(memory_layout_of(spec))
     loss_size_of(spec, config)
+    check_attention(spec, meta_model.model)
     check_leaks(config, packing=spec.data.packing)
     check_router_loss(spec, meta_model.model)
     notes = [*_unknown_keys(spec, config), *filter(None, [unbalanced(config)])]

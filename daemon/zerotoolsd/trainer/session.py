@@ -24,6 +24,7 @@ from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
 from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
 from zerotoolsd.trainer.leak_check import check_leaks
 from zerotoolsd.trainer.loop import TrainingRun
+from zerotoolsd.trainer.model.attention import set_attention
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
@@ -97,6 +98,7 @@ def prepare(
     phases.done("data")
     check_fit(config, data.vocabulary, fixed_length(spec.data))
     meta_model = draw(config, spec.lora)
+    set_attention(spec, meta_model.model)
     reporter.measure_by(
         measure_by(
             group,

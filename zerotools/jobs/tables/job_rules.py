@@ -11,7 +11,7 @@ from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
 from zerotools.jobs.tables.eval import check_eval
 from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16
 from zerotools.jobs.tables.lora import check_lora
-from zerotools.jobs.tables.model import check_model
+from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.offload import check_offload
 from zerotools.jobs.tables.script import check_script
 from zerotools.jobs.tables.spec import (
@@ -32,6 +32,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
         return [*wrong, *check_script(spec.script), *_check_launcher(spec)], []
     wrong += [
         *check_model(spec.model),
+        *_check_attention(spec),
         *check_data(spec.data),
         *_check_data_with_others(spec),
         *check_eval(spec.eval),
@@ -95,6 +96,20 @@ def _check_batch(spec: JobSpec) -> Iterator[str]:
         yield (
             f"train.micro_batch_size = {micro}: must divide the {batch // world} sequences of a "
             f"rank (train.batch_size {batch} over {world} rank{'s' * (world > 1)})"
+        )
+
+
+def _check_attention(spec: JobSpec) -> Iterator[str]:
+    wanted = spec.model.attention
+    if wanted in (*FLASH, "flex_attention") and spec.device == "cpu":
+        yield (
+            f'model.attention = "{wanted}": is for GPUs; on device = "cpu" leave it out, or use '
+            '"sdpa" or "eager"'
+        )
+    elif wanted in FLASH and spec.train.precision == "fp32":
+        yield (
+            f'model.attention = "{wanted}": computes in 16 bits, and train.precision is "fp32"; '
+            'set train.precision = "bf16", or model.attention = "sdpa"'
         )
 
 

@@ -8,6 +8,10 @@ from typing import Any
 
 from zerotools.jobs.binding.declaration import key
 
+AUTO = "auto"
+FLASH = ("flash_attention_2", "flash_attention_3")
+ATTENTIONS = (AUTO, "sdpa", *FLASH, "flex_attention", "eager")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
@@ -23,6 +27,15 @@ class ModelSpec:
         "A Hugging Face model directory (config and safetensors) with the weights to start from.",
         default=None,
         path=True,
+    )
+    attention: str | None = key(
+        "transformers' attention implementation. `\"auto\"`: torch's scaled_dot_product_attention "
+        "where the model has it, called segment by segment for packed sequences, so that they "
+        "need no mask of all tokens by all tokens.",
+        default=AUTO,
+        stored_default=None,
+        allowed=ATTENTIONS,
+        imported=False,
     )
 
 

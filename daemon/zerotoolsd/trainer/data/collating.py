@@ -44,5 +44,4 @@ def _filled(rows: Sequence[Sequence[int]], filler: int, device: torch.device) ->
 
 
 def _positions(example: Example) -> list[int]:
-    segments = example.segments or (len(example.inputs),)
-    return [position for length in segments for position in range(length)]
+    return [position for length in example.lengths for position in range(length)]

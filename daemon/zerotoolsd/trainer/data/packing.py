@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import array
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerotoolsd.trainer.data.examplestore import PLACE_TYPE, mapped
@@ -70,10 +70,10 @@ class PackedSequences:
         return sum(self._pool.size(inner) for inner in self._numbers(number))
 
 
-def join(parts: list[Example]) -> Example:
-    """`parts` one after the other, as one sequence of as many segments."""
+def join(parts: Sequence[Example]) -> Example:
+    """`parts` one after the other, as one sequence of as many segments, or of all of theirs."""
     return Example(
         list(itertools.chain.from_iterable(part.inputs for part in parts)),
         list(itertools.chain.from_iterable(part.targets for part in parts)),
-        tuple(len(part.inputs) for part in parts),
+        tuple(itertools.chain.from_iterable(part.lengths for part in parts)),
     )

@@ -27,6 +27,11 @@ class Example:
     targets: Sequence[int]
     segments: tuple[int, ...] = ()
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of its segments: one, where it is not packed."""
+        return self.segments or (len(self.inputs),)
+
     def silent(self) -> Example:
         """The same, with nothing to predict."""
         return replace(self, targets=[IGNORED] * len(self.targets))

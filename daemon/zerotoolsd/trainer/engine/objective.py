@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from zerotoolsd.trainer.data.collating import collate
+from zerotoolsd.trainer.data.packing import join
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
 from zerotoolsd.trainer.engine.chunked_loss import summed_cross_entropy, takes_targets
 from zerotoolsd.trainer.engine.protocol import LossSum
 from zerotoolsd.trainer.engine.router_loss import added_to
+from zerotoolsd.trainer.model.segments import is_flash, segments_of
 
 
 def training_loss(
@@ -24,6 +26,7 @@ def training_loss(
 ) -> torch.Tensor:
     """The sum over the tokens of `examples` that are to be predicted, `weight` times, and the loss
     of its routers, if it has one, `router_weight` times. All ranks call it together."""
+    examples = _as_attended(model, examples)
     output, loss, _ = _output_and_loss(model, examples, device)
     router_loss = added_to(model)
     if router_loss is None:
@@ -34,7 +37,8 @@ def training_loss(
 def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> LossSum:
     """The same, and their number. Keeps nothing for a backward pass."""
     with torch.no_grad():
-        _, loss, labels = _output_and_loss(model, examples, device)
+        attended = _as_attended(model, examples)
+        _, loss, labels = _output_and_loss(model, attended, device)
         return LossSum(float(loss), int((labels != IGNORED).sum()))
 
 
@@ -42,8 +46,16 @@ def _output_and_loss(
     model: Any, examples: Sequence[Example], device: torch.device
 ) -> tuple[Any, torch.Tensor, torch.Tensor]:
     arguments, labels = collate(model, examples, device)
-    if takes_targets(model):
-        output = model(**arguments, use_cache=False, targets=labels)
-        return output, output.loss, labels
-    output = model(**arguments, use_cache=False)
-    return output, summed_cross_entropy(output.logits, labels), labels
+    with segments_of(model, [example.lengths for example in examples]):
+        if takes_targets(model):
+            output = model(**arguments, use_cache=False, targets=labels)
+            return output, output.loss, labels
+        output = model(**arguments, use_cache=False)
+        return output, summed_cross_entropy(output.logits, labels), labels
+
+
+def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
+    """Packed sequences as one, where transformers keeps segments apart in a batch of one alone."""
+    if is_flash(model) and len(examples) > 1 and any(example.segments for example in examples):
+        return [join(examples)]
+    return examples

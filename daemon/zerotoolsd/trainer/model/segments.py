@@ -1,0 +1,110 @@
+"""Attention over packed sequences, segment by segment, by torch's scaled_dot_product_attention.
+
+transformers keeps the segments of a packed sequence apart by a mask of all positions by all
+positions. Here each segment is a call of its own: no such mask, and no work for what it hides. The
+base model is given, where a mask would be, the lengths of the segments, and passes them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from transformers.utils.generic import is_flash_attention_requested
+
+SEGMENTED = "sdpa_by_segment"
+"""The name of this attention in transformers' tables."""
+
+Lengths = Sequence[Sequence[int]]
+"""Of the segments of each sequence of a batch; what is left of a sequence is filling."""
+_now: ContextVar[Lengths | None] = ContextVar("lengths of segments", default=None)
+
+
+def is_flash(model: Any) -> bool:
+    """Whether `model` attends by one of the flash_attention packages."""
+    return bool(is_flash_attention_requested(model.config.get_text_config()))
+
+
+@contextmanager
+def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
+    """Inside, `model` reads a batch of sequences of such segments, if it attends by segment."""
+    applies = model.config.get_text_config()._attn_implementation == SEGMENTED
+    token = _now.set(lengths if applies and any(len(row) > 1 for row in lengths) else None)
+    try:
+        yield
+    finally:
+        _now.reset(token)
+
+
+@dataclass(frozen=True)
+class SegmentMask:
+    """What stands for a mask. `hides` is asked for segments longer than `window`, if there is one:
+    in them a token does not see all that are before it."""
+
+    lengths: Lengths
+    hides: Callable[..., torch.Tensor]
+    window: int | None = None
+
+    def bounds(self, row: int, length: int) -> Iterator[tuple[int, int]]:
+        """Where the segments of a sequence begin and end, its filling as one more."""
+        begin = 0
+        for size in self.lengths[row]:
+            yield begin, begin + size
+            begin += size
+        if begin < length:
+            yield begin, length
+
+    def of(self, row: int, begin: int, end: int, device: torch.device) -> torch.Tensor | None:
+        """The mask of one segment, `[1, 1, length, length]`; None where it is causal alone."""
+        if self.window is None or end - begin <= self.window:
+            return None
+        places = torch.arange(begin, end, device=device)
+        seen = self.hides(row, 0, places[:, None], places[None, :])
+        return seen[None, None]
+
+
+def _mask(**arguments: Any) -> Any:
+    """In the place of transformers' `sdpa_mask`."""
+    lengths = _now.get()
+    if lengths is None or arguments.get("use_vmap") or arguments.get("attention_mask") is not None:
+        return sdpa_mask(**arguments)
+    return SegmentMask(lengths, arguments["mask_function"], arguments.get("local_size"))
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """In the place of `sdpa_attention_forward`: `[batch, heads, length, width]` each."""
+    if not isinstance(attention_mask, SegmentMask):
+        found: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **options
+        )
+        return found
+    rows = []
+    for row in range(query.shape[0]):
+        parts = []
+        for begin, end in attention_mask.bounds(row, query.shape[2]):
+            own = (slice(row, row + 1), slice(None), slice(begin, end))
+            mask = attention_mask.of(row, begin, end, query.device)
+            part, _ = sdpa_attention_forward(
+                module, query[own], key[own], value[own], mask, **options
+            )
+            parts.append(part)
+        rows.append(torch.cat(parts, dim=1))
+    return torch.cat(rows), None
+
+
+AttentionInterface.register(SEGMENTED, _attend)
+AttentionMaskInterface.register(SEGMENTED, _mask)
