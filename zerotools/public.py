@@ -199,26 +199,43 @@ def verify(
     tag: str | None = None,
     layout: str | os.PathLike[str] | None = None,
     section: str | None = None,
+    against: str | os.PathLike[str] | None = None,
+    write_manifest: str | os.PathLike[str] | bool = False,
     fast: bool = False,
     workers: int | None = None,
     max_memory: int = 256 * 2**20,
 ) -> Verification:
     """Check whether the checkpoint at `path` is whole, as the command `verify` does: `verdict` of
     what is returned is "whole", "unchecked" or "faulty", `findings` are sentences. With `fast` no
-    tensor data is read. `max_memory` is in bytes, for the buffers of all `workers` (threads).
+    tensor data is read. `against` is a manifest or another checkpoint to compare with.
+    `write_manifest` writes the digests of what is there, to that file, or with True beside the
+    checkpoint, if nothing is wrong. `max_memory` is in bytes, for the buffers of all `workers`
+    (threads).
 
     Raises:
-        BadRequest: there is nothing at `path`, or it has no such tag or section.
+        BadRequest: there is nothing at `path`, it has no such tag or section, or the manifest is of
+            another model.
         BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
         Unsupported: it is in a format that is not read.
     """
     from zerotools.ops.execution.workers import MemoryBudget
+    from zerotools.ops.verification import against as comparing
+    from zerotools.ops.verification import digest_manifest
     from zerotools.ops.verification import verify as verification
 
+    if fast and (against is not None or write_manifest):
+        raise BadRequest("fast=True reads no data, and a manifest needs it; leave one of them out")
     rules = None if layout is None else Path(layout)
     given = verification.prepare(Path(path), tag=tag, layout=rules, section=section)
     budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
-    return verification.verify(given, fast=fast, budget=budget)
+    other = None if against is None else comparing.against(Path(against), budget)
+    digests = write_manifest is not False
+    found = verification.verify(given, fast=fast, other=other, digests=digests, budget=budget)
+    if found.manifest is not None:
+        beside = digest_manifest.sidecar_of(given.files)
+        file = beside if isinstance(write_manifest, bool) else Path(write_manifest)
+        digest_manifest.write_digest_manifest(found.manifest, file, given.files)
+    return found
 
 
 def _of_role(reader: Reader, role: str) -> dict[str, Entry]:

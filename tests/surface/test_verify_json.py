@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.golden_files import TORCH
 from zerotools.core.checkpoint import Key
 from zerotools.io.numeric.value_counts import ValueCounts
-from zerotools.ops.verification.findings import Check, Finding, Verification
+from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
 from zerotools.ops.verification.verification_json import SCHEMA, to_json
 from zerotools.ops.verification.verify import prepare
 
@@ -24,6 +24,7 @@ def test_the_page_has_the_keys_that_are_printed() -> None:
         (Finding(Check.MEANING, "wrong", tensor=key),),
         {"a": "no checksums"},
         {key: ValueCounts(1, 2)},
+        comparison=Comparison(PAGE),
     )
     text = PAGE.read_text()
     assert f"`{SCHEMA}`" in text
@@ -33,5 +34,9 @@ def test_the_page_has_the_keys_that_are_printed() -> None:
         name: re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) for name, part in parts.items()
     }
     printed = to_json(found)
-    assert [*printed, "seconds"] == documented.pop("")
-    assert {name: list(printed[name][0]) for name in documented} == documented
+    assert [*printed, "manifest", "seconds"] == documented.pop("")
+    assert {name: list(_first(printed[name])) for name in documented} == documented
+
+
+def _first(value: dict[str, object] | list[dict[str, object]]) -> dict[str, object]:
+    return value[0] if isinstance(value, list) else value

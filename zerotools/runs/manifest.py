@@ -56,7 +56,7 @@ def write_manifest(directory: Path, *, threads: int | None = None) -> Path:
             for name, entry in zip(names, entries, strict=True)
         }
     path = directory / MANIFEST
-    _write_durably(path, json.dumps({"version": VERSION, "files": files}, indent=1) + "\n")
+    write_durably(path, json.dumps({"version": VERSION, "files": files}, indent=1) + "\n")
     return path
 
 
@@ -159,7 +159,8 @@ def _default_threads() -> int:
     return min(8, os.cpu_count() or 1)
 
 
-def _write_durably(path: Path, text: str) -> None:
+def write_durably(path: Path, text: str) -> None:
+    """Write a file beside its name, flush it, and rename it."""
     draft = path.with_name(path.name + ".draft")
     with draft.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -15,14 +15,18 @@ from zerotools.cli.output import render
 from zerotools.cli.output.progress_bar import progress
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
-from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.verification.findings import Soundness, Verification
+from zerotools.ops.verification.against import against as compared_with
+from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
+from zerotools.ops.verification.findings import Check, Soundness, Verification
 from zerotools.ops.verification.verification_json import to_json
 from zerotools.ops.verification.verify import prepare, verify
 
 MAX_FINDINGS = 20
 MAX_NAMED = 4
+BESIDE = ""
+"""For `--write-manifest` without a file."""
 
 
 @click.command("verify")
@@ -30,6 +34,19 @@ MAX_NAMED = 4
 @tag_option
 @layout_option
 @section_option
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="MANIFEST|PATH",
+    help="Compare with a manifest, or with another checkpoint of any format.",
+)
+@click.option(
+    "--write-manifest",
+    is_flag=False,
+    flag_value=BESIDE,
+    metavar="[FILE]",
+    help="Write the digests of tensors and files.  [FILE: PATH.zerotools.json]",
+)
 @click.option("--fast", is_flag=True, help="Look at the structure alone; read no tensor data.")
 @click.option(
     "--workers", type=int, default=None, help="Threads. Default: one per core, at most 8."
@@ -47,6 +64,8 @@ def command(
     tag: str | None,
     layout: Path | None,
     section: str | None,
+    against: Path | None,
+    write_manifest: str | None,
     fast: bool,
     workers: int | None,
     max_memory: int,
@@ -54,19 +73,39 @@ def command(
 ) -> int:
     """Check whether the checkpoint at PATH is whole: its structure, its bytes, its numbers.
 
-    Exit status 1 means that something is wrong. Status 0 means that nothing was found; whether all
-    bytes could be checked, the first line says.
+    A manifest that lies beside it as PATH.zerotools.json is compared with it. Exit status 1 means
+    that something is wrong. Status 0 means that nothing was found; whether all bytes could be
+    checked, the first line says.
     """
     budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
+    began, digests = time.monotonic(), write_manifest is not None
+    if fast and (against is not None or digests):
+        raise BadRequest("--fast reads no data, and a manifest needs it; leave one of them out")
     given = prepare(path, tag=tag, layout=layout, section=section)
-    began = time.monotonic()
+    other = None if against is None else compared_with(against, budget)
     with progress(given.bytes_to_read, "verify") as on_bytes:
-        found = verify(given, fast=fast, budget=budget, on_bytes=on_bytes)
+        found = verify(
+            given,
+            fast=fast,
+            other=other,
+            digests=digests,
+            budget=budget,
+            on_bytes=on_bytes,
+        )
+    written = None
+    if found.manifest is not None:
+        written = Path(write_manifest) if write_manifest else sidecar_of(given.files)
+        write_digest_manifest(found.manifest, written, given.files)
     if as_json:
         seconds = round(time.monotonic() - began, 3)
-        render.print_json({**to_json(found), "seconds": seconds})
+        manifest = None if written is None else str(written)
+        render.print_json({**to_json(found), "manifest": manifest, "seconds": seconds})
     else:
         render.print_lines(list(describe(found)))
+        if written is not None:
+            click.echo(f"wrote {written}")
+        elif digests:
+            click.echo("no manifest was written: it would have what is wrong in it")
     return EXIT_DIFFERENCES if found.verdict is Soundness.FAULTY else 0
 
 
@@ -88,11 +127,24 @@ def describe(found: Verification) -> Iterator[str]:
         yield f"{finding.check.value}: {render.clean(finding.message)}"
     if len(found.findings) > MAX_FINDINGS:
         yield f"... and {len(found.findings) - MAX_FINDINGS} more findings (--json lists all)"
+    yield from _compared(found)
     yield from _unchecked(found)
     odd = [key for key in found.odd if key.role == "buffer"]
     if odd:
         yield f"note: {_some([str(key) for key in odd])}: values that are not finite, as in masks"
     for note in found.checkpoint.origin.notes:
+        yield f"note: {render.clean(note)}"
+
+
+def _compared(found: Verification) -> Iterator[str]:
+    comparison = found.comparison
+    if comparison is None:
+        return
+    if not any(finding.check is Check.MANIFEST for finding in found.findings):
+        what = "all files are" if comparison.by_files else counted(comparison.tensors, "tensor")
+        rest = "those" if comparison.by_files else "with the values"
+        yield f"{what} {rest} of {render.clean(str(comparison.path))}"
+    for note in comparison.notes:
         yield f"note: {render.clean(note)}"
 
 

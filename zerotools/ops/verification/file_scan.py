@@ -18,8 +18,9 @@ from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.io.numeric.value_counts import NOTHING_ODD, ValueCounts, count_values
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes
+from zerotools.ops.verification.digests import BLOCK_ELEMENTS, block_hasher, of_blocks
 
-BLOCK_BYTES = 2**20
+BLOCK_BYTES = BLOCK_ELEMENTS
 NEVER_NEGATIVE = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf"})
 """Roles of optimizer state that is a sum of squares, or a largest magnitude."""
 # Enough for the bytes of a number that begins at the end of what is read.
@@ -50,11 +51,13 @@ class ScannedFile:
 
 @dataclass
 class FileScan:
-    """What was found in one file. `error` says why it could not be read to its end."""
+    """What was found in one file. `error` says why it could not be read to its end, `digest` is
+    that of all of its bytes, where it was asked for."""
 
     file: ScannedFile
     damaged: list[tuple[Record, int]] = field(default_factory=list)
     error: str | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class _Seen:
     block: _Block
     crcs: dict[int, tuple[int, int]]
     counts: list[tuple[int, ValueCounts]]
+    digest: bytes = b""
     error: str | None = None
 
 
@@ -78,14 +82,17 @@ def scan(
     claims: ClaimedBytes,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
+    *,
+    digests: bool = False,
 ) -> tuple[list[FileScan], dict[Key, ValueCounts]]:
-    """Read `files` below `base`; what is odd is counted by tensor, where there is any."""
-    scans = [FileScan(file) for file in files]
+    """Read `files` below `base`; what is odd is counted by tensor, where there is any. With
+    `digests`, each file gets its digest."""
+    scans = [FileScan(file, digest=of_blocks(()) if digests else None) for file in files]
     left = [-(-file.size // BLOCK_BYTES) for file in files]
-    crcs: list[list[tuple[int, int, dict[int, tuple[int, int]]]]] = [[] for _ in files]
+    blocks: list[list[_Seen]] = [[] for _ in files]
     counts: dict[Key, ValueCounts] = {}
     with OpenFiles(base) as opened, TileWorkers(budget) as workers:
-        reader = _Reader(opened, files, claims)
+        reader = _Reader(opened, files, claims, digests)
         for seen in workers.share(_blocks(files), reader.read):
             at = seen.block.file
             on_bytes(seen.block.length)
@@ -93,11 +100,14 @@ def scan(
                 key = claims.keys[number]
                 counts[key] = counts.get(key, NOTHING_ODD) + found
             scans[at].error = scans[at].error or seen.error
-            crcs[at].append((seen.block.begin, seen.block.length, seen.crcs))
+            blocks[at].append(seen)
             left[at] -= 1
             if not left[at]:
-                scans[at].damaged += _damaged(files[at].records, crcs[at])
-                crcs[at] = []
+                ordered = sorted(blocks[at], key=lambda each: each.block.begin)
+                scans[at].damaged += _damaged(files[at].records, ordered)
+                if digests:
+                    scans[at].digest = of_blocks(each.digest for each in ordered)
+                blocks[at] = []
     return scans, counts
 
 
@@ -107,13 +117,11 @@ def _blocks(files: Sequence[ScannedFile]) -> Iterator[_Block]:
             yield _Block(number, begin, min(BLOCK_BYTES, file.size - begin))
 
 
-def _damaged(
-    records: Sequence[Record], seen: list[tuple[int, int, dict[int, tuple[int, int]]]]
-) -> Iterator[tuple[Record, int]]:
+def _damaged(records: Sequence[Record], blocks: list[_Seen]) -> Iterator[tuple[Record, int]]:
     """Records with another CRC-32 than they should have, which follows."""
     found = [0] * len(records)
-    for _, _, parts in sorted(seen, key=lambda each: each[0]):
-        for number, (crc, length) in parts.items():
+    for block in blocks:
+        for number, (crc, length) in block.crcs.items():
             found[number] = combine(found[number], crc, length) if found[number] else crc
     for record, crc in zip(records, found, strict=True):
         if crc != record.crc:
@@ -124,11 +132,16 @@ class _Reader:
     """Reads blocks; used by all threads."""
 
     def __init__(
-        self, opened: OpenFiles, files: Sequence[ScannedFile], claims: ClaimedBytes
+        self,
+        opened: OpenFiles,
+        files: Sequence[ScannedFile],
+        claims: ClaimedBytes,
+        digests: bool,
     ) -> None:
         self._opened = opened
         self._files = files
         self._claims = claims
+        self._digests = digests
         self._starts: Mapping[int, list[int]] = {
             number: [record.begin for record in file.records] for number, file in enumerate(files)
         }
@@ -136,14 +149,19 @@ class _Reader:
     def read(self, block: _Block, scratch: Scratch) -> _Seen:
         seen = _Seen(block, {}, [])
         step = min(_READ_BYTES, scratch.tile.nbytes - _SLACK)
+        hasher = block_hasher() if self._digests else None
         with self._opened.holding() as held:
             for begin in range(block.begin, block.begin + block.length, step):
                 end = min(begin + step, block.begin + block.length)
                 try:
                     self._read(held, seen, begin, end, scratch.tile)
+                    if hasher is not None:
+                        hasher.update(scratch.tile[: end - begin].data)
                 except BadFile as error:
                     seen.error = str(error)
                     break
+        if hasher is not None:
+            seen.digest = hasher.digest()
         return seen
 
     def _read(self, held: ThreadFiles, seen: _Seen, begin: int, end: int, buffer: Array) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
+from zerotools.ops.verification.digest_manifest import DigestManifest
 
 
 class Soundness(StrEnum):
@@ -22,11 +24,13 @@ class Soundness(StrEnum):
 
 
 class Check(StrEnum):
-    """What a finding is a finding of. `CHANGED`: a file changed while it was verified."""
+    """What a finding is a finding of. `MANIFEST`: something is not as the manifest says, `CHANGED`:
+    a file changed while it was verified."""
 
     STRUCTURE = "structure"
     BYTES = "bytes"
     MEANING = "meaning"
+    MANIFEST = "manifest"
     CHANGED = "changed"
 
 
@@ -42,10 +46,25 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """With which manifest or checkpoint it was compared, and how many tensors have the values that
+    are said there. `by_files` says that the files were compared, byte by byte, and `vouched` are
+    those that are equal then. `notes` are sentences on what only one of the two holds."""
+
+    path: Path
+    tensors: int = 0
+    by_files: bool = False
+    vouched: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Verification:
     """`unchecked` are files of which nothing tells whether their bytes are those that were saved,
     each with the reason. `odd` counts what is not finite by tensor, also where that is no damage.
-    `is_fast` says that bytes were left out, `bytes_read` how many were read."""
+    `is_fast` says that bytes were left out, `bytes_read` how many were read. `comparison` is with a
+    manifest; None: there was none. `manifest` is that of the checkpoint itself, where it was asked
+    for and nothing is wrong."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -54,6 +73,8 @@ class Verification:
     odd: Mapping[Key, ValueCounts] = field(default_factory=dict)
     is_fast: bool = False
     bytes_read: int = 0
+    comparison: Comparison | None = None
+    manifest: DigestManifest | None = None
 
     @property
     def verdict(self) -> Soundness:

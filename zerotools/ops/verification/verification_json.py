@@ -11,7 +11,7 @@ SCHEMA = "zerotools.verify/1"
 
 def to_json(found: Verification) -> dict[str, Any]:
     """The documented, versioned form."""
-    origin = found.checkpoint.origin
+    origin, comparison = found.checkpoint.origin, found.comparison
     return {
         "schema": SCHEMA,
         "path": str(origin.path),
@@ -21,6 +21,13 @@ def to_json(found: Verification) -> dict[str, Any]:
         "fast": found.is_fast,
         "bytes_read": found.bytes_read,
         "tensors": len(found.checkpoint.tensors),
+        "against": comparison
+        and {
+            "path": str(comparison.path),
+            "tensors": comparison.tensors,
+            "by_files": comparison.by_files,
+            "notes": list(comparison.notes),
+        },
         "findings": [
             {
                 "check": finding.check.value,

@@ -8,16 +8,19 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
 from zerotools.io.files.sources import Sources, note_source, recording
 from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.ops.execution.verify_source import differing_replicas
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.verification.against import Against, Comparing, beside
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
+from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest, digested
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE, FileScan, Record, scan
-from zerotools.ops.verification.findings import Check, Finding, Verification
+from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
 from zerotools.ops.verification.records import FilesToScan, files_to_scan
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
@@ -69,17 +72,27 @@ def verify(
     given: ToVerify,
     *,
     fast: bool = False,
+    other: Against | None = None,
+    digests: bool = False,
     budget: MemoryBudget | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Verification:
     """Make all checks; `on_bytes` is told how many bytes more were read. With `fast` no data is
-    read."""
+    read. It is compared with `other`, or with the manifest beside it if there is one. With
+    `digests`, the result has the manifest of what is there.
+
+    Raises:
+        BadRequest: the manifest is of another model.
+    """
+    assert not (fast and (other or digests)), "a manifest needs the data"
     found = _Verifying(given, budget or MemoryBudget(DEFAULT_MEMORY))
     found.structure()
     if not fast:
-        found.bytes(on_bytes)
+        other = other or found.sidecar()
+        found.bytes(on_bytes, digests=digests or other is not None)
         found.copies()
         found.meaning()
+        found.compare(other, on_bytes, digests=digests)
     found.changed()
     return Verification(
         given.checkpoint,
@@ -89,6 +102,8 @@ def verify(
         found.odd,
         fast,
         0 if fast else given.bytes_to_read,
+        found.comparison,
+        None if found.findings else found.manifest,
     )
 
 
@@ -104,24 +119,42 @@ class _Verifying:
         self.findings: list[Finding] = []
         self.unchecked: dict[str, str] = {}
         self.odd: dict[Key, ValueCounts] = {}
+        self.comparison: Comparison | None = None
+        self.manifest: DigestManifest | None = None
         self._incomplete: frozenset[Key] = frozenset()
+        self._training = TrainingState()
+        self._claims = ClaimedBytes()
+        self._digests: dict[str, FileDigest] = {}
 
     def structure(self) -> None:
         """What the metadata says, and whether the files beside it say what is so."""
         inspection = inspect(self._checkpoint, self._given.table)
         self._incomplete = frozenset(inspection.incomplete)
+        self._training = inspection.run.training
         self._add(Check.STRUCTURE, inspection.problems)
         self._add(Check.STRUCTURE, self._form.false_hints(self._checkpoint))
 
-    def bytes(self, on_bytes: Callable[[int], None]) -> None:
+    def sidecar(self) -> Against | None:
+        """The manifest beside the checkpoint, if it can be read."""
+        try:
+            return beside(self._files)
+        except (BadFile, Unsupported) as error:
+            self.findings.append(Finding(Check.MANIFEST, str(error)))
+            return None
+
+    def bytes(self, on_bytes: Callable[[int], None], *, digests: bool) -> None:
         """The checksums that the files have themselves, and a job's manifest."""
         to_scan = files_to_scan(self._checkpoint, self._files)
-        claims = claims_of(self._checkpoint)
+        claims = self._claims = claims_of(self._checkpoint)
         for name, fault in to_scan.faults:
             self.findings.append(Finding(Check.BYTES, fault, name))
-        scans, self.odd = scan(self._files.base, to_scan.files, claims, self._budget, on_bytes)
+        scans, self.odd = scan(
+            self._files.base, to_scan.files, claims, self._budget, on_bytes, digests=digests
+        )
         for each in scans:
             self._damage(each, claims)
+            if each.digest is not None and each.error is None:
+                self._digests[each.file.name] = FileDigest(each.file.size, each.digest)
         self.unchecked = self._without_manifest(to_scan)
 
     def copies(self) -> None:
@@ -141,6 +174,36 @@ class _Verifying:
         for key, counts in self.odd.items():
             for sentence in _odd(self._checkpoint, key, counts):
                 self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
+
+    def compare(
+        self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool
+    ) -> None:
+        """What a manifest says; and with `digests`, what this one's says."""
+        if other is None and not digests:
+            return
+        sound = self._sound_tensors()
+        keys = [key for key in digested(self._checkpoint, self._training) if key in sound]
+        comparing = Comparing(
+            self._checkpoint, self._files, self._training, keys, self._budget, on_bytes
+        )
+        try:
+            if other is not None:
+                found, self.comparison = comparing.compare(other, self._digests, self._claims)
+                self.findings += found
+                self._vouch(self.comparison)
+            if digests and not self.findings:
+                self.manifest = comparing.manifest(self._digests)
+        except BadFile as error:
+            self.findings.append(Finding(Check.BYTES, str(error)))
+
+    def _vouch(self, comparison: Comparison) -> None:
+        """What is equal needs no checksums of its own. Of other files than those of the manifest,
+        only those that hold tensors alone are known."""
+        vouched = set(comparison.vouched)
+        if not (self.findings or comparison.by_files or self._form.holds_state):
+            below = self._checkpoint.root.relative_to(self._files.base)
+            vouched |= {(below / name).as_posix() for name in self._checkpoint.files}
+        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
 
     def changed(self) -> None:
         """Files that somebody wrote meanwhile."""

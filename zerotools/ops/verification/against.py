@@ -1,0 +1,176 @@
+"""What a checkpoint is compared with: a manifest, or another checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats import FORMATS, FormatTable, read_any, require_readable, training_of
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles, subject_of
+from zerotools.ops.verification.claimed_bytes import ClaimedBytes
+from zerotools.ops.verification.digest_manifest import (
+    DigestManifest,
+    FileDigest,
+    digested,
+    manifest_of,
+    read_digest_manifest,
+    sidecar_of,
+)
+from zerotools.ops.verification.digests import TensorDigest, digests_of
+from zerotools.ops.verification.findings import Check, Comparison, Finding
+from zerotools.ops.verification.manifest_comparison import (
+    compare_files,
+    compare_tensors,
+    refuse_another,
+    said,
+    same_layout,
+)
+
+_MAX_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Against:
+    """A manifest, and what to call it: its path, or that of the checkpoint it was made of."""
+
+    manifest: DigestManifest
+    path: Path
+
+
+def against(path: Path, budget: MemoryBudget, table: FormatTable = FORMATS) -> Against:
+    """What the user names: a manifest (a `.json` file), or a checkpoint, whose tensors are read.
+
+    Raises:
+        BadRequest: there is nothing at `path`.
+        BadFile: the manifest is damaged, or the checkpoint.
+        Unsupported: the manifest is of another version.
+    """
+    if path.suffix == ".json" and not path.is_dir():
+        try:
+            return Against(read_digest_manifest(path), path)
+        except OSError as error:
+            raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
+    checkpoint = read_any(path, table=table)
+    require_readable(checkpoint)
+    training = training_of(checkpoint, table)
+    tensors = digests_of(checkpoint, digested(checkpoint, training), budget)
+    name = subject_of(checkpoint).name
+    return Against(manifest_of(checkpoint, training, tensors, {}, name), path)
+
+
+def beside(files: CheckpointFiles) -> Against | None:
+    """The manifest that lies beside a checkpoint; None: there is none.
+
+    Raises:
+        BadFile, Unsupported: it is damaged, or of another version.
+    """
+    path = sidecar_of(files)
+    try:
+        return Against(read_digest_manifest(path), path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+
+
+class Comparing:
+    """One checkpoint and what it is compared with. `keys` are its sound tensors that have
+    digests; those that were computed are kept in `digests`."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        files: CheckpointFiles,
+        training: TrainingState,
+        keys: Sequence[Key],
+        budget: MemoryBudget,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._files = files
+        self._training = training
+        self._keys = keys
+        self._budget = budget
+        self._on_bytes = on_bytes
+        self.digests: dict[Key, TensorDigest] = {}
+
+    def manifest(self, digests: Mapping[str, FileDigest]) -> DigestManifest:
+        """That of this checkpoint, with all of its tensors that are sound."""
+        self._digest(self._keys)
+        return self._manifest(digests)
+
+    def compare(
+        self, other: Against, digests: Mapping[str, FileDigest], claims: ClaimedBytes
+    ) -> tuple[list[Finding], Comparison]:
+        """Compare file by file where the manifest is of files such as these, else by tensors.
+
+        Raises:
+            BadRequest: the manifest is of another model.
+        """
+        manifest, path = other.manifest, other.path
+        refuse_another(manifest, self._keys, self._files.subject)
+        own = self._manifest(digests)
+        if None not in (own.step, manifest.step) and own.step != manifest.step:
+            message = (
+                f"{path} is of step {manifest.step}, and {self._files.subject} of step {own.step}: "
+                "it is the manifest of another checkpoint"
+            )
+            return [Finding(Check.MANIFEST, message)], Comparison(path)
+        if same_layout(manifest, own, self._files.names):
+            found = list(self._files_of(manifest, digests, claims))
+            vouched = frozenset(manifest.files) if not found else frozenset[str]()
+            return found, Comparison(path, len(self._keys), True, vouched)
+        self._digest(self._keys)
+        result = compare_tensors(manifest, self._manifest(digests))
+        found = [
+            Finding(Check.MANIFEST, f"{self._files.subject}: {sentence} ({path})", tensor=key)
+            for sentence, key in said(result.differing)
+        ]
+        count = len(result.equal) + len(result.cast)
+        return found, Comparison(path, count, False, notes=result.notes)
+
+    def _files_of(
+        self,
+        manifest: DigestManifest,
+        digests: Mapping[str, FileDigest],
+        claims: ClaimedBytes,
+    ) -> Iterator[Finding]:
+        for name, fault in compare_files(manifest, digests):
+            held = self._changed_in(name, manifest, claims)
+            yield Finding(
+                Check.MANIFEST, f"{self._files.base / name} {fault}{held}; take another copy", name
+            )
+
+    def _changed_in(self, name: str, manifest: DigestManifest, claims: ClaimedBytes) -> str:
+        """The tensors of a changed file that are changed, as the end of a sentence."""
+        root, path = self._checkpoint.root, self._files.base / name
+        own = path.relative_to(root).as_posix() if path.is_relative_to(root) else name
+        places = claims.places.get(own)
+        numbers = set() if places is None else set(places[:, 2].tolist())
+        keys = [key for n in numbers if (key := claims.keys[n]) in set(self._keys)]
+        try:
+            self._digest([key for key in keys if key not in self.digests])
+        except BadFile as error:
+            return f" ({error})"
+        changed = [
+            str(key)
+            for key in keys
+            if (other := manifest.tensors.get(key)) and other.digest != self.digests[key].digest
+        ]
+        more = f" and {len(changed) - _MAX_NAMED} more" if len(changed) > _MAX_NAMED else ""
+        return f"; changed are {', '.join(changed[:_MAX_NAMED])}{more}" if changed else ""
+
+    def _digest(self, keys: Sequence[Key]) -> None:
+        needed = [key for key in keys if key not in self.digests]
+        self.digests |= digests_of(self._checkpoint, needed, self._budget, self._on_bytes)
+
+    def _manifest(self, digests: Mapping[str, FileDigest]) -> DigestManifest:
+        tensors = {key: self.digests[key] for key in self._keys if key in self.digests}
+        return manifest_of(
+            self._checkpoint, self._training, tensors, digests, self._files.subject.name
+        )

@@ -1,0 +1,227 @@
+"""NAME.zerotools.json: what the tensors and the files of a checkpoint are, by digests.
+
+It lies beside the checkpoint, never inside (docs/reference/digest-manifest.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from zerotools import __version__
+from zerotools.core import dtypes
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.training import TrainingState
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.regular import read_regular
+from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
+from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
+from zerotools.runs.manifest import write_durably
+
+SCHEMA = "zerotools.manifest/1"
+_LARGEST = 2**30
+_HEX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """`size` in bytes, and the digest of the bytes in hexadecimal."""
+
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class DigestManifest:
+    """`name` is what the checkpoint was called; `scalars` are the numbers of optimizer state, such
+    as `step`, by parameter. `files` may be empty."""
+
+    name: str
+    format: str
+    stage: int | None
+    world_size: int | None
+    step: int | None
+    tensors: Mapping[Key, TensorDigest]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    scalars: Mapping[Key, int | float] = field(default_factory=dict)
+    files: Mapping[str, FileDigest] = field(default_factory=dict)
+
+
+def manifest_of(
+    checkpoint: Checkpoint,
+    training: TrainingState,
+    tensors: Mapping[Key, TensorDigest],
+    files: Mapping[str, FileDigest],
+    name: str,
+) -> DigestManifest:
+    """The manifest of a checkpoint whose digests are known."""
+    origin = checkpoint.origin
+    return DigestManifest(
+        name,
+        origin.format,
+        origin.stage,
+        origin.world_size,
+        training.steps if origin.step is None else origin.step,
+        tensors,
+        dict(checkpoint.aliases),
+        {key: scalar.value for key, scalar in training.scalars.items()},
+        files,
+    )
+
+
+def digested(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
+    """The tensors that have a digest: single numbers such as `step` are in `scalars`, in whichever
+    way the format keeps them."""
+    return [key for key in checkpoint.tensors if key not in training.scalars]
+
+
+def sidecar_of(files: CheckpointFiles) -> Path:
+    """Where the manifest of a checkpoint lies if nobody says another place."""
+    subject = files.subject.absolute()
+    return subject.with_name(subject.name + SIDECAR_SUFFIX)
+
+
+def write_digest_manifest(manifest: DigestManifest, path: Path, files: CheckpointFiles) -> None:
+    """Write a manifest, flushed and renamed.
+
+    Raises:
+        BadRequest: `path` is inside the checkpoint, or holds something else than a manifest.
+    """
+    inside = files.subject.resolve()
+    if inside in path.resolve().parents or path.resolve() == inside:
+        raise BadRequest(f"{path} is inside the checkpoint {files.subject}; write it elsewhere")
+    if path.exists():
+        try:
+            read_digest_manifest(path)
+        except (BadFile, Unsupported, OSError):
+            raise BadRequest(
+                f"{path} exists and is not a manifest that zerotools reads; remove it, or choose "
+                "another file"
+            ) from None
+    tree = to_tree(manifest)
+    write_durably(path, json.dumps({**tree, "digest": _of_tree(tree)}, indent=1) + "\n")
+
+
+def to_tree(manifest: DigestManifest) -> dict[str, Any]:
+    """The documented form, without the digest of the manifest itself."""
+    return {
+        "schema": SCHEMA,
+        "zerotools": __version__,
+        "algorithm": ALGORITHM,
+        "name": manifest.name,
+        "format": manifest.format,
+        "stage": manifest.stage,
+        "world_size": manifest.world_size,
+        "step": manifest.step,
+        "tensors": [
+            {
+                "name": key.name,
+                "role": key.role,
+                "dtype": each.dtype.name,
+                "shape": list(each.shape),
+                "digest": each.digest,
+                "casts": dict(each.casts),
+            }
+            for key, each in manifest.tensors.items()
+        ],
+        "aliases": dict(manifest.aliases),
+        "scalars": [
+            {"name": key.name, "role": key.role, "value": value}
+            for key, value in manifest.scalars.items()
+        ],
+        "files": {
+            name: {"size": each.size, "digest": each.digest}
+            for name, each in manifest.files.items()
+        },
+    }
+
+
+def _of_tree(tree: Mapping[str, Any]) -> str:
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return str(xxhash.xxh3_128(text.encode()).hexdigest())
+
+
+def read_digest_manifest(path: Path) -> DigestManifest:
+    """Read and check a manifest.
+
+    Raises:
+        OSError: it cannot be read.
+        BadFile: it is damaged, or no manifest.
+        Unsupported: it is of another version, or of other digests.
+    """
+    try:
+        tree = json.loads(read_regular(path, _LARGEST, is_source=False))
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not JSON, so it is no manifest: {error!s:.200}") from None
+    schema = tree.get("schema") if isinstance(tree, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("zerotools.manifest/"):
+        raise BadFile(f"{path} is not a manifest of zerotools: it has no schema {SCHEMA}")
+    if schema != SCHEMA or tree.get("algorithm") != ALGORITHM:
+        raise Unsupported(
+            f"{path} has the schema {schema} and digests by {tree.get('algorithm')!r:.40}, and "
+            f"this version reads {SCHEMA} with {ALGORITHM}; write it again with --write-manifest"
+        )
+    found = tree.pop("digest", None)
+    if found != _of_tree(tree):
+        raise BadFile(
+            f"{path} does not have its own digest {found!r:.40}: the manifest is damaged or was "
+            "changed by hand; take another copy of it"
+        )
+    try:
+        return _from_tree(tree)
+    except (KeyError, TypeError, ValueError, AttributeError, Unsupported) as error:
+        raise BadFile(f"{path} is no manifest that zerotools wrote: {error!r:.200}") from None
+
+
+def _from_tree(tree: Mapping[str, Any]) -> DigestManifest:
+    files = {name: _file(name, each) for name, each in tree["files"].items()}
+    return DigestManifest(
+        str(tree["name"]),
+        str(tree["format"]),
+        _count(tree["stage"]),
+        _count(tree["world_size"]),
+        _count(tree["step"]),
+        {Key(each["name"], each["role"]): _tensor(each) for each in tree["tensors"]},
+        {str(alias): str(name) for alias, name in tree["aliases"].items()},
+        {Key(each["name"], each["role"]): _number(each["value"]) for each in tree["scalars"]},
+        files,
+    )
+
+
+def _tensor(each: Mapping[str, Any]) -> TensorDigest:
+    shape = tuple(each["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"shape {shape}")
+    casts = {str(name): _digest(value) for name, value in each["casts"].items()}
+    return TensorDigest(dtypes.named(each["dtype"]), shape, _digest(each["digest"]), casts)
+
+
+def _file(name: str, each: Mapping[str, Any]) -> FileDigest:
+    size = _count(each["size"])
+    if size is None or not stays_below_root(name):
+        raise ValueError(f"file {name!r}")
+    return FileDigest(size, _digest(each["digest"]))
+
+
+def _digest(value: object) -> str:
+    if not isinstance(value, str) or len(value) != _HEX:
+        raise ValueError(f"digest {value!r}")
+    return value
+
+
+def _count(value: object) -> int | None:
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    raise ValueError(f"count {value!r}")
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, int | float):
+        return value
+    raise ValueError(f"number {value!r}")

@@ -1,0 +1,206 @@
+"""The digest of a tensor: a tree of blocks over its elements, whatever files they lie in.
+
+The elements are taken in row-major order as little-endian bytes, and cut into blocks of
+BLOCK_ELEMENTS; the last may be shorter, and a tensor without elements has no block. The digest of a
+block is XXH3 with 128 bits and seed 0, in its canonical form of 16 bytes, high bytes first. The
+digest of the tensor is that of the digests of its blocks, one behind another, in hexadecimal. That
+of a file is the digest of its bytes as a tensor of uint8.
+
+Every tensor has the digest of its own bytes. One of floating-point numbers has also those of its
+values in bfloat16 and in float16, rounded to nearest even, with every NaN as NAN_BITS: an export in
+16 bits has one of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from zerotools.core.boxes import BoxIndex, boxes_of_range
+from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
+from zerotools.core.ranges import Range, covering_ranges
+from zerotools.io.files.open_files import OpenFiles, ThreadFiles
+from zerotools.io.numeric.gather import Scratch, gather, gather_flat
+from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
+from zerotools.io.numeric.value_counts import count_values
+from zerotools.ops.execution.plan import distinct_chunks
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
+
+BLOCK_ELEMENTS = 2**20
+ALGORITHM = "xxh3-128/2^20"
+NAN_BITS = {BFLOAT16: 0x7FC0, FLOAT16: 0x7E00}
+_PART_BYTES = 2**19
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDigest:
+    """Digests in hexadecimal; `casts` by the name of the type."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    digest: str
+    casts: Mapping[str, str] = field(default_factory=dict)
+
+
+def block_hasher() -> Any:
+    """A hasher for one block: `update` with its bytes in order, `digest` for its 16 bytes."""
+    return xxhash.xxh3_128()
+
+
+def of_blocks(blocks: Iterable[bytes]) -> str:
+    """The digest of a tensor from those of its blocks, in hexadecimal."""
+    whole = xxhash.xxh3_128()
+    for block in blocks:
+        whole.update(block)
+    return str(whole.hexdigest())
+
+
+def digests_of(
+    checkpoint: Checkpoint,
+    keys: Iterable[Key],
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> dict[Key, TensorDigest]:
+    """The digests of tensors; `on_bytes` is told of bytes of tensors that are done.
+
+    Raises:
+        BadFile: a tensor is incomplete, or a file is missing or truncated.
+    """
+    wanted = {key: checkpoint.tensors[key] for key in keys}
+    found = {key: _Growing(tensor) for key, tensor in wanted.items()}
+    done: dict[Key, TensorDigest] = {
+        key: growing.finished() for key, growing in found.items() if not growing.left
+    }
+    with OpenFiles(checkpoint.root) as opened, TileWorkers(budget) as workers:
+
+        def work(block: _Block, scratch: Scratch) -> tuple[_Block, tuple[bytes, ...]]:
+            with opened.holding() as held:
+                return block, block.digests(held, scratch)
+
+        for block, digests in workers.share(_blocks(checkpoint, wanted), work):
+            growing = found[block.key]
+            growing.add(block.number, digests)
+            on_bytes((block.end - block.begin) * block.values.tensor.dtype.itemsize)
+            if not growing.left:
+                done[block.key] = growing.finished()
+    return {key: done[key] for key in wanted}
+
+
+class _Growing:
+    """The blocks of a tensor that are digested so far."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self.left = -(-tensor.numel // BLOCK_ELEMENTS)
+        self._blocks: list[tuple[bytes, ...]] = [()] * self.left
+
+    def add(self, number: int, digests: tuple[bytes, ...]) -> None:
+        self._blocks[number] = digests
+        self.left -= 1
+
+    def finished(self) -> TensorDigest:
+        types = _types(self._tensor.dtype)
+        own, *casts = [
+            of_blocks(block[column] for block in self._blocks) for column in range(1 + len(types))
+        ]
+        self._blocks = []
+        names = (dtype.name for dtype in types)
+        return TensorDigest(
+            self._tensor.dtype, self._tensor.shape, own, dict(zip(names, casts, strict=True))
+        )
+
+
+def _types(dtype: DType) -> tuple[DType, ...]:
+    return tuple(NAN_BITS) if dtype.is_float else ()
+
+
+class FlatValues:
+    """The elements of one tensor in row-major order, however they lie in files.
+
+    Raises:
+        BadFile: chunks do not cover the tensor, or do not lie inside their files.
+    """
+
+    def __init__(self, key: Key, tensor: Tensor, checkpoint: Checkpoint) -> None:
+        self.tensor = tensor
+        self._ranges = covering_ranges(tensor, checkpoint.files)
+        self._starts = [each.begin for each in self._ranges or ()]
+        self._chunks: list[Chunk] = []
+        if self._ranges is None:
+            self._chunks = distinct_chunks(key, tensor, checkpoint)
+            self._index = BoxIndex([chunk.box for chunk in self._chunks])
+
+    def read(self, held: ThreadFiles, begin: int, end: int, raw: Array, buffer: Array) -> None:
+        """Fill the bytes `raw` with elements [begin, end); `buffer` is for what is read."""
+        dtype = self.tensor.dtype
+        if self._ranges is not None:
+            gather_flat(held, self._within(self._ranges, begin, end), dtype.itemsize, raw.data)
+            return
+        at = 0
+        for box in boxes_of_range(self.tensor.shape, begin, end):
+            own = raw[at : at + box.numel * dtype.itemsize]
+            meeting = self._index.meeting(box)
+            pieces = [ChunkBox(self._chunks[number], common) for number, common in meeting]
+            gather(held, pieces, box, dtype, dtype, own, buffer, numpy_cast)
+            at += own.nbytes
+
+    def _within(self, ranges: list[Range], begin: int, end: int) -> Iterator[Range]:
+        at, itemsize = bisect_right(self._starts, begin) - 1, self.tensor.dtype.itemsize
+        while begin < end:
+            first, stop, file, offset = ranges[at]
+            until = min(stop, end)
+            if until > begin:
+                yield Range(begin, until, file, offset + (begin - first) * itemsize)
+            begin, at = max(begin, until), at + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Elements [begin, end) of a flattened tensor."""
+
+    key: Key
+    values: FlatValues
+    number: int
+    begin: int
+    end: int
+
+    def digests(self, held: ThreadFiles, scratch: Scratch) -> tuple[bytes, ...]:
+        """Of its own bytes, and of each cast."""
+        dtype = self.values.tensor.dtype
+        types = _types(dtype)
+        hashers = [block_hasher() for _ in range(1 + len(types))]
+        step = min(_PART_BYTES, scratch.tile.nbytes) // max(dtype.itemsize, 2)
+        for begin in range(self.begin, self.end, step):
+            end = min(begin + step, self.end)
+            raw = scratch.tile[: (end - begin) * dtype.itemsize]
+            self.values.read(held, begin, end, raw, scratch.read)
+            hashers[0].update(raw.data)
+            for hasher, target in zip(hashers[1:], types, strict=True):
+                cast = scratch.read[: (end - begin) * target.itemsize]
+                hasher.update(canonical_cast(raw.view(numpy_dtype(dtype)), target, cast).data)
+        return tuple(hasher.digest() for hasher in hashers)
+
+
+def canonical_cast(values: Array, target: DType, room: Array) -> Array:
+    """`values` in bfloat16 or float16, every NaN as `NAN_BITS`: as bytes, which are in `room`."""
+    out = room.view(numpy_dtype(target))
+    numpy_cast(out, values)
+    if count_values(out).nans:
+        room.view(np.uint16)[np.isnan(out)] = NAN_BITS[target]
+    return room
+
+
+def _blocks(checkpoint: Checkpoint, wanted: Mapping[Key, Tensor]) -> Iterator[_Block]:
+    for key, tensor in wanted.items():
+        if not tensor.numel:
+            continue
+        values = FlatValues(key, tensor, checkpoint)
+        for number, begin in enumerate(range(0, tensor.numel, BLOCK_ELEMENTS)):
+            end = min(begin + BLOCK_ELEMENTS, tensor.numel)
+            yield _Block(key, values, number, begin, end)

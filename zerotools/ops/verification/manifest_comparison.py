@@ -1,0 +1,178 @@
+"""What a checkpoint is compared with a manifest, whatever the format and the ranks of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
+from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest
+from zerotools.ops.verification.digests import TensorDigest
+
+_MAX_NAMED = 3
+_COPY = "param16"
+
+
+@dataclass(frozen=True)
+class TensorComparison:
+    """`equal` tensors have the bytes of the manifest, `cast` those of one of its casts or the other
+    way round. `differing` says of each other tensor in what; `notes` are sentences on what only one
+    of the two holds, where that is no fault."""
+
+    equal: tuple[Key, ...]
+    cast: tuple[Key, ...]
+    differing: Mapping[Key, str]
+    notes: tuple[str, ...] = ()
+
+
+def same_layout(manifest: DigestManifest, found: DigestManifest, sizes: Mapping[str, int]) -> bool:
+    """Whether the manifest is of files such as these: of the same format, stage and ranks, and some
+    file with its name and size is here."""
+    if _layout(manifest) != _layout(found):
+        return False
+    return any(sizes.get(name) == each.size for name, each in manifest.files.items())
+
+
+def _layout(manifest: DigestManifest) -> tuple[object, ...]:
+    return manifest.format, manifest.stage, manifest.world_size
+
+
+def compare_files(
+    manifest: DigestManifest, found: Mapping[str, FileDigest]
+) -> Iterator[tuple[str, str]]:
+    """(file, what is wrong with it) of every file that is not as the manifest says."""
+    for name, expected in manifest.files.items():
+        actual = found.get(name)
+        if actual is None:
+            yield name, "is missing, and the manifest lists it"
+        elif actual.size != expected.size:
+            yield name, f"has {actual.size} bytes, and the manifest says {expected.size}"
+        elif actual.digest != expected.digest:
+            yield (
+                name,
+                f"has the digest {actual.digest[:12]}…, and the manifest says "
+                f"{expected.digest[:12]}…: its bytes have changed",
+            )
+
+
+def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) -> None:
+    """Refuse a manifest of another model.
+
+    Raises:
+        BadRequest: the two have no name of a tensor in common.
+    """
+    ours = {key.name for key in keys} | set(manifest.aliases)
+    theirs = {key.name for key in manifest.tensors}
+    if theirs and ours.isdisjoint(theirs):
+        raise BadRequest(
+            f"the manifest is of another model ({manifest.name}): none of the names of its "
+            f"{counted(len(theirs), 'tensor')} is in {path}, which has names such as "
+            f"{next(iter(ours), 'none')}; take the manifest of this checkpoint"
+        )
+
+
+def compare_tensors(manifest: DigestManifest, found: DigestManifest) -> TensorComparison:
+    """Compare by names and roles, through tied names, and through casts where the types differ."""
+    equal, cast, differing = [], [], dict[Key, str]()
+    matched: set[Key] = set()
+    roles = {key.role for key in manifest.tensors}
+    extra: list[Key] = []
+    for key, ours in found.tensors.items():
+        other = _counterpart(key, manifest.tensors, {**found.aliases, **manifest.aliases})
+        if other is None:
+            extra.append(key)
+            continue
+        matched.add(other)
+        how = _relation(ours, manifest.tensors[other])
+        if how is None:
+            equal.append(key)
+        elif how == "":
+            cast.append(key)
+        else:
+            differing[key] = how
+    lacking = [key for key in manifest.tensors if key not in matched]
+    lacking = [key for key in lacking if not _is_repeated(key, manifest, found)]
+    for key in extra:
+        if key.role in roles and not _is_repeated(key, found, manifest):
+            differing[key] = "is not in the manifest"
+    ours_roles = {key.role for key in found.tensors}
+    must_have = _layout(manifest) == _layout(found)
+    for key in lacking:
+        if key.role in ours_roles or must_have or key.role in ("param", "buffer"):
+            differing[key] = "is in the manifest and not in the checkpoint"
+    for key, value in manifest.scalars.items():
+        own = found.scalars.get(key)
+        if own is not None and own != value:
+            differing[key] = f"is {own}, and the manifest says {value}"
+    notes = [
+        *_only(lacking, differing, "the manifest also has"),
+        *_only([key for key in extra if key not in differing], {}, "the manifest does not have"),
+    ]
+    return TensorComparison(tuple(equal), tuple(cast), differing, tuple(notes))
+
+
+def _only(keys: Sequence[Key], named: Mapping[Key, str], what: str) -> Iterator[str]:
+    by_role: dict[str, int] = {}
+    for key in keys:
+        if key not in named:
+            by_role[key.role] = by_role.get(key.role, 0) + 1
+    if by_role:
+        parts = ", ".join(f"{role} ({counted(n, 'tensor')})" for role, n in by_role.items())
+        yield f"{what} {parts}"
+
+
+def _counterpart(
+    key: Key, tensors: Mapping[Key, TensorDigest], aliases: Mapping[str, str]
+) -> Key | None:
+    """The same tensor in the other checkpoint. Formats for weights call buffers parameters, and
+    any of several tied names may have the bytes."""
+    names = [key.name, *_tied(key.name, aliases)]
+    roles = {"param": ("param", "buffer", _COPY), "buffer": ("buffer", "param")}
+    for name in names:
+        for role in roles.get(key.role, (key.role,)):
+            if (other := Key(name, role)) in tensors:
+                return other
+    return None
+
+
+def _tied(name: str, aliases: Mapping[str, str]) -> Iterator[str]:
+    holder = aliases.get(name, name)
+    if holder != name:
+        yield holder
+    yield from (alias for alias, other in aliases.items() if other == holder and alias != name)
+
+
+def _relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
+    """None: the same bytes; "": the same after a cast; else how they differ."""
+    if ours.shape != theirs.shape:
+        return f"has the shape {ours.shape}, and the manifest says {theirs.shape}"
+    if ours.dtype == theirs.dtype:
+        return None if ours.digest == theirs.digest else "has other values than the manifest says"
+    shared = [name for name in (ours.dtype.name, theirs.dtype.name) if name in ours.casts]
+    if not shared or not theirs.casts:
+        return f"is {ours.dtype}, and the manifest says {theirs.dtype}: they cannot be compared"
+    if any(ours.casts[name] == theirs.casts.get(name) for name in shared):
+        return ""
+    return f"is {ours.dtype}, and not the cast of the {theirs.dtype} that the manifest says"
+
+
+def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> bool:
+    """Whether a tensor that the other does not have repeats one that it has: a 16-bit copy of a
+    master, or a tied name."""
+    own, names = holder.tensors[key], [key.name] if key.role == _COPY else []
+    names += _tied(key.name, {**holder.aliases, **other.aliases})
+    kept = (other.tensors.get(Key(name, "param")) for name in names)
+    is_weight = key.role in (_COPY, "param")
+    return is_weight and any(each and _relation(own, each) in (None, "") for each in kept)
+
+
+def said(differing: Mapping[Key, str]) -> Iterator[tuple[str, Key]]:
+    """One sentence for each way to differ, with the first of its tensors."""
+    by_what: dict[str, list[Key]] = {}
+    for key, what in differing.items():
+        by_what.setdefault(what, []).append(key)
+    for what, keys in by_what.items():
+        more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
+        yield f"{', '.join(map(str, keys[:_MAX_NAMED]))}{more}: {what}", keys[0]
