@@ -90,7 +90,7 @@ class DispatcherService:
         text = json.dumps(job_to_dict(spec))
         if self._store.by_key(uid, idempotency_key) is None:
             await self._check(spec)
-            if text not in self._rehearsed and await self._goes_on_elsewhere(spec):
+            if text not in self._rehearsed and await self._has_begun_elsewhere(spec):
                 await self._rehearse_model(spec)
             place = await self._place_of(spec)
             named = await self._look(spec, mentions, text, spec.output_dir or "")
@@ -122,14 +122,14 @@ class DispatcherService:
         self._check_uid(uid)
         await self._check(spec)
         self._check_output_is_free(spec, await self._place_of(spec))
-        if spec.engine == "script" or not (model or await self._goes_on_elsewhere(spec)):
+        if spec.engine == "script" or not (model or await self._has_begun_elsewhere(spec)):
             return []
         notes = await self._rehearse_model(spec)
         self._rehearsed = [json.dumps(job_to_dict(spec)), *self._rehearsed[: _LAST_REHEARSED - 1]]
         return notes
 
-    async def _goes_on_elsewhere(self, spec: JobSpec) -> bool:
-        return await self._look(spec, preflight.goes_on_elsewhere, spec)
+    async def _has_begun_elsewhere(self, spec: JobSpec) -> bool:
+        return await self._look(spec, preflight.has_begun_elsewhere, spec)
 
     async def _rehearse_model(self, spec: JobSpec) -> list[str]:
         return await self._rehearse(spec, spec.python or sys.executable, base_environment(spec))

@@ -1,11 +1,12 @@
 """The programs, by the name of their golden case."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import with_deepspeed, with_torch, with_trainer
+from .setting import EXPERTS, TIED
 
 
 class Case(NamedTuple):
@@ -14,7 +15,7 @@ class Case(NamedTuple):
     about: str
     ranks: int
     run: Callable[[Path], list[float]]
-    tied: bool = False
+    changes: Mapping[str, Any] = {}
 
 
 CASES = {
@@ -33,7 +34,7 @@ CASES = {
     "deepspeed-universal": Case(
         "DeepSpeed's ds_to_universal of stage 2", 2, with_deepspeed.universal
     ),
-    "fsdp2-dcp": Case("fully_shard and torch's DCP, tied embeddings", 2, with_torch.fsdp2, True),
+    "fsdp2-dcp": Case("fully_shard and torch's DCP, tied embeddings", 2, with_torch.fsdp2, TIED),
     "fsdp2-accelerate": Case(
         "fully_shard, in the directories of accelerate's FSDP2",
         2,
@@ -41,4 +42,7 @@ CASES = {
     ),
     "accelerate-ddp": Case("accelerate's save_state, two processes", 2, with_torch.accelerate_ddp),
     "hf-trainer": Case("the Hugging Face Trainer, one process", 1, with_trainer.run),
+    "hf-trainer-experts": Case(
+        "the Hugging Face Trainer, a Mixtral", 1, partial(with_trainer.run, **EXPERTS), EXPERTS
+    ),
 }

@@ -24,7 +24,7 @@ def main() -> None:
         facts = {
             "about": case.about,
             "ranks": case.ranks,
-            "config": {**CONFIG, "tie_word_embeddings": case.tied},
+            "config": {**CONFIG, **case.changes},
             "losses": losses,
         }
         Path("continued.json").write_text(json.dumps(facts, indent=1) + "\n")

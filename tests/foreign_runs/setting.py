@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 WINDOWS, LENGTH, VOCABULARY = 4, 16, 37
 BEFORE, AFTER = 3, 4
@@ -27,6 +28,10 @@ CONFIG: dict[str, Any] = {
     "num_key_value_heads": 1,
     "max_position_embeddings": 32,
 }
+
+TIED = {"tie_word_embeddings": True}
+EXPERTS = {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 2}
+"""Changes of it: the second has tensors that the Hub has under other names, and one by one."""
 
 
 def tokens() -> list[int]:
@@ -51,11 +56,12 @@ def share(rank: int, ranks: int) -> Tensor:
     return windows().chunk(ranks)[rank]
 
 
-def make_model(*, tied: bool = False) -> nn.Module:
-    """The model, with the same first values in every program."""
+def make_model(**changes: Any) -> nn.Module:
+    """The model, with the same first values in every program; `changes` are of its config."""
     torch.manual_seed(5)
+    tree = {**CONFIG, **changes}
     model: nn.Module = AutoModelForCausalLM.from_config(
-        LlamaConfig(**{**CONFIG, "tie_word_embeddings": tied})
+        CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
     )
     model.train()
     return model.float()

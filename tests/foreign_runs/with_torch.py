@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from .setting import AFTER, BEFORE, CLIP, adamw, loss_of, make_model, share
+from .setting import AFTER, BEFORE, CLIP, TIED, adamw, loss_of, make_model, share
 
 
 def train(
@@ -45,7 +45,7 @@ def _mean(losses: list[float]) -> list[float]:
 def fsdp2(checkpoint: Path, *, as_accelerate: bool = False) -> list[float]:
     """`fully_shard`, AdamW and `dcp.save`: of a model with tied embeddings in one directory, or in
     the two that accelerate's `save_state` makes under FSDP2 (which it does on GPUs alone)."""
-    model = make_model(tied=not as_accelerate)
+    model = make_model(**({} if as_accelerate else TIED))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.model.layers:
         fully_shard(block, mesh=mesh)

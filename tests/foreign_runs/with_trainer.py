@@ -45,8 +45,9 @@ class OfWindows(Trainer):
         return loss
 
 
-def run(checkpoint: Path) -> list[float]:
-    """Train, save in the middle, train on; the losses of the steps after it."""
+def run(checkpoint: Path, **changes: Any) -> list[float]:
+    """Train, save in the middle, train on; the losses of the steps after it. `changes` are of the
+    model's config."""
     arguments = TrainingArguments(
         output_dir=str(checkpoint),
         use_cpu=True,
@@ -66,7 +67,7 @@ def run(checkpoint: Path) -> list[float]:
         disable_tqdm=True,
         logging_steps=1,
     )
-    trainer = OfWindows(model=make_model(), args=arguments, train_dataset=Windows())
+    trainer = OfWindows(model=make_model(**changes), args=arguments, train_dataset=Windows())
     trainer.losses = []
     trainer.train()
     for later in checkpoint.iterdir():

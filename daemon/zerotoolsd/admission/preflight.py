@@ -12,7 +12,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.preflight.resumable import not_resumable
 from zerotools.jobs.tables.checkpoint import EXPORT
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.foreign.run import is_foreign
+from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.admission import checkpoint_listing, preflight_data, preflight_model
 from zerotoolsd.admission.needs import lacking
@@ -68,6 +68,14 @@ def goes_on_elsewhere(spec: JobSpec) -> bool:
     if spec.engine == "script" or spec.resume_from is None:
         return False
     return is_foreign(Path(spec.resume_from))
+
+
+def has_begun_elsewhere(spec: JobSpec) -> bool:
+    """As `goes_on_elsewhere`, also of a checkpoint that was converted for jobs."""
+    if goes_on_elsewhere(spec):
+        return True
+    own = spec.engine != "script" and spec.resume_from is not None
+    return own and was_made_elsewhere(Path(spec.resume_from or ""))
 
 
 def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:

@@ -29,7 +29,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     """
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
     from zerotools.jobs.tables.data import fixed_length
-    from zerotools.ops.foreign.run import is_foreign
+    from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
     from zerotoolsd.trainer.engine.foreign_start import adopt
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
@@ -53,8 +53,9 @@ def rehearse(spec: JobSpec) -> list[str]:
     notes = [*_unknown_keys(spec, config), *filter(None, [unbalanced(config)])]
     if spec.model.path is not None and spec.resume_from is None:
         notes += match(meta_model.plain, meta_model.aliases, Path(spec.model.path)).notes()
-    if spec.resume_from is not None and is_foreign(Path(spec.resume_from)):
-        notes += adopt(Path(spec.resume_from), spec, meta_model).notes
+    begun = None if spec.resume_from is None else Path(spec.resume_from)
+    if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
+        notes += adopt(begun, spec, meta_model).notes
     return notes
 
 

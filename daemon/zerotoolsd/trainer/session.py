@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from zerotools.core.hub_layout import HubLayout
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.tables.data import BYTES, fixed_length, tokenizer_of
@@ -14,7 +15,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
-from zerotoolsd.trainer.checkpoints.resuming import adopted, choose_resume_point
+from zerotoolsd.trainer.checkpoints.resuming import ResumePoint, adopted, choose_resume_point
 from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.reading import open_data
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
@@ -134,12 +135,12 @@ def prepare(
             reporter.say(note)
     engine = make_engine(spec, layout, meta_model, group, reporter, start, pretrained)
     phases.done("weights")
-    hub = hub_layout(meta_model.plain, pretrained) if start is None else start.record.hub
+    hub = _hub(meta_model, pretrained, start)
     begin(spec, engine, group, reporter, start)
     if loss_size.is_cut():
         engine.evaluate([data.batches.pool.example(0)])  # sees whether it can be
     if start is not None:
-        warn_of_changes(spec, data.record, start, reporter)
+        warn_of_changes(spec, data.record, start, meta_model, reporter)
         phases.done("resume")
     add_files = partial(_add_files, spec, meta_model)
     checkpoints = make_checkpointing(spec, engine, group, reporter, add_files, before_commit)
@@ -160,6 +161,16 @@ def prepare(
         consumed=start.record.consumed_sequences if start else 0,
         evaluation=evaluation,
     )
+
+
+def _hub(
+    meta_model: MetaModel, pretrained: Pretrained | None, start: ResumePoint | None
+) -> HubLayout:
+    """What `convert` makes of another program's checkpoint does not know the model's."""
+    converted = start is not None and start.foreign is None and start.record.made_from is not None
+    if start is None or converted:
+        return hub_layout(meta_model.plain, pretrained)
+    return start.record.hub
 
 
 def _pretrained(spec: JobSpec, meta_model: MetaModel) -> Pretrained | None:

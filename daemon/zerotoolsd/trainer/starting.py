@@ -19,6 +19,7 @@ from zerotools.runs.record import (
     OptimizerRecord,
 )
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
+from zerotoolsd.trainer.engine.foreign_start import adopt
 from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.engine.schedule import decay_steps
 from zerotoolsd.trainer.model import rng
@@ -56,11 +57,18 @@ def begin(
 
 
 def warn_of_changes(
-    spec: JobSpec, data: DataRecord, start: ResumePoint, reporter: Reporter
+    spec: JobSpec,
+    data: DataRecord,
+    start: ResumePoint,
+    meta_model: MetaModel,
+    reporter: Reporter,
 ) -> None:
     """Say what makes the resumed run another one than that which saved."""
     record = start.record
     if record.made_from is not None:  # it does not know what these were
+        if start.foreign is None:
+            for note in adopt(start.path, spec, meta_model).notes:
+                reporter.say(f"note: {note}")
         return
     pairs = [
         ("seed", record.seed, spec.seed),

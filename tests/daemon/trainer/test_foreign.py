@@ -24,10 +24,16 @@ from tests.foreign_runs.setting import (
     LEARNING_RATE,
     LENGTH,
     WINDOWS,
+    make_model,
     write_tokens,
 )
 from tests.golden_files import FOREIGN
 from tests.matrices import FULL
+from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.conversions.to_job import prepare_job
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.foreign.run import read_run
+from zerotools.runs.record import read_record
 
 pytestmark = pytest.mark.torch
 
@@ -37,6 +43,11 @@ STAGES = {
     case: range(4) if FULL else [stage] for case, stage in zip(CASES, cycle(range(4)), strict=False)
 }
 """Each case at one stage, all stages among them: what a rank reads depends on neither alone."""
+CONVERTED = CASES if FULL else ["deepspeed-z2-bf16", "fsdp2-dcp", "hf-trainer"]
+"""Written for jobs by `convert --to job`: one with masters beside 16-bit weights, one of tied
+weights, and one whose state has numbers for names."""
+NOT_CONVERTED = ("hf-trainer-experts",)
+"""The Hub's names of fused experts say nothing to who does not know the model."""
 
 
 def precision(case: str) -> str:
@@ -81,7 +92,35 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         for case in CASES
         for stage in STAGES[case]
     }
+    for case in CONVERTED:
+        if case not in NOT_CONVERTED:
+            place = converted(case, directory / "converted" / case)
+            jobs[f"converted-{case}"] = job_of(
+                case, directory / "tokens.bin", resume_from=str(place), zero={"stage": 3}
+            )
+    whole = job_of(RESTARTED, directory / "tokens.bin")
+    jobs["begun"] = {**whole, "train": {**whole["train"], "steps": BEFORE + 2}}
+    jobs["restarted"] = {**whole, "output_dir": str(directory / "out" / "begun" / "out")}
     return run_all(directory, directory / "tokens.bin", 2, jobs)
+
+
+RESTARTED = "fsdp2-accelerate"
+
+
+def converted(case: str, place: Path) -> Path:
+    """What `zerotools convert --to job` makes of a case."""
+    options: dict[str, Any] = {"world_size": 3}
+    path = FOREIGN / case / "checkpoint"
+    if read_run(path).training.unnamed:
+        order = place.with_name(f"{case}.txt")
+        order.parent.mkdir(parents=True, exist_ok=True)
+        model = make_model(**continued(case)["config"])
+        order.write_text("".join(f"{name}\n" for name, _ in model.named_parameters()))
+        options["order"] = order
+    place.parent.mkdir(parents=True, exist_ok=True)
+    done = prepare_job(path, place, options)
+    perform(done, budget=MemoryBudget(), overwrite=False, verify=True)
+    return place
 
 
 @pytest.mark.parametrize(
@@ -94,3 +133,16 @@ def test_the_losses_are_those_of_the_programs_own_next_steps(
     assert len(expected) == AFTER
     found = runs.losses(f"{case}-{stage}")
     assert found == pytest.approx(expected, rel=TOLERANCE[precision(case)])
+
+
+@pytest.mark.parametrize("case", [case for case in CONVERTED if case not in NOT_CONVERTED])
+def test_so_they_are_from_what_convert_wrote_for_jobs(runs: Runs, case: str) -> None:
+    found = runs.losses(f"converted-{case}")
+    assert found == pytest.approx(continued(case)["losses"], rel=TOLERANCE[precision(case)])
+
+
+def test_a_job_that_is_started_again_goes_on_from_its_own_checkpoint(runs: Runs) -> None:
+    record = read_record(runs.checkpoint("begun", BEFORE + 2))
+    assert (record.made_from, record.consumed_sequences) == (None, 2 * WINDOWS)
+    expected = continued(RESTARTED)["losses"][2:]
+    assert runs.losses("restarted") == pytest.approx(expected, rel=TOLERANCE["fp32"])

@@ -26,6 +26,7 @@ from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.consolidate import DTYPES, refuse_overflow
 from zerotools.ops.conversions.conversion import Unchanged
 from zerotools.ops.conversions.convert import prepare, written_formats
+from zerotools.ops.conversions.to_job import JOB, prepare_job
 from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
 
@@ -36,7 +37,10 @@ _PATH = click.Path(path_type=Path)
 @click.argument("path", type=_PATH)
 @click.argument("out", type=_PATH)
 @click.option(
-    "--to", type=click.Choice(list(written_formats())), required=True, help="Format to write."
+    "--to",
+    type=click.Choice([*written_formats(), JOB]),
+    required=True,
+    help="Format to write; job: what a job of zerotools resumes from.",
 )
 @tag_option
 @layout_option
@@ -45,7 +49,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--world-size",
     type=int,
-    help="Ranks that will load it (deepspeed, dcp). Default: as many as saved it.",
+    help="Ranks that will load it (deepspeed, dcp, job). Default: as many as saved it.",
 )
 @zero_options
 @click.option(
@@ -78,7 +82,8 @@ _PATH = click.Path(path_type=Path)
     "--order",
     type=_PATH,
     metavar="FILE",
-    help="Names of the trained parameters, one per line, in the optimizer's order (deepspeed).",
+    help="Names of the trained parameters, one per line, in the optimizer's order "
+    "(deepspeed, job).",
 )
 @click.option("--force", is_flag=True, help="Rewrite even if nothing changes.")
 @conversion_options
@@ -102,6 +107,11 @@ def command(
     """
     given |= {name: getattr(settings, name) for name in settings.given()}
     options = {name: value for name, value in given.items() if value is not None}
+    if to == JOB:
+        read = {"tag": tag, "layout": layout, "section": section}
+        for_job = prepare_job(path, out, options, config_dir=config_dir, **read)
+        carry_out(for_job, how, verb="convert", check=_refuse_overflow)
+        return
     prepared = prepare(
         path,
         out,

@@ -104,7 +104,9 @@ class JobSpec:
     )
     resume_from: str | None = key(
         "A checkpoint of an earlier job (`step-…`), or its output directory (the newest that "
-        "verifies): the run resumes there. A script finds its path in `ZEROTOOLS_RESUME_FROM`.",
+        "verifies): the run resumes there. Also a checkpoint of another program with its optimizer "
+        "state (DeepSpeed, FSDP, accelerate, the Hugging Face Trainer). A script finds its path in "
+        "`ZEROTOOLS_RESUME_FROM`.",
         default=None,
         path=True,
         imported=False,

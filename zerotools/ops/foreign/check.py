@@ -83,10 +83,11 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
     """What the job's `optimizer` finds of its state.
 
     Raises:
-        BadRequest: it is the state of another optimizer, or not of all that the job trains.
+        BadRequest: it is the state of another optimizer, of one that no job has, or not of all that
+            the job trains.
     """
-    kind = _kind(run)
-    if kind != optimizer:
+    kind = kind_of(run)
+    if kind != optimizer or kind not in STATE_ROLES:
         known = kind in STATE_ROLES
         do = f'set train.optimizer = "{kind}"' if known else "a job cannot train with that"
         raise BadRequest(
@@ -111,7 +112,7 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
     return FoundState(kind, tuple(name for name, roles in state.items() if not roles))
 
 
-def _kind(run: ForeignRun) -> str:
+def kind_of(run: ForeignRun) -> str:
     """The optimizer, as the job file calls it; else by its own name."""
     roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
     if roles & {"row_var", "variance"}:

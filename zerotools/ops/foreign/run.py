@@ -76,19 +76,30 @@ def is_foreign(path: Path) -> bool:
     return not any((each / checkpoint_dirs.RECORD).exists() for each in (found, found.parent))
 
 
-def read_run(path: Path) -> ForeignRun:
-    """The checkpoint at `path`, or the newest of the run there. Reads metadata and single numbers.
+def was_made_elsewhere(path: Path) -> bool:
+    """Whether `zerotools convert --to job` made `path` of a checkpoint of another program."""
+    try:
+        return checkpoint_dirs.read_record(checkpoint_dirs.resolve_hint(path)).made_from is not None
+    except (ZerotoolsError, OSError):
+        return False
+
+
+def read_run(path: Path, **reading: Any) -> ForeignRun:
+    """The checkpoint at `path`, or the newest of the run there; `reading` is as for `formats.read`.
+    Reads metadata and single numbers.
 
     Raises:
         BadRequest: there is nothing at `path`, or no optimizer state in it.
         BadFile: it is not a checkpoint, or a damaged or unfinished one.
         Unsupported: it is of a kind that is not read.
     """
-    weights = formats.read_any(path)
+    weights = formats.read_any(path, **reading)
     formats.require_model(weights)
     for problem in weights.problems:
         raise BadFile(f"{problem.message}; take another checkpoint")
-    training, title = formats.training_of(weights), formats.format_of(weights).title
+    training, form = formats.training_of(weights), formats.format_of(weights)
+    record = form.job_record(weights)
+    title = record.made_from if record is not None and record.made_from else form.title
     run = ForeignRun(path, title, weights, training)
     if not optimizer_roles(weights) and not _is_stateless(training):
         run = _by_number(run) or _beside(run)

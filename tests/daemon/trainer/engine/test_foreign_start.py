@@ -32,7 +32,7 @@ def start(case: str, *, model: dict[str, Any] | None = None, **changes: Any) -> 
 def test_every_parameter_gets_its_state_by_the_models_names(case: str) -> None:
     found = start(case)
     names = {name for group in found.record.optimizer.groups for name in group.params}
-    assert {"model.norm.weight", "model.layers.1.mlp.down_proj.weight"} <= names
+    assert {"model.norm.weight", "model.layers.1.self_attn.q_proj.weight"} <= names
     assert found.state.fresh == ()
     assert found.updates_of("model.norm.weight") in (3.0, 4.0)
     assert (found.record.step, found.record.consumed_sequences) == (3, 0)

@@ -1,0 +1,191 @@
+"""`zerotools convert --to job`: a checkpoint that a job resumes from, of one of another program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import zerotools
+from zerotools import formats
+from zerotools.core.checkpoint import Dropped, Target
+from zerotools.core.dropping import state_words
+from zerotools.core.errors import BadRequest
+from zerotools.formats.dcp.writing.lay_out_job import lay_out_job
+from zerotools.formats.format import flag
+from zerotools.formats.torch_optimizers import WEIGHT_ROLES
+from zerotools.io.files.sources import recording
+from zerotools.ops.conversions.conversion import Conversion, with_target_sources
+from zerotools.ops.conversions.optimizer_options import (
+    NAMES,
+    RequestedHyperparameters,
+    completed,
+    read_order,
+)
+from zerotools.ops.conversions.world_size import check_world_size
+from zerotools.ops.foreign.check import check_state, kind_of, weights_of
+from zerotools.ops.foreign.names import WantedModel, with_job_names
+from zerotools.ops.foreign.notes import unknown
+from zerotools.ops.foreign.run import ForeignRun, read_run
+from zerotools.ops.sidecars.left_behind import left_behind
+from zerotools.ops.sidecars.model_sidecar_choice import requested_sidecars
+from zerotools.runs.foreign_record import foreign_record
+from zerotools.runs.record import RNG_RESEED, JobRecord, ModelRecord
+
+JOB = "job"
+"""What the command line calls it."""
+_TAKEN = {*NAMES, "order", "world_size"}
+_KEPT = {"param_groups", "steps", "loss_scale"}
+_WHY = {
+    "lr_scheduler": "the learning rate follows the job's own schedule, from the step on",
+    "ds_config": "it configures DeepSpeed",
+    "client": "state that the training program added",
+    "frozen": "a job trains all weights, unless it has adapters",
+}
+_STAGE = 3
+"""Of the record: that of a checkpoint all of whose tensors are cut. A job loads it at any stage."""
+
+
+def prepare_job(
+    path: Path,
+    destination: Path,
+    options: Mapping[str, Any],
+    *,
+    config_dir: Path | None = None,
+    **reading: Any,
+) -> Conversion:
+    """Lay the checkpoint at `path` out for a job to resume from; nothing is written. `reading` is
+    how it is read, as `formats.read` has it.
+
+    Raises:
+        BadRequest: it has no optimizer state, or one of an optimizer that no job has; it is a
+            checkpoint of a job already; or an option that is not for this.
+        BadFile: it is not a checkpoint, or a damaged one.
+        Unsupported: it is of a kind that is not read.
+    """
+    useless = [flag(name) for name in options if name not in _TAKEN]
+    if useless:
+        raise BadRequest(f"--to {JOB} does not take {' and '.join(sorted(useless))}; leave it out")
+    if "world_size" in options:
+        check_world_size(options["world_size"])
+    with recording() as sources:
+        run = read_run(path, **reading)
+        text = repr((JOB, sorted(options.items()), sorted(reading.items()), config_dir))
+        done = _prepare(run, destination, options, config_dir, text)
+    return replace(done, stamps=sources.stamps)
+
+
+def _prepare(
+    run: ForeignRun,
+    destination: Path,
+    options: Mapping[str, Any],
+    config_dir: Path | None,
+    text: str,
+) -> Conversion:
+    job = formats.format_of(run.checkpoint).job_record(run.checkpoint)
+    if job is not None and job.engine == "torch":
+        raise BadRequest(
+            f"{run.path} is a checkpoint of a job already: resume_from takes it as it is, at any "
+            "number of ranks"
+        )
+    formats.format_of(run.checkpoint).check_weights(run.checkpoint)
+    run, notes = _completed(_named(run, options), options)
+    source = run.checkpoint
+    if config_dir is not None:
+        given = requested_sidecars(config_dir)
+        source = replace(source, model_sidecars={**source.model_sidecars, **given})
+    ranks = options.get("world_size") or source.origin.world_size or 1
+    record = _record(run, job, ranks)
+    target = lay_out_job(source, run.training.scalars, record, destination)
+    beside, left = left_behind(source, target)
+    target = replace(target, dropped=(*_dropped(run, target), *beside))
+    said = [] if job is not None else list(unknown(run))
+    notes = [*source.origin.notes, *notes, *said, *left]
+    return Conversion(with_target_sources(source, target), target, tuple(notes), text)
+
+
+def _named(run: ForeignRun, options: Mapping[str, Any]) -> ForeignRun:
+    """`run` with the names of its weights for the state that is by number."""
+    shapes = {name: run.checkpoint.tensors[key].shape for name, key in weights_of(run).items()}
+    if not run.training.unnamed:
+        return run
+    if "order" not in options:
+        raise BadRequest(
+            f"{run.path} has its optimizer state by number: pass --order FILE with the names of "
+            "the trained parameters, one per line, as named_parameters() lists them; or set "
+            f'resume_from = "{run.path}" in a job, which knows its model'
+        )
+    order = [run.checkpoint.aliases.get(name, name) for name in read_order(options["order"])]
+    strange = next((name for name in order if name not in shapes), None)
+    if strange is not None:
+        raise BadRequest(
+            f"--order has {strange}, which is no weight of {run.path}: a job that has "
+            f'resume_from = "{run.path}" knows what its model calls the weights of the Hub'
+        )
+    parameters = {name: shapes[name] for name in dict.fromkeys(order)}
+    return with_job_names(run, WantedModel(parameters, {}, {}))
+
+
+def _completed(run: ForeignRun, options: Mapping[str, Any]) -> tuple[ForeignRun, list[str]]:
+    """With the param groups' lacking options, and the optimizer's kind checked."""
+    wanted = {name: value for name, value in options.items() if name in NAMES}
+    asked = RequestedHyperparameters.of(wanted, run.training.ds_config)
+    training, notes = completed(run.checkpoint, run.training, asked)
+    lacking = [n for n in ("lr", "weight_decay") for g in training.groups if n not in g.options]
+    if lacking or not training.groups:
+        names = " and ".join(flag(name) for name in dict.fromkeys(lacking)) or "--lr"
+        raise BadRequest(f"{run.path} does not say what its param groups have: pass {names}")
+    run = replace(run, training=training)
+    trained = dict.fromkeys(name for group in training.groups for name in group.params)
+    tensors, weights = run.checkpoint.tensors, weights_of(run)
+    shapes = {name: tensors[weights[name]].shape for name in trained if name in weights}
+    found = check_state(run, WantedModel(shapes, {}, {}), kind_of(run))
+    if found.fresh:
+        raise BadRequest(
+            f"{run.path} has no optimizer state of {found.fresh[0]} yet, which the program never "
+            f'updated: set resume_from = "{run.path}" in the job, which begins it with zeros'
+        )
+    return run, notes
+
+
+def _record(run: ForeignRun, job: JobRecord | None, ranks: int) -> JobRecord:
+    kept = [key for key in run.checkpoint.tensors if key.role in WEIGHT_ROLES]
+    trained = {name for group in run.training.groups for name in group.params}
+    sizes = {key.name: prod(run.checkpoint.tensors[key].shape) for key in kept}
+    elements = sum(size for name, size in sizes.items() if name in trained)
+    record = foreign_record(
+        run.training,
+        optimizer=kind_of(run),
+        step=run.step,
+        world_size=ranks,
+        stage=_STAGE,
+        model=ModelRecord(elements, sum(sizes.values()) - elements),
+        made_from=run.title,
+    )
+    record = replace(
+        record,
+        aliases=dict(run.checkpoint.aliases),
+        zerotools_version=zerotools.__version__,
+    )
+    if job is None:
+        return record
+    return replace(
+        job,
+        engine="torch",
+        stage=_STAGE,
+        world_size=ranks,
+        rng=RNG_RESEED,
+        optimizer=record.optimizer,
+        loss_scale=job.loss_scale or record.loss_scale,
+    )
+
+
+def _dropped(run: ForeignRun, target: Target) -> Iterator[Dropped]:
+    for word in state_words(run.checkpoint, run.training):
+        if word not in _KEPT:
+            yield Dropped(word, _WHY[word])
+    roles = {key.role for key in run.checkpoint.tensors}
+    if "param16" in roles and "param" in roles:
+        yield Dropped("param16", "a job casts the masters itself")
