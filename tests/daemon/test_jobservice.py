@@ -69,6 +69,16 @@ def test_a_job_that_cannot_run_here_is_refused(
     tell(tmp_path / "state", story)
 
 
+def test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        train = {"steps": 1, "batch_size": 1, "precision": "bf16"}
+        attempt = submit(it, ranks=None, device="cuda", gpus=1, train=train)
+        message = await refusal(attempt, BadRequest)
+        assert 'and train.precision = "bf16" needs 8.0; set train.precision = "fp16"' in message
+
+    tell(tmp_path / "state", story, FakeProbe([fake_gpu(0, compute_capability=(7, 0))]))
+
+
 def test_more_gpus_than_there_are_is_refused(tmp_path: Path) -> None:
     async def story(it: Running) -> None:
         message = await refusal(submit(it, ranks=None, device="cuda", gpus=2), BadRequest)

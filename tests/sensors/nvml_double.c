@@ -11,6 +11,7 @@
  *   draw <gpu> <pid> <MiB>  a graphics process
  *   nomem <gpu>             its memory is not supported, as of integrated GPUs
  *   nolist <gpu>            its list of processes is not supported
+ *   cc <gpu> <major> <minor>  its compute capability; 9.0 without
  *   mig <gpu> <uuid>        it is in MIG mode, with this instance ("-": with none)
  */
 #include <stdio.h>
@@ -23,7 +24,7 @@ typedef unsigned long long u64;
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, NO_FUNCTION = 13 };
 
-struct gpu { char uuid[96]; long total, used; int error, nomem, nolist, mig; char instance[96]; };
+struct gpu { char uuid[96]; long total, used; int error, nomem, nolist, mig, major, minor; char instance[96]; };
 struct held { int gpu, graphics; u32 pid; long mib; };
 static struct { int init, count, hang, crash, v1, gpus, helds; struct gpu gpu[8]; struct held held[32]; } now;
 
@@ -44,6 +45,11 @@ static void load(void) {
         if (sscanf(line, "gpu %95s %ld %ld %d", g->uuid, &g->total, &g->used, &g->error) == 4) now.gpus++;
         int at;
         char instance[96];
+        int major, minor;
+        if (sscanf(line, "cc %d %d %d", &at, &major, &minor) == 3) {
+            now.gpu[at].major = major;
+            now.gpu[at].minor = minor;
+        }
         if (sscanf(line, "nomem %d", &at) == 1) now.gpu[at].nomem = 1;
         if (sscanf(line, "nolist %d", &at) == 1) now.gpu[at].nolist = 1;
         if (sscanf(line, "mig %d %95s", &at, instance) == 2) {
@@ -127,6 +133,11 @@ int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory2 *info) {
     return OK;
 }
 int nvmlDeviceGetUtilizationRates(void *handle, u32 *rates) { GPU(handle); rates[0] = 93; rates[1] = 40; return OK; }
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+    GPU(handle);
+    *major = g->major ? g->major : 9; *minor = g->minor;
+    return OK;
+}
 int nvmlDeviceGetTemperature(void *handle, u32 sensor, u32 *celsius) { (void)sensor; GPU(handle); *celsius = 61; return OK; }
 int nvmlDeviceGetPowerUsage(void *handle, u32 *milliwatts) { (void)handle; (void)milliwatts; return NOT_SUPPORTED; }
 

@@ -30,7 +30,7 @@ class Clock:
 
 
 def test_two_healthy_gpus(double: Double) -> None:
-    double.says(*HEALTHY, "draw 0 4242 1500", "draw 0 7 3", "hold 1 8 -1")
+    double.says(*HEALTHY, "draw 0 4242 1500", "draw 0 7 3", "hold 1 8 -1", "cc 1 7 5")
     reading = double.probe().read()
     assert reading.error is None
     assert reading.age_seconds == 0
@@ -43,6 +43,7 @@ def test_two_healthy_gpus(double: Double) -> None:
     assert (first.utilization_percent, first.temperature_celsius) == (93, 61)
     assert first.processes == (GpuProcess(7, 3 * MIB), GpuProcess(4242, 2000 * MIB))
     assert second.processes == (GpuProcess(8, None),)
+    assert (first.compute_capability, second.compute_capability) == ((9, 0), (7, 5))
     assert first.power_watts is None
     assert first.missing == {"power_watts": "NVML: Not Supported"}
 

@@ -37,6 +37,7 @@ def fake_gpu(
     error: str | None = None,
     unmeasured: str | None = None,
     mig_instances: Sequence[str] | None = None,
+    compute_capability: tuple[int, int] | None = (9, 0),
 ) -> Gpu:
     """A healthy GPU, with the UUID `GPU-fake-<index>`."""
     total, used = int(total_gib * 2**30), int(used_gib * 2**30)
@@ -51,6 +52,7 @@ def fake_gpu(
         utilization_percent=0,
         temperature_celsius=40,
         power_watts=70.0,
+        compute_capability=compute_capability,
         processes=tuple(processes),
         error=error,
         unmeasured=unmeasured,

@@ -180,12 +180,13 @@ def _graphics_processes(handle: Any) -> list[Any]:
         return []  # data-centre cards have no graphics
 
 
-OPTIONAL: dict[str, Callable[[Any], float]] = {
+OPTIONAL: dict[str, Callable[[Any], Any]] = {
     "utilization_percent": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
     "temperature_celsius": lambda handle: pynvml.nvmlDeviceGetTemperature(
         handle, pynvml.NVML_TEMPERATURE_GPU
     ),
     "power_watts": lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+    "compute_capability": lambda handle: pynvml.nvmlDeviceGetCudaComputeCapability(handle),
 }
 
 

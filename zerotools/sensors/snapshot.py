@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+BF16_CAPABILITY = (8, 0)
+"""The CUDA compute capability from which GPUs compute in bf16 (Ampere; V100 is 7.0, T4 7.5).
+Source: CUDA C++ Programming Guide, "Compute Capabilities", table of arithmetic instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Gpu:
     utilization_percent: int | None = None
     temperature_celsius: int | None = None
     power_watts: float | None = None
+    compute_capability: tuple[int, int] | None = None
     processes: tuple[GpuProcess, ...] = ()
     error: str | None = None
     unmeasured: str | None = None
@@ -57,6 +61,7 @@ class Gpu:
         instances = known.pop("mig_instances", None)
         if instances is not None:
             known["mig_instances"] = tuple(map(str, instances))
+        known["compute_capability"] = _capability(known.get("compute_capability"))
         return _build(cls, {**known, "processes": tuple(processes)})
 
 
@@ -139,6 +144,14 @@ class Snapshot:
         known["host"] = Host.from_json(known.get("host", {}))
         known["gpus"] = tuple(Gpu.from_json(gpu) for gpu in known.get("gpus", ()))
         return _build(cls, known)
+
+
+def _capability(tree: object) -> tuple[int, int] | None:
+    if tree is None:
+        return None
+    if not isinstance(tree, list | tuple) or len(tree) != 2:
+        raise ValueError(f"compute_capability is {tree!r}, not two numbers")
+    return int(tree[0]), int(tree[1])
 
 
 def _known(kind: type[Any], tree: object) -> dict[str, Any]:

@@ -7,19 +7,29 @@ from collections.abc import Sequence
 
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.sensors.snapshot import Snapshot
+from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue import parking
 from zerotoolsd.queue.parking import JobGuard
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduler import Request, TickDecisions, tick
+from zerotoolsd.queue.scheduler import CapabilityNeed, Request, TickDecisions, tick
 from zerotoolsd.queue.store import Store
 
 
 def request_of(job_id: int, spec: JobSpec) -> Request:
     """What the scheduler has to find for a job."""
     gpus = None if spec.device == "cpu" else (spec.gpus if spec.gpus is not None else 1)
-    return Request(job_id=job_id, world_size=spec.world_size, gpus=gpus)
+    need = None if spec.device == "cpu" else _capability_need(spec)
+    return Request(job_id=job_id, world_size=spec.world_size, gpus=gpus, capability=need)
+
+
+def _capability_need(spec: JobSpec) -> CapabilityNeed | None:
+    if spec.engine == "script" or spec.train.precision != "bf16":
+        return None
+    instead = 'set train.precision = "fp16"'
+    if spec.engine == "deepspeed":
+        instead += ", and fp16.enabled in place of bf16.enabled in deepspeed.config"
+    return CapabilityNeed(least=BF16_CAPABILITY, what='train.precision = "bf16"', instead=instead)
 
 
 class QueuePlacement:

@@ -18,12 +18,22 @@ _MAX_LISTED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
+class CapabilityNeed:
+    """The least compute capability of GPUs that will do, what needs it, and what to set instead."""
+
+    least: tuple[int, int]
+    what: str
+    instead: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What a queued job needs: `gpus` (a number, or a list of indices and UUIDs), or CPU ranks."""
 
     job_id: int
     world_size: int
     gpus: int | tuple[int | str, ...] | None
+    capability: CapabilityNeed | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +150,21 @@ def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
     return None
 
 
+def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
+    """Why the GPU cannot compute as the job wants; None: it can, or its capability is not known."""
+    found = gpu.compute_capability
+    if need is None or found is None or found >= need.least:
+        return None
+    return (
+        f"{gpu.name or 'it'} has compute capability {_dotted(found)}, and {need.what} needs "
+        f"{_dotted(need.least)}"
+    )
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
 def _foreign(gpu: Gpu, used: int) -> str:
     total = f" of {gpu.memory_total_bytes / GIB:.1f}" if gpu.memory_total_bytes else ""
     pids = ", ".join(str(process.pid) for process in gpu.processes[:_MAX_LISTED])
@@ -155,6 +180,10 @@ def _give_gpus(
 ) -> None:
     for request in requests:
         wanted, missing = _wanted(request, gpus)
+        able = [gpu for gpu in wanted if _incapable(gpu, request.capability) is None]
+        if len(able) >= request.world_size:
+            # Else the job was accepted before this was looked at: it goes on as it began.
+            wanted = able
         free = [gpu for gpu in wanted if gpu.index not in occupied]
         need = request.world_size
         if missing is None and len(free) >= need:
@@ -235,12 +264,17 @@ def impossible(request: Request, snapshot: Snapshot | None, limits: LimitsConfig
     if need > len(snapshot.gpus):
         return f"gpus = {need}: {_inventory(snapshot.gpus)}"
     never = {gpu.index: why for gpu in wanted if (why := _never(gpu, limits)) is not None}
+    others = [gpu for gpu in wanted if gpu.index not in never]
+    weak = {gpu.index: why for gpu in others if (why := _incapable(gpu, request.capability))}
+    never |= weak
     if need <= len(wanted) - len(never):
         return None
     named = "; ".join(f"GPU {index}: {why}" for index, why in list(never.items())[:_MAX_LISTED])
     usable = len(wanted) - len(never)
+    advice = f"; {request.capability.instead}" if weak and request.capability else ""
     return (
         f"gpus: the job needs {_count(need, 'GPU')} and can use {usable} of {len(wanted)}: {named}"
+        f"{advice}"
     )
 
 

@@ -14,7 +14,13 @@ from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Snapshot
 from zerotoolsd.config import LimitsConfig
 from zerotoolsd.queue.rows import Lease
-from zerotoolsd.queue.scheduler import Request, TickDecisions, impossible, tick
+from zerotoolsd.queue.scheduler import (
+    CapabilityNeed,
+    Request,
+    TickDecisions,
+    impossible,
+    tick,
+)
 
 HOST = Host(
     memory_total_bytes=2**34,
@@ -261,3 +267,47 @@ def test_mig_instances_are_named_and_refused() -> None:
         "only on whole GPUs"
     )
     assert f"GPU 0: {why}" in decide([wants(1, 2)], both).waits[1]
+
+
+BF16 = CapabilityNeed(least=(8, 0), what='train.precision = "bf16"', instead="set fp16")
+
+
+def capable(job_id: int, gpus: int | tuple[int | str, ...], need: CapabilityNeed) -> Request:
+    return dataclasses.replace(wants(job_id, gpus), capability=need)
+
+
+def test_gpus_that_cannot_compute_as_the_job_wants_are_refused_with_what_to_set() -> None:
+    old = [fake_gpu(index, used_gib=0, compute_capability=(7, 0)) for index in range(2)]
+    unknown = fake_gpu(2, used_gib=0, compute_capability=None)
+    new = fake_gpu(3, used_gib=0)
+    assert impossible(capable(1, 1, BF16), seen(*old), LIMITS) == (
+        "gpus: the job needs 1 GPU and can use 0 of 2: GPU 0: Fake H100 has compute capability "
+        '7.0, and train.precision = "bf16" needs 8.0; GPU 1: Fake H100 has compute capability 7.0, '
+        'and train.precision = "bf16" needs 8.0; set fp16'
+    )
+    assert str(impossible(capable(1, (0,), BF16), seen(*old, new), LIMITS)).endswith("set fp16")
+    for able in (unknown, new):
+        assert impossible(capable(1, 1, BF16), seen(*old, able), LIMITS) is None
+    assert impossible(wants(1, 2), seen(*old), LIMITS) is None
+
+
+def test_a_job_is_given_gpus_that_compute_as_it_wants() -> None:
+    old, new = (
+        fake_gpu(index, used_gib=0, compute_capability=capability)
+        for index, capability in enumerate([(7, 5), (8, 0)])
+    )
+    for request, given in (
+        (capable(1, 1, BF16), ("GPU-fake-1",)),
+        (wants(1, 1), ("GPU-fake-0",)),
+        # Accepted before this was looked at: it goes on.
+        (capable(1, 2, BF16), ("GPU-fake-0", "GPU-fake-1")),
+    ):
+        found = tick(
+            [request],
+            now=100.0,
+            snapshot=seen(old, new),
+            leases=[],
+            cpu_ranks_used=0,
+            limits=LIMITS,
+        )
+        assert [start.gpu_uuids for start in found.starts] == [given]

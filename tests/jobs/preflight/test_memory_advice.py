@@ -23,6 +23,8 @@ def test_what_is_set_already_is_not_proposed() -> None:
         'train.precision = "bf16"',
         'offload.optimizer = "cpu"',
     ]
+    old = settings_to_try(parsed(**lean, train__precision="fp32"), half="fp16")
+    assert old[0] == 'train.precision = "fp16"'
     alone = parsed(**{**lean, "train__batch_size": 1}, ranks=1, offload={"params": "cpu"})
     assert settings_to_try(alone) == ["a shorter data.sequence_length", "more GPUs"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from zerotools.core.memory_layout import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
@@ -23,13 +24,18 @@ _DEEPSPEED = (
 """The stage, and where optimizer and parameters are, in the words of either engine."""
 
 
-def settings_to_try(spec: JobSpec, *, mostly_state: bool = False, limit: int = 2) -> list[str]:
+def settings_to_try(
+    spec: JobSpec, *, mostly_state: bool = False, limit: int = 2, half: str = "bf16"
+) -> list[str]:
     """Up to `limit` settings that need less GPU memory than `spec`, as lines of a job file.
+
+    `half` is the 16-bit type in which the GPU computes.
 
     `mostly_state`: the weights and what the optimizer keeps are most of it, so that a smaller batch
     would not do.
     """
-    orders = (_less_state, _less_in_flight) if mostly_state else (_less_in_flight, _less_state)
+    less_state = partial(_less_state, half=half)
+    orders = (less_state, _less_in_flight) if mostly_state else (_less_in_flight, less_state)
     lines = [line for order in (_smaller_sums, *orders) for line in order(spec)]
     return [*lines, "a shorter data.sequence_length", "more GPUs"][:limit]
 
@@ -66,10 +72,10 @@ def _less_in_flight(spec: JobSpec) -> Iterator[str]:
         yield "train.activation_checkpointing = true"
 
 
-def _less_state(spec: JobSpec) -> Iterator[str]:
+def _less_state(spec: JobSpec, half: str) -> Iterator[str]:
     """Fewer bytes per parameter."""
     if spec.train.precision == "fp32":
-        yield 'train.precision = "bf16"'
+        yield f'train.precision = "{half}"'
     stage, optimizer, params = _DEEPSPEED if spec.engine == "deepspeed" else _OWN
     if spec.world_size > 1 and spec.zero.stage < 3:
         yield f"{stage} = {spec.zero.stage + 1} (it is {spec.zero.stage} now)"

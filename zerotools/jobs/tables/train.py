@@ -57,7 +57,8 @@ class TrainSpec:
         imported=False,
     )
     precision: str = key(
-        "Type of the forward and backward pass; masters and optimizer stay fp32.",
+        "Type of the forward and backward pass; masters and optimizer stay fp32. bf16 needs GPUs "
+        "of compute capability 8.0 or more (not V100 or T4).",
         default="bf16",
         allowed=PRECISIONS,
         deepspeed="bf16.enabled",

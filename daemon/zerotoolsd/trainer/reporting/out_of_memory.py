@@ -10,6 +10,7 @@ import torch
 
 from zerotools.jobs.preflight.memory_advice import settings_to_try
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.sensors.snapshot import BF16_CAPABILITY
 from zerotoolsd.trainer.model.memory_estimate import Prediction
 from zerotoolsd.trainer.rank.failures import OutOfGpuMemory, TooLargeForGpu
 
@@ -67,10 +68,18 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
     if expected is not None:
         what += f" ({expected})"
     mostly_state = expected is not None and _is_most(expected, said)
+    lines = settings_to_try(spec, mostly_state=mostly_state, half=half_type())
     return (
         f"out of GPU memory after step {steps_done}: {what}; to use less memory, try: "
-        f"{', or '.join(settings_to_try(spec, mostly_state=mostly_state))}"
+        f"{', or '.join(lines)}"
     )
+
+
+def half_type(capability: tuple[int, int] | None = None) -> str:
+    """The 16-bit type for a GPU of this compute capability; None: that of this rank."""
+    if capability is None and torch.cuda.is_available():
+        capability = torch.cuda.get_device_capability()
+    return "fp16" if capability is not None and capability < BF16_CAPABILITY else "bf16"
 
 
 def _is_most(expected: Prediction, said: str) -> bool:

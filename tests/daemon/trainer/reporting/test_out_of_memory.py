@@ -96,3 +96,11 @@ def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it
         'memory, try: offload.optimizer = "cpu", or zero.stage = 3 with offload.params = "cpu"'
     )
     assert "micro_batch" in explain(SAID, parsed(), 0, Prediction(1 << 30, 0, 0, 0))
+
+
+def test_16_bits_are_those_in_which_the_gpu_computes() -> None:
+    from zerotoolsd.trainer.reporting.out_of_memory import half_type
+
+    assert [half_type(of) for of in ((7, 0), (7, 5), (8, 0), (12, 0))] == ["fp16"] * 2 + [
+        "bf16"
+    ] * 2
