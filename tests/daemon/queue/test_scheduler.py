@@ -296,7 +296,7 @@ def test_a_job_is_given_gpus_that_compute_as_it_wants() -> None:
         fake_gpu(index, used_gib=0, compute_capability=capability)
         for index, capability in enumerate([(7, 5), (8, 0)])
     )
-    for request, given in (
+    for request, uuids in (
         (capable(1, 1, BF16), ("GPU-fake-1",)),
         (wants(1, 1), ("GPU-fake-0",)),
         # Accepted before this was looked at: it goes on.
@@ -310,4 +310,4 @@ def test_a_job_is_given_gpus_that_compute_as_it_wants() -> None:
             cpu_ranks_used=0,
             limits=LIMITS,
         )
-        assert [start.gpu_uuids for start in found.starts] == [given]
+        assert [start.gpu_uuids for start in found.starts] == [uuids]
