@@ -8,7 +8,7 @@ is filled, cut up and let go of, and no rank ever holds more than a block beside
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from zerotoolsd.trainer.memory.tiers import make_memory
 from zerotoolsd.trainer.model.initial import initialise, units, with_memory, with_values
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.pretrained import Pretrained
-from zerotoolsd.trainer.model.weights import is_from_seed, load_weights, persistent_buffers
+from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers, values_by_rule
 
 ConfigMapping = Mapping[str, Any]
 
@@ -42,14 +42,15 @@ def make_model(
     Raises:
         ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
     """
-    from_seed = pretrained is None and not to_be_loaded
+    by_rule = values_by_rule(meta_model.model, pretrained, resumes=to_be_loaded)
     if stage_of(config) == 3:
-        return _cut(deepspeed, spec, config, meta_model, device, pretrained, from_seed)
+        return _cut(deepspeed, spec, config, meta_model, device, pretrained, by_rule)
     model = copy.deepcopy(meta_model.model)
     _allocate(model, device)
     parameters, host = dict(model.named_parameters()), make_memory(device).host
-    given = parameters if from_seed else _from_seed(parameters, pretrained)
-    initialise(given, dict(model.named_buffers()), meta_model, spec.seed, host)
+    given = {name: p for name, p in parameters.items() if name in by_rule}
+    buffers = dict(model.named_buffers())
+    initialise(given, buffers, meta_model, spec.seed, host, buffers.keys() - by_rule)
     if pretrained is not None:
         targets = {**parameters, **persistent_buffers(model)}
         load_weights(targets, meta_model.aliases, pretrained)
@@ -63,7 +64,7 @@ def _cut(
     meta_model: MetaModel,
     device: torch.device,
     pretrained: Pretrained | None,
-    from_seed: bool,
+    by_rule: Set[str],
 ) -> Any:
     cutter = deepspeed.zero.Init(module=nn.Module(), config_dict_or_path=dict(config))
     precision = precision_of(config)
@@ -76,19 +77,11 @@ def _cut(
     )
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for prefix, unit in units(meta_model):
-            lacking = _from_seed(dict(unit.named_parameters(prefix)), pretrained)
-            by_rule = from_seed or any(lacking) or next(unit.buffers(), None) is not None
-            cutting.fill(prefix, spec.seed if by_rule else None, pretrained)
+            names = {name for name, _ in unit.named_parameters(prefix)}
+            has_buffers = next(unit.buffers(), None) is not None
+            needed = by_rule if has_buffers or names & by_rule else None
+            cutting.fill(prefix, spec.seed, needed, pretrained)
     return cutting.model
-
-
-def _from_seed(
-    parameters: Mapping[str, nn.Parameter], pretrained: Pretrained | None
-) -> dict[str, nn.Parameter]:
-    """Those that a directory has no values for; none where there is no directory."""
-    if pretrained is None:
-        return {}
-    return {name: p for name, p in parameters.items() if is_from_seed(name, pretrained)}
 
 
 class _Cutting:
@@ -113,14 +106,16 @@ class _Cutting:
         for name, _ in model.named_parameters(remove_duplicate=False):
             self._places.setdefault(meta_model.aliases.get(name, name), []).append(name)
 
-    def fill(self, prefix: str, seed: int | None, pretrained: Pretrained | None) -> None:
-        """Give the unit `prefix` its values, by `seed`, then those of `pretrained`, and cut it up.
-        Its memory is gone when this returns."""
+    def fill(
+        self, prefix: str, seed: int, by_rule: Set[str] | None, pretrained: Pretrained | None
+    ) -> None:
+        """Give the unit `prefix` its values, those in `by_rule` by `seed` (None: it has none such),
+        then those of `pretrained`, and cut it up. Its memory is gone when this returns."""
         meta_model, host = self._meta_model, self._host
-        if seed is None:
+        if by_rule is None:
             unit = with_memory(meta_model, prefix, host)
         else:
-            unit = with_values(meta_model, prefix, seed, host)
+            unit = with_values(meta_model, prefix, seed, host, by_rule.__contains__)
         targets = dict(unit.named_parameters(prefix))
         if pretrained is not None:
             kept = {_join(prefix, name): b for name, b in persistent_buffers(unit).items()}

@@ -26,7 +26,7 @@ from zerotoolsd.trainer.model.lora import refuse_two_types
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import REPLICATE, shard
-from zerotoolsd.trainer.model.weights import is_from_seed, load_weights, persistent_buffers
+from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers, values_by_rule
 from zerotoolsd.trainer.rank.group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
@@ -88,10 +88,10 @@ def _fill(
     resumes: bool,
 ) -> None:
     buffers = dict(live.model.named_buffers())
-    parameters = {} if resumes else live.parameters
-    if pretrained is not None:
-        parameters = {n: p for n, p in parameters.items() if is_from_seed(n, pretrained)}
-    initialise(parameters, buffers, meta_model, spec.seed, live.memory.host)
+    by_rule = values_by_rule(live.model, pretrained, resumes=resumes)
+    parameters = {name: p for name, p in live.parameters.items() if name in by_rule}
+    loaded = buffers.keys() - by_rule
+    initialise(parameters, buffers, meta_model, spec.seed, live.memory.host, loaded)
     if resumes:
         return
     if pretrained is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -39,9 +39,11 @@ def initialise(
     meta_model: MetaModel,
     seed: int,
     host: MemoryTier,
+    loaded: Container[str] = (),
 ) -> None:
     """Fill `parameters` and `buffers` of the meta model's model, by name, with memory of `host` to
-    make them in. Parameters that are not given are not initialised: they will be loaded.
+    make them in. Parameters that are not given are not initialised: they will be loaded. Buffers in
+    `loaded` will be, too, so that the rule need not know them.
 
     Raises:
         Unsupported: the model's own rule leaves a tensor without a value.
@@ -51,7 +53,7 @@ def initialise(
             names = (name for name, _ in module.named_parameters(prefix))
             wanted = not parameters.keys().isdisjoint(names)
             if wanted or next(module.buffers(), None) is not None:
-                _fill(parameters, buffers, meta_model, seed, host, prefix)
+                _fill(parameters, buffers, meta_model, seed, host, prefix, loaded)
 
 
 def _fill(
@@ -61,9 +63,14 @@ def _fill(
     seed: int,
     host: MemoryTier,
     prefix: str,
+    loaded: Container[str],
 ) -> None:
     """One unit; its memory is gone when this returns."""
-    unit = with_values(meta_model, prefix, seed, host)
+
+    def is_needed(name: str) -> bool:
+        return name in parameters or (name in buffers and name not in loaded)
+
+    unit = with_values(meta_model, prefix, seed, host, is_needed)
     for name, value in unit.named_parameters(prefix):
         if name in parameters:
             _keep(parameters[name], value)
@@ -71,18 +78,35 @@ def _fill(
         buffers[name].copy_(value)
 
 
-def with_values(meta_model: MetaModel, prefix: str, seed: int, host: MemoryTier) -> nn.Module:
-    """The unit `prefix` with memory and its initial values. The caller keeps the random numbers,
-    and the gradients, of the process apart.
+def with_values(
+    meta_model: MetaModel,
+    prefix: str,
+    seed: int,
+    host: MemoryTier,
+    is_needed: Callable[[str], bool],
+) -> nn.Module:
+    """The unit `prefix` with memory and its initial values; tensors that are not needed may have
+    none. The caller keeps the random numbers, and the gradients, of the process apart.
 
     Raises:
         Unsupported: the model's own rule leaves a tensor without a value.
     """
     unit = with_memory(meta_model, prefix, host)
     _run_rule(meta_model.model, prefix, unit, seed)
-    for name, value in [*unit.named_parameters(prefix), *unit.named_buffers(prefix)]:
-        _check(name, value)
+    if any(_unset(prefix, unit, is_needed)):
+        _run_rules_above(meta_model.model, prefix, unit)
+    for name in _unset(prefix, unit, is_needed):
+        raise Unsupported(
+            f"the model's initialisation sets no value for {name} on the meta device: "
+            "train from a directory with weights (model.path)"
+        )
     return unit
+
+
+def _unset(prefix: str, unit: nn.Module, is_needed: Callable[[str], bool]) -> Iterator[str]:
+    for name, value in [*unit.named_parameters(prefix), *unit.named_buffers(prefix)]:
+        if is_needed(name) and value.is_floating_point() and bool(torch.isnan(value).any()):
+            yield name
 
 
 def units(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
@@ -146,12 +170,16 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
             model._init_weights(module)
 
 
-def _check(name: str, value: torch.Tensor) -> None:
-    if value.is_floating_point() and bool(torch.isnan(value).any()):
-        raise Unsupported(
-            f"the model's initialisation sets no value for {name} on the meta device: "
-            "train from a directory with weights (model.path)"
-        )
+def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
+    """The rules of the modules that `unit` is in: some give a block its values. What else is in
+    them has no memory, and is none the wiser."""
+    names = prefix.split(".") if prefix else []
+    inner = unit
+    for depth in reversed(range(len(names))):
+        outer = copy.copy(model.get_submodule(".".join(names[:depth])))
+        outer._modules = {**outer._modules, names[depth]: inner}
+        model._init_weights(outer)
+        inner = outer
 
 
 def _keep(parameter: torch.Tensor, value: torch.Tensor) -> None:

@@ -92,8 +92,10 @@ def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
 
     `model` is on the meta device and has no adapters.
     """
-    blocks = {**_as_saved(model), **(pretrained.blocks if pretrained is not None else {})}
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    blocks = pretrained.blocks if pretrained is not None else {}
+    if not shapes.keys() <= blocks.keys():
+        blocks = {**_as_saved(model), **blocks}
     return {
         name: found for name, found in blocks.items() if not is_unchanged(name, shapes[name], found)
     }

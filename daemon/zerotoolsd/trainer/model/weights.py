@@ -24,6 +24,18 @@ def is_from_seed(name: str, pretrained: Pretrained) -> bool:
     return is_adapter(name) or base_name(name) in pretrained.initial
 
 
+def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) -> set[str]:
+    """The parameters and buffers of `model` that get their values by its own rule, and from nowhere
+    else: neither from a directory nor, where the run `resumes`, from a checkpoint."""
+    buffers = {name for name, _ in model.named_buffers()}
+    state = {name for name, _ in model.named_parameters()} | persistent_buffers(model).keys()
+    if resumes:
+        return buffers - state
+    if pretrained is not None:
+        return (buffers - state) | {name for name in state if is_from_seed(name, pretrained)}
+    return buffers | state
+
+
 def load_weights(
     targets: Mapping[str, torch.Tensor], aliases: Mapping[str, str], pretrained: Pretrained
 ) -> None:
