@@ -72,6 +72,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/trainer/test_chunked",
         "daemon/trainer/test_exporting",
         "daemon/trainer/test_finetuning",
+        "daemon/trainer/test_hub",
         "daemon/trainer/test_foreign",
         "daemon/trainer/test_refusals",
         "daemon/trainer/test_same_losses",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA
+from tests.daemon.trainer.model.test_pretrained import headless, other_names, saved
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.admission import rehearsal
@@ -39,9 +40,14 @@ def job(**config: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, dict[str, Any]]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What the child says of each job, asked in one process, which imports torch once."""
+    root = tmp_path_factory.mktemp("models")
     jobs = {name: job(**changes) for name, (changes, _) in REFUSED.items()}
+    for name, change in (("names", other_names), ("headless", headless)):
+        path = str(saved(root / name, TINY_LLAMA, change))
+        jobs[name] = {**job(), "model": {"path": path}}
+    jobs["resumed"] = {**jobs["names"], "resume_from": "/somewhere"}
     jobs["good"] = job()
     jobs["foreign"] = job(colour="blue")
     program = (
@@ -82,6 +88,13 @@ def test_a_good_model_is_taken_and_foreign_keys_are_named(answers: dict[str, Any
     assert answers["good"] == {"notes": []}
     (note,) = answers["foreign"]["notes"]
     assert note.startswith("model.config.colour: a llama config has no such key")
+
+
+def test_the_names_of_a_directory_are_compared(answers: dict[str, Any]) -> None:
+    assert "and has blocks.0.input_layernorm.weight" in answers["names"]["problem"]
+    (note,) = answers["headless"]["notes"]
+    assert "lacks lm_head.weight, which get initial values" in note
+    assert answers["resumed"] == {"notes": []}  # its weights are in the checkpoint
 
 
 def test_the_daemon_asks_the_job_s_interpreter(tmp_path: Path) -> None:

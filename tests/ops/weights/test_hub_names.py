@@ -17,7 +17,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, renamed
 from zerotools.formats.dcp.native import DcpNative
 from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.weights.hub_names import as_on_hub, restored
+from zerotools.ops.weights.hub_names import hub_layout_of, keys_on_hub, restored
 
 
 def written(root: Path, arrays: dict[str, np.ndarray], cut: int = 1, dim: int = 0) -> Checkpoint:
@@ -95,12 +95,14 @@ def test_tied_names_follow_theirs(tmp_path: Path) -> None:
 
 def test_the_record_of_the_job_decides(tmp_path: Path) -> None:
     source = written(tmp_path / "source", {"w": np.ones((2, 3))})
-    assert as_on_hub(source) is source
+    assert hub_layout_of(source) == {}
+    assert restored(source, {}) is source
     layout = {"w": (renamed("v", (2, 3)),)}
     recorded = Checkpoint(
         source.root, source.tensors, source.origin, native=DcpNative(job=a_record(hub=layout))
     )
-    assert [key.name for key in as_on_hub(recorded).tensors] == ["v"]
+    assert hub_layout_of(recorded) == layout
+    assert keys_on_hub(recorded, layout) == {Key("w", "param"): (Key("v", "param"),)}
 
 
 def with_type(checkpoint: Checkpoint, name: str, dtype: DType) -> Checkpoint:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from zerotools.runs.record import JobRecord
 
 _SUFFIX = ".safetensors"
 _INDEX = f"{_SUFFIX}.index.json"
@@ -37,6 +41,15 @@ class SafetensorsFormat(Format):
         from zerotools.formats.safetensors.read import read
 
         return read(path)
+
+    def job_record(self, source: Checkpoint) -> JobRecord | None:
+        """Weights alone are all that a job has where DeepSpeed keeps state on a disk of its own."""
+        from zerotools.runs.checkpoint_dirs import RECORD, read_record
+
+        if not (source.root / RECORD).is_file():
+            return None
+        record = read_record(source.root)
+        return record if record.weights_only else None
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
         from zerotools.formats.safetensors.training_state import training_of

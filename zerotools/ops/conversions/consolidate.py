@@ -19,7 +19,7 @@ from zerotools.io.files.sources import recording
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
-from zerotools.ops.weights.hub_names import as_on_hub
+from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
 from zerotools.ops.weights.lora_merge import merge_adapters
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
 from zerotools.ops.weights.renaming import namer, parse_rule
@@ -147,8 +147,9 @@ def _choose_weights(
 ) -> tuple[Checkpoint, list[str]]:
     """What the output holds, under its names there, and what to say about the choice."""
     new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
-    weights = as_on_hub(weights_from(checkpoint, options.weights_from), table)
-    weights = rename(weights, new_name)
+    weights = weights_from(checkpoint, options.weights_from)
+    layout = hub_layout_of(checkpoint, table)
+    weights = rename(restored(weights, layout), new_name)
     weights = choose_names(weights, is_selected)
     if not weights.tensors:
         roles = sorted({key.role for key in checkpoint.tensors})
@@ -158,7 +159,7 @@ def _choose_weights(
         )
     weights, said = resolve_aliases(weights, keep=options.keep_aliases, like=like)
     useless = _useless_prefixes(checkpoint, options.strip_prefix)
-    return weights, [*checkpoint.origin.notes, *useless, *said]
+    return weights, [*checkpoint.origin.notes, *on_hub_note(layout), *useless, *said]
 
 
 def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[str]:

@@ -135,12 +135,13 @@ def _lay_out(source: Checkpoint, training: TrainingState, request: _Request) -> 
     form, options = request.form, request.writing
     if form.holds_state:
         return form.lay_out(source, training, request.destination, options)
-    chosen = weights_alone(source, training, form, request.options.get(DTYPE, KEEP))
+    chosen = weights_alone(source, training, form, request.options.get(DTYPE, KEEP), request.table)
     target = form.lay_out(chosen.described, training, request.destination, options)
     return replace(
         target,
         notes=(*target.notes, *chosen.notes),
         sources=chosen.new_sources(source),
+        target_keys=chosen.keys,
         dropped=(*target.dropped, *chosen.dropped),
     )
 

@@ -9,8 +9,10 @@ from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Tensor
 from zerotools.core.dropping import extra_roles, state_words
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.training import TrainingState
+from zerotools.formats import FormatTable
 from zerotools.formats.format import Format
 from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype
+from zerotools.ops.weights.hub_names import hub_layout_of, keys_on_hub, on_hub_note, restored
 from zerotools.ops.weights.rewrite import describe
 from zerotools.ops.weights.selection import (
     MASTERS,
@@ -27,12 +29,13 @@ KEEP = "keep"
 @dataclass(frozen=True)
 class WeightsAlone:
     """`described` are the weights in the types that are written, `weights` the same as they lie in
-    the source."""
+    the source; `keys` has the keys that they get, where those of the source are others."""
 
     described: Checkpoint
     weights: Checkpoint
     notes: list[str]
     dropped: list[Dropped]
+    keys: dict[Key, tuple[Key, ...]]
 
     def new_sources(self, source: Checkpoint) -> dict[Key, Tensor]:
         """Those that the source has under another key."""
@@ -41,22 +44,24 @@ class WeightsAlone:
 
 
 def weights_alone(
-    source: Checkpoint, training: TrainingState, form: Format, dtype: str
+    source: Checkpoint, training: TrainingState, form: Format, dtype: str, table: FormatTable
 ) -> WeightsAlone:
     """The masters of `source`, in the type `dtype` of `DTYPES`, or in their own where it is `KEEP`.
 
     Raises:
         BadRequest: it has no weights.
     """
-    chosen = choose_names(weights_from(source, MASTERS), matcher((), ()))
-    weights, notes = resolve_aliases(chosen)
+    held, layout = weights_from(source, MASTERS), hub_layout_of(source, table)
+    chosen = choose_names(restored(held, layout), matcher((), ()))
+    weights, said = resolve_aliases(chosen)
+    notes = [*on_hub_note(layout), *said]
     if dtype == KEEP:
         described = describe(weights, lambda _, tensor: tensor.dtype)
         notes += _masters_note(training, described)
     else:
         described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
     dropped = [*_beside_weights(source, training, form), *_told_no_more(chosen, source, form)]
-    return WeightsAlone(described, weights, notes, dropped)
+    return WeightsAlone(described, weights, notes, dropped, keys_on_hub(held, layout))
 
 
 def _masters_note(training: TrainingState, written: Checkpoint) -> list[str]:

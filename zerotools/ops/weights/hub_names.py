@@ -12,21 +12,38 @@ from functools import cached_property
 
 from zerotools.core.boxes import Box, BoxIndex, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
 from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.ops.weights.lora_merge import BASE
 
 
-def as_on_hub(weights: Checkpoint, table: FormatTable = FORMATS) -> Checkpoint:
-    """`weights` of a job, as its record says that the Hub has them; themselves where there is no
-    record that says so.
+def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:
+    """How the Hub has what the job's record of `checkpoint` says that it has otherwise; empty where
+    there is no such record, and where adapters stand beside their weights: the Hub knows none."""
+    record = format_of(checkpoint, table).job_record(checkpoint)
+    if record is None or any(BASE in key.name for key in checkpoint.tensors):
+        return {}
+    return record.hub
 
-    Raises:
-        BadFile: the record does not fit the tensors.
-        Unsupported: tensors of different types would become one.
-    """
-    record = format_of(weights, table).job_record(weights)
-    return weights if record is None or not record.hub else restored(weights, record.hub)
+
+def on_hub_note(layout: HubLayout) -> list[str]:
+    """What to say of tensors that are written otherwise than the job has them."""
+    if not layout:
+        return []
+    return [
+        f"{counted(len(layout), 'tensor')} get the names and shapes of the Hub, as job.json says"
+    ]
+
+
+def keys_on_hub(weights: Checkpoint, layout: HubLayout) -> dict[Key, tuple[Key, ...]]:
+    """The keys of the Hub's tensors in which each of `weights` is, where they are not its own."""
+    return {
+        key: tuple({Key(block.name, key.role): None for block in layout[key.name]})
+        for key in weights.tensors
+        if key.name in layout
+    }
 
 
 def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
@@ -36,6 +53,8 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
         BadFile: a block is not in its tensor.
         Unsupported: tensors of different types would become one.
     """
+    if not layout:
+        return weights
     found: dict[Key, _Restored] = {}
     for key, tensor in _with_odd_aliases(weights, layout).items():
         blocks = layout.get(key.name)
