@@ -183,7 +183,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "persimmon": {},
     "phi": {},
     "phi3": {},
-    "phimoe": {},
+    "phimoe": {"router_jitter_noise": 0.0},
     "qwen2": {},
     "qwen2_moe": {},
     "qwen3": {},

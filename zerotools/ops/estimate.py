@@ -39,11 +39,17 @@ _FULL = ITEM_BYTES["fp32"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter; those of a `block` are gathered together, and those of none with the model."""
+    """One parameter; those of a `block` are gathered together, and those of none with the model.
+    One `in_fp32` is computed with in fp32, whatever the others are."""
 
     shape: tuple[int, ...]
     is_trained: bool = True
     block: str | None = None
+    in_fp32: bool = False
+
+    def width(self, dtype: str) -> int:
+        """Bytes of an element where those of others are `dtype`."""
+        return _FULL if self.in_fp32 else ITEM_BYTES[dtype]
 
     @property
     def numel(self) -> int:
@@ -94,7 +100,7 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
     for parameter in parameters:
         whole, own = parameter.rows(layout.weight_ranks), parameter.rows(layout.update_ranks)
         dtype = layout.weights_dtype if parameter.is_trained else layout.frozen_dtype
-        found[layout.params_tier, WEIGHTS] += ITEM_BYTES[dtype] * whole
+        found[layout.params_tier, WEIGHTS] += parameter.width(dtype) * whole
         if parameter.is_trained:
             found.update(_gradients(parameter, whole, own, layout))
         if layout.has_master(is_trained=parameter.is_trained):
@@ -105,7 +111,7 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:
     """Bytes of the gradient of a parameter of which a rank has `whole` and updates `own`."""
-    waiting = ITEM_BYTES[layout.gradients_dtype] * (own if layout.has_masters else whole)
+    waiting = parameter.width(layout.gradients_dtype) * (own if layout.has_masters else whole)
     found = Counter({(layout.gradients_tier, GRADIENTS): waiting})
     if layout.accumulate == LOCAL:
         summed = _FULL * parameter.numel
@@ -141,7 +147,7 @@ def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
     """
     blocks: Counter[str | None] = Counter()
     for parameter in parameters:
-        blocks[parameter.block] += ITEM_BYTES[layout.precision] * parameter.numel
+        blocks[parameter.block] += parameter.width(layout.precision) * parameter.numel
     outside = blocks.pop(None, 0)
     if layout.keeps_gathered:
         return outside + sum(blocks.values())

@@ -35,6 +35,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
     from zerotoolsd.trainer.leak_check import check_leaks
     from zerotoolsd.trainer.model.attention import check_attention
+    from zerotoolsd.trainer.model.kept_fp32 import apart, cast_note, kept_in_fp32
     from zerotoolsd.trainer.model.lora import refuse_two_types
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
     from zerotoolsd.trainer.model.pretrained import match
@@ -50,7 +51,12 @@ def rehearse(spec: JobSpec) -> list[str]:
     check_attention(spec, meta_model.model)
     check_leaks(config, packing=spec.data.packing)
     check_router_loss(spec, meta_model.model)
+    kept = kept_in_fp32(meta_model.model, spec.train)
+    if spec.engine == "torch":
+        apart(meta_model.model, kept)
     notes = [*_unknown_keys(spec, config), *filter(None, [unbalanced(config)])]
+    if spec.engine == "deepspeed":
+        notes += cast_note(meta_model.model, kept)
     if spec.model.path is not None and spec.resume_from is None:
         notes += match(meta_model.plain, meta_model.aliases, Path(spec.model.path)).notes()
     begun = None if spec.resume_from is None else Path(spec.resume_from)

@@ -26,6 +26,7 @@ from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
 from zerotoolsd.trainer.leak_check import check_leaks
 from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention import set_attention
+from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
@@ -111,8 +112,10 @@ def prepare(
     )
     layout = memory_layout_of(spec)
     loss_size = loss_size_of(spec, config)
+    kept = kept_in_fp32(meta_model.model, spec.train)
+    on_gpu = spec.device == "cuda"
     reporter.expect_state(
-        predict(meta_model, layout, on_gpu=spec.device == "cuda", loss_size=loss_size)
+        predict(meta_model, layout, on_gpu=on_gpu, loss_size=loss_size, kept=kept)
     )
     evaluation = make_evaluation(spec, data.held_out, meta_model, group)
     phases.done("model")

@@ -79,6 +79,13 @@ class TrainSpec:
         allowed=CUT,
         imported=False,
     )
+    keep_fp32: bool = key(
+        "Whether what transformers keeps in fp32 (a model's `_keep_in_fp32_modules`) is computed "
+        "with in fp32 where `precision` is a 16-bit type. DeepSpeed does so with buffers alone.",
+        default=True,
+        stored_default=False,
+        imported=False,
+    )
     router_loss: bool = key(
         "Whether the loss that balances a router's experts is added where the model's config has "
         "`output_router_logits`, its `router_aux_loss_coef` times, as transformers does.",

@@ -152,6 +152,13 @@ def weight_groups(
     return [group for group in groups if group["params"]]
 
 
+def put_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
+    """Give `model` these buffers, by name."""
+    for name, buffer in buffers.items():
+        module, last = _owner(model, name)
+        module._buffers[last] = buffer
+
+
 def whole_parameters(deepspeed: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Each parameter and persistent buffer in turn, whole; all ranks go through them together."""
     for name, parameter in model.named_parameters():

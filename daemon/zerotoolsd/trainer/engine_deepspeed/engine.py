@@ -27,7 +27,7 @@ from zerotoolsd.trainer.engine.objective import summed_loss, training_loss
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine.router_loss import add_router_loss
 from zerotoolsd.trainer.engine.schedule import learning_rate
-from zerotoolsd.trainer.engine_deepspeed.build_model import make_model, weight_groups
+from zerotoolsd.trainer.engine_deepspeed.build_model import make_model, put_buffers, weight_groups
 from zerotoolsd.trainer.engine_deepspeed.files import DeepSpeedCheckpoints
 from zerotoolsd.trainer.engine_deepspeed.nvme import make_nvme_ready
 from zerotoolsd.trainer.engine_deepspeed.place import (
@@ -37,6 +37,7 @@ from zerotoolsd.trainer.engine_deepspeed.place import (
 )
 from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
 from zerotoolsd.trainer.model.decay import decayed_names
+from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.rank.group import WorldGroup
@@ -230,8 +231,11 @@ def make_deepspeed_engine(
     decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)
     groups = weight_groups(model, decayed, decay)
     names = tuple(tuple(each.pop("names")) for each in groups)
+    kept = kept_in_fp32(meta_model.model, spec.train)
+    buffers = {name: b.clone() for name, b in model.named_buffers() if name in kept}
     with refused_by_deepspeed():
         engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
+    put_buffers(engine.module, buffers)  # it casts them with the parameters
     return DeepSpeedEngine(
         spec, config, group, engine, DeepSpeedCheckpoints(deepspeed, engine, group), names
     )

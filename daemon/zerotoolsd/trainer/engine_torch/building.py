@@ -22,6 +22,7 @@ from zerotoolsd.trainer.engine_torch.state import LiveState
 from zerotoolsd.trainer.memory.tiers import make_memory
 from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.initial import initialise
+from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.lora import refuse_two_types
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.pretrained import Pretrained
@@ -53,7 +54,8 @@ def build(
     if layout.state_tier == DISK:
         check_disk_space(meta_model, layout, Path(spec.offload.path or ""), group)
     memory = make_memory(group.device, layout.state_tier, spec.offload)
-    model = shard(meta_model, layout, memory, compiled=spec.train.compile)
+    kept = kept_in_fp32(meta_model.model, spec.train)
+    model = shard(meta_model, layout, memory, compiled=spec.train.compile, kept=kept)
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
     update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)

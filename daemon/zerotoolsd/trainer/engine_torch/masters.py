@@ -164,8 +164,9 @@ class MasterWeights:
         return wrap(memory, mesh, placements, parameter.shape)
 
     def _buffer(self, name: str) -> torch.Tensor:
-        shape = self._rows(name).shape
-        return self._memory.transfer.empty(shape, self._gradients_dtype, GRADIENTS)
+        rows = self._rows(name)
+        dtype = torch.promote_types(self._gradients_dtype, rows.dtype)
+        return self._memory.transfer.empty(rows.shape, dtype, GRADIENTS)
 
     def _room(self) -> torch.Tensor:
         if self._scratch is None:

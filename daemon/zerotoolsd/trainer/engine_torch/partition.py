@@ -111,7 +111,7 @@ def _buckets(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator
     room = most
     for piece in _pieces(weights, ranks, most):
         size = piece.length * piece.flat.itemsize
-        if bucket and size > room:
+        if bucket and (size > room or piece.flat.dtype != bucket[0].flat.dtype):
             yield bucket
             bucket, room = [], most
         bucket.append(piece)

@@ -3,8 +3,8 @@
 meta_model, lora      on the meta device: shapes, no bytes; adapters by peft
 sharding              the model, sharded by FSDP2
 decay                 which parameters the weight decay is for
+kept_fp32             what is computed with in fp32 among 16-bit weights
 initial, weights      first values: from the seed, or from safetensors
-box_reader            what a rank keeps of the tensors of any checkpoint
 box_reader            what a rank keeps of the tensors of any checkpoint
 rng                   a rank's random number generators
 memory_estimate       what the state of a rank will take

@@ -12,12 +12,14 @@ from zerotoolsd.trainer.model.meta_model import MetaModel
 MIB = 1 << 20
 
 
-def parameters_of(meta_model: MetaModel) -> list[Parameter]:
-    """The parameters, each with the block that it is gathered with; tied ones once."""
+def parameters_of(meta_model: MetaModel, kept: frozenset[str] = frozenset()) -> list[Parameter]:
+    """The parameters, each with the block that it is gathered with, those that are `kept` in fp32;
+    tied ones once."""
     found = []
     for name, parameter in meta_model.model.named_parameters():
         block = next((b for b in meta_model.blocks if name.startswith(f"{b}.")), None)
-        found.append(Parameter(tuple(parameter.shape), parameter.requires_grad, block))
+        shape, in_fp32 = tuple(parameter.shape), name in kept
+        found.append(Parameter(shape, parameter.requires_grad, block, in_fp32))
     return found
 
 
@@ -53,9 +55,10 @@ def predict(
     *,
     on_gpu: bool,
     loss_size: LossSize | None = None,
+    kept: frozenset[str] = frozenset(),
 ) -> Prediction:
-    """What a rank will make of the model."""
-    parameters = parameters_of(meta_model)
+    """What a rank will make of the model, of which it has what is `kept` in fp32."""
+    parameters = parameters_of(meta_model, kept)
     state = state_of(parameters, layout)
     return Prediction(
         bytes_at(state, DEVICE),

@@ -30,6 +30,7 @@ from zerotools.core.memory_layout import HOST, WEIGHTS, MemoryLayout
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 from zerotoolsd.trainer.memory.reductions import free_reduction_buffers
 from zerotoolsd.trainer.memory.tiers import BUFFERS, MemoryTier, MemoryTiers
+from zerotoolsd.trainer.model.kept_fp32 import apart
 from zerotoolsd.trainer.model.meta_model import MetaModel
 
 REPLICATE, SHARD = "replicate", "shard"
@@ -69,17 +70,27 @@ def _dimensions(tensor: DTensor) -> list[tuple[int, Any]]:
 
 
 def shard(
-    meta_model: MetaModel, layout: MemoryLayout, memory: MemoryTiers, *, compiled: bool = False
+    meta_model: MetaModel,
+    layout: MemoryLayout,
+    memory: MemoryTiers,
+    *,
+    compiled: bool = False,
+    kept: frozenset[str] = frozenset(),
 ) -> Any:
     """A copy of the meta model's model, each parameter a DTensor whose local part has memory.
 
     The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
-    Blocks are `compiled` where that is asked for.
+    Blocks are `compiled` where that is asked for. Parameters that are `kept` are fp32 and computed
+    with as such.
+
+    Raises:
+        Unsupported: one is in a module with others that are not.
     """
     model = copy.deepcopy(meta_model.model)
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         dtype = layout.weights_dtype if parameter.requires_grad else layout.frozen_dtype
-        parameter.data = parameter.data.to(TORCH_DTYPES[dtype])
+        wanted = torch.float32 if name in kept else TORCH_DTYPES[dtype]
+        parameter.data = parameter.data.to(wanted)
     mesh = make_mesh(memory.device.device, layout)
     options = {
         "mesh": mesh,
@@ -87,6 +98,9 @@ def shard(
         "offload_policy": _offload(layout, memory),
         "reshard_after_forward": not layout.keeps_gathered,
     }
+    for name, in_fp32 in apart(model, kept):
+        policy = {"mp_policy": MixedPrecisionPolicy()} if in_fp32 else {}
+        fully_shard(model.get_submodule(name), **{**options, **policy})
     for name in meta_model.blocks:
         block = model.get_submodule(name)
         if compiled:

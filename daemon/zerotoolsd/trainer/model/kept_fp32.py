@@ -1,0 +1,77 @@
+"""Parameters that transformers keeps in fp32 where a model computes in 16 bits.
+
+A model names them in `_keep_in_fp32_modules_strict`, and for fp16 alone in `_keep_in_fp32_modules`;
+both are patterns of names, as `from_pretrained(dtype=...)` takes them. The model's code expects it:
+a router's scores in bf16 choose other experts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.tables.train import TrainSpec
+
+
+def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
+    """Names of the parameters and buffers of `model` that stay fp32 where it is trained as `train`
+    says; none in fp32."""
+    patterns: set[str] = set()
+    if train.precision != "fp32":
+        patterns |= set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if train.precision == "fp16":
+        patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    if not (patterns and train.keep_fp32):
+        return frozenset()
+    kept = re.compile("|".join(pattern.replace("*", ".*") for pattern in sorted(patterns)))
+    named = ((name, value.is_floating_point()) for name, value in _tensors(model))
+    return frozenset(name for name, floats in named if floats and kept.search(name))
+
+
+def apart(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
+    """(module, whether it stays fp32) of all that must be gathered by itself, so that what stays
+    fp32 is gathered with nothing else; children before parents.
+
+    Raises:
+        Unsupported: a module has such a parameter beside one that does not stay fp32.
+    """
+    found: dict[str, bool] = {}
+    for prefix, module in model.named_modules():
+        own = _own(prefix, module)
+        if not own & kept:
+            continue
+        if own - kept:
+            name, other = min(own & kept), min(own - kept)
+            raise Unsupported(
+                f"transformers keeps {name} in fp32 and not {other}, which is of the same module: "
+                'set train.keep_fp32 = false, or train.precision = "fp32"'
+            )
+        for child, inner in module.named_children():
+            below = {f"{prefix}.{child}.{name}" for name, _ in inner.named_parameters()}
+            if below - kept:
+                found.setdefault(f"{prefix}.{child}", False)
+        found[prefix] = True
+    return sorted(found.items(), reverse=True)
+
+
+def cast_note(model: nn.Module, kept: frozenset[str]) -> Iterator[str]:
+    """What to say of the parameters among `kept` where an engine casts all parameters."""
+    names = [name for name, _ in model.named_parameters() if name in kept]
+    if names:
+        yield (
+            f"note: transformers keeps {len(names)} parameters of this model in fp32, such as "
+            f"{names[0]}, and DeepSpeed computes with all parameters in 16 bits"
+        )
+
+
+def _own(prefix: str, module: nn.Module) -> set[str]:
+    return {name for name, _ in module.named_parameters(prefix, recurse=False)}
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
