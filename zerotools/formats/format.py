@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Problem, Target
+from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Problem, Target, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 
@@ -258,6 +258,13 @@ class Format(Protocol):
             BadFile: a file is truncated.
         """
         return
+
+    def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Name, master and weight wherever the files have both: the weight is the master, cast."""
+        for key, master in source.tensors.items():
+            weight = source.tensors.get(Key(key.name, "param16"))
+            if key.role == "param" and weight is not None and weight.shape == master.shape:
+                yield key.name, master, weight
 
     def compare_copies(self, source: Checkpoint) -> None:
         """Compare what other files have of tensors that are read from one.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerotools.core.checkpoint import Checkpoint, Problem, Target
+from zerotools.core.checkpoint import Checkpoint, Problem, Target, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.schema.signs import (
@@ -95,6 +95,11 @@ class DeepSpeedFormat(Format):
         from zerotools.formats.deepspeed.writing.checks import check_weights
 
         check_weights(source)
+
+    def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+        from zerotools.formats.deepspeed.writing.checks import weight_pairs
+
+        return weight_pairs(source)
 
     def compare_copies(self, source: Checkpoint) -> None:
         from zerotools.formats.deepspeed.reading.repeated_tensors import compare_copies

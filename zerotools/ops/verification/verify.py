@@ -16,6 +16,7 @@ from zerotools.ops.execution.verify_source import differing_replicas
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.against import Against, Comparing, beside
+from zerotools.ops.verification.cast_masters import Difference, counts_of, differing_weights
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
 from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest, digested
@@ -170,10 +171,19 @@ class _Verifying:
             self.findings.append(Finding(Check.STRUCTURE, difference, tensor=key))
 
     def meaning(self) -> None:
-        """What the numbers can be."""
+        """What the numbers can be, and whether weights are their masters, cast."""
+        elsewhere = {key: key.role in NEVER_NEGATIVE for key in self._claims.elsewhere}
+        self.odd |= counts_of(self._checkpoint, elsewhere, self._budget)
         for key, counts in self.odd.items():
             for sentence in _odd(self._checkpoint, key, counts):
                 self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
+        try:
+            pairs = self._form.weight_pairs(self._checkpoint)
+            found = list(differing_weights(self._checkpoint, pairs, self._budget))
+        except BadFile as error:
+            self.findings.append(Finding(Check.BYTES, str(error)))
+            return
+        self.findings += [_not_the_cast(self._checkpoint, each) for each in found]
 
     def compare(
         self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool
@@ -284,6 +294,19 @@ def _held(claims: ClaimedBytes, file: str | None, record: Record) -> str:
         return ""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return f"; it holds {', '.join(names[:_MAX_NAMED])}{more}"
+
+
+def _not_the_cast(checkpoint: Checkpoint, found: Difference) -> Finding:
+    weight = checkpoint.root / next(iter(found.weight.chunks)).file
+    master = checkpoint.root / next(iter(found.master.chunks)).file
+    return Finding(
+        Check.MEANING,
+        f"{weight}: {found.name} is not the {found.weight.dtype} of its master in {master}: "
+        f"{found.elements} of {found.numel} elements differ, the first at {found.first}; the files "
+        "are of two steps, the flat buffers do not lie in the order of param_shapes, or an average "
+        "was swapped in for the weights; take another checkpoint",
+        tensor=Key(found.name, "param"),
+    )
 
 
 def _odd(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:

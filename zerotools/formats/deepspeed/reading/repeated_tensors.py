@@ -1,8 +1,9 @@
 """Copies of tensors in files that are not read for them: they are compared where that is asked for.
 
-At stage 3 every rank's model file has the buffers, and the first rank's are read. In a pipeline a
-tied layer is in the flat buffers of every stage that uses it, cut differently, and the first
-stage's are read. (What tensor-parallel ranks repeat are chunks of one tensor.)"""
+At stage 3 every rank's model file has the buffers, and the first rank's are read. So are its single
+numbers of optimizer state, such as `step`, which every rank has. In a pipeline a tied layer is in
+the flat buffers of every stage that uses it, cut differently, and the first stage's are read. (What
+tensor-parallel ranks repeat are chunks of one tensor.)"""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from zerotools.formats.deepspeed.schema.file_names import is_rank_file, name_for
 from zerotools.formats.deepspeed.schema.model_states import parse_model
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.torchzip.tensors import as_tensor
 
 _READ_BYTES = 2**20
 
@@ -41,6 +43,8 @@ def compare_copies(checkpoint: Checkpoint) -> int:
     root, total = mp_shards[0].model.file.root, 0
     with OpenFiles(root) as files:
         for copies in (*_of_stages(checkpoint, mp_shards), *_of_ranks(checkpoint, mp_shards)):
+            total += _compare(root, files, copies)
+        for copies in _of_scalars(mp_shards):
             total += _compare(root, files, copies)
     return total
 
@@ -74,6 +78,33 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
                         f"{model.file.path} does not have the buffer {key.name} of {name}"
                     )
                 yield TensorPair(key, tensor, model.file.tensor(stored))
+
+
+def _of_scalars(mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
+    """Single numbers of each group, of the ranks that share it.
+
+    Raises:
+        BadFile: a plain number differs.
+    """
+    for group in (group for mp_shard in mp_shards for group in mp_shard.groups):
+        present = [optim for optim in group.optim_states if optim is not None]
+        for other in present[1:]:
+            ours, theirs = present[0].scalars[group.number], other.scalars[group.number]
+            for role in ours.keys() & theirs.keys():
+                key = Key(f"group {group.number}", role)
+                first, second = as_tensor(ours[role]), as_tensor(theirs[role])
+                if first is not None and second is not None:
+                    yield TensorPair(key, present[0].file.tensor(first), other.file.tensor(second))
+                elif _is_number(ours[role]) and ours[role] != theirs[role]:
+                    raise BadFile(
+                        f"{other.file.path}: {key} is {theirs[role]!r:.40}, and {ours[role]!r:.40} "
+                        f"in {present[0].file.path}; the files are from two saves: take another "
+                        "checkpoint"
+                    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _compare(root: Path, files: OpenFiles, copies: TensorPair) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Problem, Target
+from zerotools.core.checkpoint import Checkpoint, Problem, Target, Tensor
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.schema.signs import SIDECAR_NAMES, is_deepspeed
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
@@ -67,6 +67,11 @@ class UniversalFormat(Format):
         from zerotools.formats.deepspeed.schema.tag import false_hints
 
         return false_hints(source)
+
+    def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+        from zerotools.formats.deepspeed.universal.masters import weight_pairs
+
+        return weight_pairs(source)
 
     def run_directory(self, source: Checkpoint) -> Path | None:
         from zerotools.formats.deepspeed.schema.tag import run_directory

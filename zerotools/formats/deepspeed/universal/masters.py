@@ -16,11 +16,11 @@ def check_weights(source: Checkpoint) -> None:
         Unsupported: they disagree: the files are of two saves.
         BadFile: a file is truncated.
     """
-    compare_weights(source, _pairs(source))
+    compare_weights(source, weight_pairs(source))
 
 
-def _pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Stage 3 has placeholders in place of weights."""
+def weight_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Name, master and weight. Stage 3 has placeholders in place of weights."""
     model = native_of(source).model
     trained = {name for group in model.groups or () for name in group}
     for name, stored in (model.module or {}).items():

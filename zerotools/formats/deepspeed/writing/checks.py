@@ -149,6 +149,14 @@ def _path(source: Checkpoint, tensor: Tensor) -> Path:
     return source.root / next(iter(tensor.chunks)).file
 
 
+def weight_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Name, master and weight wherever the files have both. At stage 3 they have masters alone."""
+    for mp_shard in native_of(source).mp_shards:
+        present = any(optim is not None for optim in mp_shard.optim_states)
+        if mp_shard.groups and present and first_of(mp_shard.optim_states).kind != STAGE_3:
+            yield from _pairs(mp_shard)
+
+
 def _pairs(mp_shard: MpShard) -> Iterator[tuple[str, Tensor, Tensor]]:
     for group in mp_shard.groups:
         for name, master in group.tensors("param"):
