@@ -23,6 +23,8 @@ from harness import forked, leftovers
 from harness.forked import Forked
 from harness.patience import Deadline
 from harness.started import Started
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 
 ROOT = Path(__file__).resolve().parents[1]
 ENTRY = ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"
@@ -74,6 +76,8 @@ def job(text: Path, **changes: Any) -> dict[str, Any]:
         old = tree.get(key)
         merge = isinstance(old, dict) and isinstance(value, Mapping) and key != "model"
         tree[key] = {**old, **value} if merge and old else value
+    if tree["data"].get("examples") and "sequence_length" not in changes["data"]:
+        del tree["data"]["sequence_length"]  # which is for text
     return tree
 
 
@@ -196,12 +200,21 @@ class Attempt:
         return (self.run_dir / f"rank-{rank}.log").read_text("utf-8")
 
 
+def resolved(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The job `tree` with all its keys, as a submit stores it; as it is where that refuses it, for
+    tests of what ranks refuse."""
+    try:
+        return job_to_dict(job_from_dict(tree, source="job"))
+    except ZerotoolsError:
+        return tree
+
+
 def start(run_dir: Path, tree: Mapping[str, Any], *, script: Path = ENTRY) -> Attempt:
     """Start an attempt of the job `tree`; checkpoints go to `run_dir/out` unless it says where, and
     the ranks have its `env`. There is a rank for each GPU, where it is a job for GPUs."""
     run_dir.mkdir(parents=True, exist_ok=True)
     spec = {"output_dir": str(run_dir / "out"), **tree}
-    (run_dir / "spec.json").write_text(json.dumps(spec), "utf-8")
+    (run_dir / "spec.json").write_text(json.dumps(resolved(spec)), "utf-8")
     mailbox = Mailbox(run_dir / "notify.sock")
     port = free_port()
     processes: list[Forked | Started] = []

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.launching import ENTRY, ROOT, environment, free_port, job
+from harness.launching import ENTRY, ROOT, environment, free_port, job, resolved
 from zerotools.jobs.jobfile.parse import job_to_dict, parse_job
 
 
@@ -27,7 +27,7 @@ def job_tree(file: Path | None, steps: int) -> dict[str, Any]:
         SystemExit: the job has more ranks than one.
     """
     if file is None:
-        return job(ROOT / "ARCHITECTURE.md", train={"steps": steps})
+        return dict(resolved(job(ROOT / "ARCHITECTURE.md", train={"steps": steps})))
     spec = parse_job(file.read_text("utf-8"), source=str(file), base_dir=file.absolute().parent)
     if spec.world_size != 1:
         sys.exit(f"{file}: has {spec.world_size} ranks; set ranks = 1 or gpus = 1 to debug one")

@@ -23,7 +23,7 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission import checkpoint_listing, preflight
 from zerotoolsd.admission.interpreter import Needs, check_interpreter, needs_of
-from zerotoolsd.admission.rehearsal import rehearse
+from zerotoolsd.admission.rehearsal import reads_data, rehearse
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.launch import base_environment
 from zerotoolsd.cleaning.removal import mentions
@@ -53,14 +53,14 @@ LOOK_SECONDS = 10.0
 """How long a look at the files of a job may take at submit."""
 
 _LAST_REHEARSED = 16
-"""Jobs whose model was looked at, and which are not looked at again where they are submitted."""
+"""Jobs that their interpreter was asked about, and is not asked again when they are submitted."""
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 InterpreterCheck = Callable[[str, Mapping[str, str], Needs], Awaitable[None]]
 """(interpreter, environment, what it must have); raises BadRequest."""
 Rehearsal = Callable[[JobSpec, str, Mapping[str, str]], Awaitable[list[str]]]
-"""(job, interpreter, environment) -> notes on its model; raises BadRequest."""
+"""(job, interpreter, environment) -> notes on its model and its data; raises BadRequest."""
 
 
 class DispatcherService:
@@ -85,13 +85,18 @@ class DispatcherService:
         self, spec: JobSpec, *, uid: int, idempotency_key: str | None
     ) -> tuple[JobView, bool]:
         """See `JobService`."""
+        return await self._submit(spec, uid, idempotency_key, rehearse=True)
+
+    async def _submit(
+        self, spec: JobSpec, uid: int, idempotency_key: str | None, *, rehearse: bool
+    ) -> tuple[JobView, bool]:
         self._check_uid(uid)
         place, named = None, []
         text = json.dumps(job_to_dict(spec))
         if self._store.by_key(uid, idempotency_key) is None:
             await self._check(spec)
-            if text not in self._rehearsed and await self._has_begun_elsewhere(spec):
-                await self._rehearse_model(spec)
+            if rehearse and text not in self._rehearsed and await self._is_asked(spec):
+                await self._ask(spec)
             place = await self._place_of(spec)
             named = await self._look(spec, mentions, text, spec.output_dir or "")
         # Nothing is awaited from here on: two submits may come at once, also of one job.
@@ -122,16 +127,19 @@ class DispatcherService:
         self._check_uid(uid)
         await self._check(spec)
         self._check_output_is_free(spec, await self._place_of(spec))
-        if spec.engine == "script" or not (model or await self._has_begun_elsewhere(spec)):
+        if spec.engine == "script" or not (model or await self._is_asked(spec)):
             return []
-        notes = await self._rehearse_model(spec)
+        notes = await self._ask(spec)
         self._rehearsed = [json.dumps(job_to_dict(spec)), *self._rehearsed[: _LAST_REHEARSED - 1]]
         return notes
 
-    async def _has_begun_elsewhere(self, spec: JobSpec) -> bool:
-        return await self._look(spec, preflight.has_begun_elsewhere, spec)
+    async def _is_asked(self, spec: JobSpec) -> bool:
+        """Whether the job's interpreter is asked at each submit: about a foreign checkpoint, or
+        about data that the daemon cannot look at itself."""
+        asked = (preflight.has_begun_elsewhere, reads_data)
+        return any([await self._look(spec, look, spec) for look in asked])
 
-    async def _rehearse_model(self, spec: JobSpec) -> list[str]:
+    async def _ask(self, spec: JobSpec) -> list[str]:
         return await self._rehearse(spec, spec.python or sys.executable, base_environment(spec))
 
     def _check_uid(self, uid: int) -> None:
@@ -150,7 +158,7 @@ class DispatcherService:
             raise BadRequest(why)
         await self._look(spec, preflight.check_files, spec)
         await self._look(spec, preflight.check_output, spec)
-        needs = needs_of(spec)
+        needs = await self._look(spec, needs_of, spec)
         if needs is not None:
             await self._check_python(spec.python or sys.executable, base_environment(spec), needs)
 
@@ -269,7 +277,7 @@ class DispatcherService:
             spec = replace(spec, resume_from=str(found[1])) if found else spec
         elif await self._look(spec, checkpoint_listing.newest, Path(job.output_dir)) is not None:
             spec = replace(spec, resume_from=job.output_dir)
-        view, _ = await self.submit(spec, uid=uid, idempotency_key=None)
+        view, _ = await self._submit(spec, uid, None, rehearse=False)
         return view
 
     def _resume(self, job: JobRow) -> JobView:

@@ -12,10 +12,12 @@ from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.datafiles.columnar_files import REQUIREMENT
 from zerotools.jobs.preflight import async_io, deepspeed_accepts
 from zerotools.jobs.tables.deepspeed import on_nvme
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission.preflight_data import needs_pyarrow
 
 DEADLINE_SECONDS = 20.0
 DEEPSPEED_SECONDS = 30.0
@@ -63,6 +65,8 @@ def needs_of(spec: JobSpec) -> Needs | None:
             world_size=spec.world_size,
         )
     packages = dict(needs.packages)
+    if needs_pyarrow(spec):
+        packages["pyarrow"] = REQUIREMENT
     if spec.lora.rank is not None:
         packages["peft"] = "peft>=0.18"
     if spec.eval.predict_with_generate:

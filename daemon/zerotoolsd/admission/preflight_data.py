@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
+from zerotools.jobs.datafiles.columnar_files import COLUMNAR, saved_files
+from zerotools.jobs.datafiles.documents import has_documents, read_documents
 from zerotools.jobs.datafiles.example_files import read_examples
 from zerotools.jobs.datafiles.token_files import read_token_header
-from zerotools.jobs.tables.data import kind_of, patterns_of
+from zerotools.jobs.tables.data import AUTO, COLUMNS, DataSpec, kind_of, patterns_of
 from zerotools.jobs.tables.spec import JobSpec
 
 MAX_FILES = 8
@@ -41,6 +43,11 @@ def _why_none(pattern: str) -> str | None:
     if "**" in pattern or path.is_file():
         return None
     if path.is_dir():
+        try:
+            if saved_files(path) is not None:
+                return None
+        except BadFile as error:
+            return str(error)
         return f"is a directory; name the files in it, such as {pattern.rstrip('/')}/*"
     if path.exists():
         return "is a pipe or a device, not a file"
@@ -54,19 +61,38 @@ def _why_none(pattern: str) -> str | None:
 
 def _first_files(patterns: Sequence[str]) -> list[Path]:
     named = itertools.chain.from_iterable(
-        [pattern] if Path(pattern).is_file() else glob.iglob(pattern)  # noqa: PTH207
+        [pattern] if Path(pattern).exists() else glob.iglob(pattern)  # noqa: PTH207
         for pattern in patterns
         if "**" not in pattern
     )
-    return [path for path in map(Path, itertools.islice(named, MAX_FILES)) if path.is_file()]
+    files: list[Path] = []
+    for path in map(Path, itertools.islice(named, MAX_FILES)):
+        files += [path] if path.is_file() else saved_files(path) or []
+    return files[:MAX_FILES]
+
+
+def is_columnar(path: Path) -> bool:
+    """Whether pyarrow reads it, which the daemon does without: the job's interpreter looks."""
+    return path.suffix.lower() in COLUMNAR
+
+
+def needs_pyarrow(spec: JobSpec) -> bool:
+    """Whether one of the first files of the job is of that kind."""
+    patterns = (*patterns_of(spec.data), *spec.eval.files)
+    try:
+        return any(map(is_columnar, _first_files(patterns)))
+    except BadFile:  # said elsewhere
+        return False
 
 
 def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[str]:
     usable = not paths
     for path in paths:
         try:
-            if kind == "text":
-                _check_text(path)
+            if kind != "tokens" and is_columnar(path):
+                usable = True
+            elif kind == "text":
+                _check_text(path, spec.data)
                 usable = True
             elif kind == "tokens":
                 read_token_header(path, spec.data.token_type)
@@ -82,9 +108,14 @@ def _look_inside(spec: JobSpec, kind: str, paths: Sequence[Path]) -> Iterator[st
         yield f"{', '.join(map(str, paths))}: contains no data"
     elif not usable:
         yield (
-            f"{', '.join(map(str, paths))}: contains no example whose "
-            f'"{spec.data.prompt_column}" and "{spec.data.response_column}" hold text'
+            f"{', '.join(map(str, paths))}: contains no example whose {_parts(spec.data)} hold text"
         )
+
+
+def _parts(data: DataSpec) -> str:
+    if data.format not in (AUTO, COLUMNS):
+        return "prompt and response"
+    return f'"{data.prompt_column}" and "{data.response_column}"'
 
 
 def _is_empty(path: Path) -> bool:
@@ -94,9 +125,13 @@ def _is_empty(path: Path) -> bool:
         return False
 
 
-def _check_text(path: Path) -> None:
-    """Raise BadFile where it cannot be read, or its beginning is not UTF-8."""
+def _check_text(path: Path, text: DataSpec) -> None:
+    """Raise BadFile where it cannot be read, or its beginning is not UTF-8 or has no documents."""
     try:
+        if has_documents(path, text):
+            for _ in itertools.islice(read_documents(path, text, MAX_BYTES), MAX_EXAMPLES):
+                pass
+            return
         with path.open("rb") as file:
             data = file.read(MAX_BYTES)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Asking the job's interpreter what its ranks would find wrong with the model."""
+"""Asking the job's interpreter what its ranks would find wrong with the model and the data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.tables.data import kind_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.admission.interpreter import ask
+from zerotoolsd.admission.preflight_data import needs_pyarrow
 from zerotoolsd.service import Unavailable
 
 PROGRAM = Path(__file__).parents[1] / "trainer" / "rehearsal.py"
@@ -23,12 +25,13 @@ DEADLINE_SECONDS = 120.0
 async def rehearse(
     spec: JobSpec, python: str, env: Mapping[str, str], directory: Path | None = None
 ) -> list[str]:
-    """Notes on the model of `spec`, which `python` builds without weights, with `env`.
+    """Notes on the model of `spec`, which `python` builds without weights, with `env`, and on the
+    first examples of its data.
 
     The program reads the job from a file in `directory` (None: the one for temporary files).
 
     Raises:
-        BadRequest: the ranks would refuse the model, or the answer does not come.
+        BadRequest: the ranks would refuse the model or the data, or the answer does not come.
         Unavailable: the file cannot be written.
     """
     with ExitStack() as stack:
@@ -40,7 +43,7 @@ async def rehearse(
             _write_all(file, json.dumps(job_to_dict(spec)).encode())
         except OSError as error:
             raise Unavailable(
-                f"the model cannot be checked: a file in {directory or tempfile.gettempdir()} "
+                f"the job cannot be checked: a file in {directory or tempfile.gettempdir()} "
                 f"cannot be written: {error.strerror}; free some space there"
             ) from None
         output = await ask(
@@ -51,12 +54,18 @@ async def rehearse(
         problem, notes = answer["problem"], [str(note) for note in answer["notes"]]
     except (ValueError, LookupError, TypeError):
         raise BadRequest(
-            f"python = {python}: could not build the model, and did not say why; try it: "
-            f'{python} -c "import torch, transformers"'
+            f"python = {python}: could not look at the model and the data, and did not say why; "
+            f'try it: {python} -c "import torch, transformers"'
         ) from None
     if problem is not None:
         raise BadRequest(str(problem))
     return notes
+
+
+def reads_data(spec: JobSpec) -> bool:
+    """Whether there is data that only the job's interpreter can look at: what goes through a
+    tokenizer, and what pyarrow reads."""
+    return kind_of(spec.data) == "examples" or needs_pyarrow(spec)
 
 
 def _write_all(file: Any, data: bytes) -> None:

@@ -1,9 +1,10 @@
-"""What a rank would find wrong with its model, said before a job is queued.
+"""What a rank would find wrong with its model and its data, said before a job is queued.
 
 `python -P rehearsal.py SPEC`, under the job's interpreter: builds the model of the job in the file
-SPEC on the meta device, compares it with the tokenizer, with the names and shapes in the model's
-directory, and with the checkpoint of another program that the job goes on from, and prints
-`{"problem": sentence or null, "notes": [sentences]}`. No data is read, no memory taken for weights.
+SPEC on the meta device, which takes no memory for weights, compares it with the tokenizer, with the
+names and shapes in the model's directory, and with the checkpoint of another program that the job
+goes on from, and reads the first examples as the ranks would. Prints
+`{"problem": sentence or null, "notes": [sentences]}`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ BYTE_VALUES = 256
 
 
 def rehearse(spec: JobSpec) -> list[str]:
-    """Notes on the job's model.
+    """Notes on the job's model and its data.
 
     Raises:
         ZerotoolsError: the model cannot be built as the job says, or not be trained on its data.
     """
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
-    from zerotools.jobs.tables.data import fixed_length
+    from zerotools.jobs.tables.data import fixed_length, stated_length
     from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
+    from zerotoolsd.trainer.data.reading import model_input_of, positions_of
+    from zerotoolsd.trainer.data.sampling import sample_data
     from zerotoolsd.trainer.engine.foreign_start import adopt
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
@@ -43,7 +46,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)
     if vocabulary is not None:
-        check_fit(config, vocabulary, fixed_length(spec.data))
+        length = fixed_length(spec.data, positions_of(config))
+        check_fit(config, vocabulary, length or stated_length(spec.data))
     meta_model = draw(config, spec.lora)
     if spec.engine == "torch":
         refuse_two_types(memory_layout_of(spec))
@@ -62,7 +66,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     begun = None if spec.resume_from is None else Path(spec.resume_from)
     if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
         notes += adopt(begun, spec, meta_model).notes
-    return notes
+    return notes + sample_data(spec, model_input_of(config))
 
 
 def _vocabulary(spec: JobSpec) -> int | None:
@@ -95,13 +99,15 @@ def main(path: Path) -> None:
     entry.loader.exec_module(module)
     module.make_importable()
     from zerotools.core.errors import ZerotoolsError
-    from zerotools.jobs.jobfile.parse import job_from_dict
+    from zerotools.jobs.jobfile.stored import read_stored
     from zerotoolsd.trainer.rank.failures import sentence
 
-    spec = job_from_dict(json.loads(path.read_text("utf-8")), source="job")
-    problem, notes = None, []
+    # The rules were checked already, for a job that is resumed by an older version's.
+    spec, unread = read_stored(json.loads(path.read_text("utf-8")))
+    problem, notes = "; ".join(unread) or None, []
     try:
-        notes = rehearse(spec)
+        if spec is not None and problem is None:
+            notes = rehearse(spec)
     except ZerotoolsError as error:
         problem = sentence(error)
     print(json.dumps({"problem": problem, "notes": notes}))

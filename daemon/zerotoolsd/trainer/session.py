@@ -10,14 +10,14 @@ from pathlib import Path
 from zerotools.core.hub_layout import HubLayout
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.tables.data import BYTES, fixed_length, tokenizer_of
+from zerotools.jobs.tables.data import BYTES, fixed_length, stated_length, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint, adopted, choose_resume_point
 from zerotoolsd.trainer.data.epochs import with_steps
-from zerotoolsd.trainer.data.reading import open_data
+from zerotoolsd.trainer.data.reading import open_data, positions_of
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
 from zerotoolsd.trainer.engine.loss_choice import loss_size_of
 from zerotoolsd.trainer.engine_choice import make_engine
@@ -98,7 +98,8 @@ def prepare(
     for note in data.notes:
         reporter.say(note)
     phases.done("data")
-    check_fit(config, data.vocabulary, fixed_length(spec.data))
+    length = fixed_length(spec.data, positions_of(config))
+    check_fit(config, data.vocabulary, length or stated_length(spec.data))
     meta_model = draw(config, spec.lora)
     set_attention(spec, meta_model.model)
     reporter.measure_by(
@@ -106,7 +107,7 @@ def prepare(
             group,
             config,
             meta_model.parameter_count(),
-            fixed_length(spec.data) or 0,
+            length or 0,
             spec.train.precision,
         )
     )
@@ -118,6 +119,8 @@ def prepare(
         predict(meta_model, layout, on_gpu=on_gpu, loss_size=loss_size, kept=kept)
     )
     evaluation = make_evaluation(spec, data.held_out, meta_model, group)
+    for note in evaluation.notes if evaluation is not None else ():
+        reporter.say(note)
     phases.done("model")
     decision = choose_resume_point(spec, group)
     for skipped in decision.skipped:
@@ -143,7 +146,7 @@ def prepare(
     if loss_size.is_cut():
         engine.evaluate([data.batches.pool.example(0)])  # sees whether it can be
     if start is not None:
-        warn_of_changes(spec, data.record, start, meta_model, reporter)
+        warn_of_changes(spec, data, start, meta_model, reporter)
         phases.done("resume")
     add_files = partial(_add_files, spec, meta_model)
     checkpoints = make_checkpointing(spec, engine, group, reporter, add_files, before_commit)
@@ -159,7 +162,7 @@ def prepare(
         checkpoints,
         reporter,
         phases,
-        describe_run(spec, meta_model, group, data.record, hub),
+        describe_run(spec, meta_model, group, data, hub),
         step=start.record.step if start else 0,
         consumed=start.record.consumed_sequences if start else 0,
         evaluation=evaluation,

@@ -7,18 +7,18 @@ import torch
 import zerotools
 from zerotools.core.errors import BadFile
 from zerotools.core.hub_layout import HubLayout
-from zerotools.jobs.tables.data import kind_of, longest_sequence
+from zerotools.jobs.tables.data import kind_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import (
     RNG_PER_RANK,
-    DataRecord,
     JobRecord,
     LoraRecord,
     ModelRecord,
     OptimizerRecord,
 )
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
+from zerotoolsd.trainer.data.reading import TrainingData
 from zerotoolsd.trainer.engine.foreign_start import adopt
 from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.engine.schedule import decay_steps
@@ -58,7 +58,7 @@ def begin(
 
 def warn_of_changes(
     spec: JobSpec,
-    data: DataRecord,
+    data: TrainingData,
     start: ResumePoint,
     meta_model: MetaModel,
     reporter: Reporter,
@@ -72,25 +72,27 @@ def warn_of_changes(
         return
     pairs = [
         ("seed", record.seed, spec.seed),
-        ("tokens in a sequence", record.sequence_length, longest_sequence(spec.data)),
+        ("tokens in a sequence", record.sequence_length, data.longest),
         ("train.batch_size", record.batch_size, spec.train.batch_size),
     ]
     if record.data is not None:
-        pairs.append((f"tokens in data.{kind_of(spec.data)}", record.data.tokens, data.tokens))
+        pairs.append(
+            (f"tokens in data.{kind_of(spec.data)}", record.data.tokens, data.record.tokens)
+        )
     for name, before, now in pairs:
         if before != now:
             reporter.say(f"note: {name} was {before} when {start.path.name} was saved, now {now}")
     count = record.data.sequences if record.data is not None else None
-    if count is not None and count != data.sequences:
+    if count is not None and count != data.record.sequences:
         reporter.say(
             f"note: an epoch had {count} sequences when {start.path.name} was saved and has "
-            f"{data.sequences} now (data, data.packing or eval.fraction changed): their "
+            f"{data.record.sequences} now (data, data.packing or eval.fraction changed): their "
             "order changes, and this epoch repeats some and leaves out others"
         )
 
 
 def describe_run(
-    spec: JobSpec, meta_model: MetaModel, group: WorldGroup, data: DataRecord, hub: HubLayout
+    spec: JobSpec, meta_model: MetaModel, group: WorldGroup, data: TrainingData, hub: HubLayout
 ) -> JobRecord:
     """The record of this run's checkpoints, as of step 0, but for what the engine adds; `hub` says
     of which tensors a model directory makes the model's."""
@@ -105,7 +107,7 @@ def describe_run(
         seed=spec.seed,
         consumed_sequences=0,
         batch_size=train.batch_size,
-        sequence_length=longest_sequence(spec.data),
+        sequence_length=data.longest,
         optimizer=OptimizerRecord(train.optimizer, ()),
         model=ModelRecord(trainable, frozen),
         aliases=dict(meta_model.aliases),
@@ -120,7 +122,7 @@ def describe_run(
         },
         rng=RNG_PER_RANK,
         lora=_lora(spec, meta_model),
-        data=data,
+        data=data.record,
         torch_version=str(torch.__version__),
         zerotools_version=zerotools.__version__,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.launching import job, start
+from harness.launching import job, resolved, start
 from zerotools.runs import checkpoint_dirs
 
 SCRIPT = Path(__file__).with_name("rank_runs.py")
@@ -43,7 +43,9 @@ def run_all(directory: Path, text: Path, ranks: int, jobs: dict[str, dict[str, A
     runs = directory / "out"
     runs.mkdir(parents=True)
     full = {name: job(text, ranks=ranks, **changes) for name, changes in jobs.items()}
-    (runs / "runs.json").write_text(json.dumps(full))
+    (runs / "runs.json").write_text(
+        json.dumps({name: resolved(tree) for name, tree in full.items()})
+    )
     engines = {tree.get("engine", "torch") for tree in full.values()}
     attempt = start(directory, job(text, ranks=ranks, engine=min(engines)), script=SCRIPT)
     assert attempt.finish() == [0] * ranks, attempt.log()

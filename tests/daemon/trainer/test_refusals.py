@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.launching import TINY_LLAMA, job, start
+from harness.launching import TINY_LLAMA, job, resolved, start
 from tests.daemon.trainer.finetuning import VOCABULARY, make_tokenizer, write_lines
 from tests.daemon.trainer.test_finetuning import TINY_T5
 
@@ -31,14 +31,16 @@ SENTENCES = {
     "column": 'other.json, line 301: there is no column "prompt" (data.prompt_column); it has q',
     "encoding": "bytes.json, line 2: is not UTF-8 (0xe9",
     "nothing": "nothing.json: contains no examples",
-    "empty": 'each of the 2 examples has an empty "prompt" or "response"',
-    "sources": 'data.max_source_length = 1 removes the whole "prompt" of every example in ',
-    "targets": 'data.max_target_length = 1 removes the whole "response" of every example in ',
+    "empty": "each of the 2 examples has an empty prompt or response",
+    "sources": "data.max_source_length = 1 leaves nothing of the prompt of any example in ",
+    "targets": "data.max_target_length = 1 leaves nothing of the response of any example in ",
     "positions": "of the response, and the model has 64 positions: lower data.max_source_length",
     "packs": "and a packed sequence has data.sequence_length = 4: raise it",
+    "packs-of-prompts": "data.sequence_length = 4 leaves nothing of the prompt of any example in",
     "packed-t5": "data.packing: model_type 't5' has an encoder and a decoder",
     "text-t5": "data.text: model_type 't5' has an encoder and a decoder",
     "packed-mamba": "data.packing: in a mamba model of transformers one packed example influences",
+    "packed-length": "data.packing = true: data.sequence_length is missing, and the model names",
     "vocabulary": f"the data takes {VOCABULARY} token ids and the model's vocab_size is 300",
     "ids": "the data takes 500 token ids and the model's vocab_size is",
     "negative": "negative.bin: token 1 is -7, not a token id",
@@ -52,6 +54,14 @@ SENTENCES = {
     "own-code": "transformers does not know model_type 'chatglm'; the code that comes with the",
     "no-text": "model_type 'vit' is not a language model",
     "warm-up": "train.warmup_steps = 9: must be at most train.steps, which is 1 (1 epochs of 4",
+}
+
+
+OLDER = {
+    "truncation": "separate",
+    "max_source_length": 1024,
+    "max_target_length": 128,
+    "loss_on": "last",
 }
 
 
@@ -99,11 +109,13 @@ def bad_jobs(folder: Path) -> dict[str, dict[str, Any]]:
         "empty": on(lines("empty.json", {**GOOD, "prompt": ""}, {**GOOD, "response": None})),
         "sources": on(good, keys={"max_source_length": 1}),
         "targets": on(good, keys={"max_target_length": 1}),
-        "positions": on(lines("long.json", GOOD, long)),
-        "packs": on(good, keys={"packing": True, "sequence_length": 4}),
+        "positions": on(lines("long.json", GOOD, long), keys=OLDER),
+        "packs": on(good, keys={**OLDER, "packing": True, "sequence_length": 4}),
+        "packs-of-prompts": on(good, keys={"packing": True, "sequence_length": 4}),
         "packed-t5": on(good, TINY_T5, {"packing": True}),
         "text-t5": {"model": {"config": TINY_T5}},
-        "packed-mamba": on(good, MAMBA, {"packing": True}),
+        "packed-mamba": on(good, MAMBA, {"packing": True, "sequence_length": 32}),
+        "packed-length": on(good, MAMBA, {"packing": True}),
         "vocabulary": on(good, {**LLAMA, "vocab_size": 300}),
         "ids": tokens(numbers("ids.bin", "H", *range(500)), "uint16"),
         "negative": tokens(numbers("negative.bin", "i", 1, -7, 3), "int32"),
@@ -127,7 +139,9 @@ def told(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[str, list
     (directory / "out").mkdir()
     jobs = bad_jobs(tmp_path_factory.mktemp("bad"))
     full = {name: job(text, ranks=2, **changes) for name, changes in jobs.items()}
-    (directory / "out" / "runs.json").write_text(json.dumps(full))
+    (directory / "out" / "runs.json").write_text(
+        json.dumps({name: resolved(tree) for name, tree in full.items()})
+    )
     attempt = start(directory, job(text, ranks=2), script=SCRIPT)
     assert attempt.finish() == [0, 0], attempt.log()
     found: dict[str, list[str | None]] = json.loads(attempt.log().splitlines()[-1])

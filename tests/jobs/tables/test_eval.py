@@ -46,7 +46,7 @@ def test_a_refusal_names_the_keys(
 def test_what_can_be_is_taken() -> None:
     keys = {**ASKED, "num_beams": 4, "max_predictions": 5, "max_sequences": 5}
     spec = job_from_dict(tree(keys, {**EXAMPLES, "max_target_length": 64}), source="job")
-    assert spec.max_new_tokens == 64
+    assert spec.eval.max_new_tokens is None
     assert job_from_dict(job_to_dict(spec), source="job") == spec
     more = job_from_dict(tree({**keys, "max_new_tokens": 7}, EXAMPLES), source="job")
-    assert more.max_new_tokens == 7
+    assert more.eval.max_new_tokens == 7

@@ -140,8 +140,9 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -
 def _queue(client: DaemonClient, jobs: Sequence[Submission], as_json: bool) -> list[Job]:
     """Queue the jobs if none is refused, and say so of each; as JSON all at once, also where the
     queueing broke off."""
-    elsewhere = [job for job in jobs if _may_go_on_elsewhere(job.spec)]
-    if len(jobs) > 1 or elsewhere:
+    # What the job's interpreter is asked, and its notes, come with a check.
+    asked = [job for job in jobs if job.spec.data.examples or _may_go_on_elsewhere(job.spec)]
+    if len(jobs) > 1 or asked:
         check_all(client, jobs)
     queued: list[Job] = []
 

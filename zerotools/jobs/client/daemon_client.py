@@ -29,7 +29,7 @@ from zerotools.jobs.tables.spec import JobSpec
 TIMEOUT_SECONDS = 30.0
 MODEL_SECONDS = 150.0
 CONFIG_SECONDS = 30.0
-"""More, where the daemon has a job's model built."""
+"""More, where the daemon has a job's model built, or its examples tokenised."""
 CLEAN_SECONDS = 3600.0
 """How much longer the removal of a job may take: it may be of many gigabytes."""
 _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
@@ -66,10 +66,12 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _patience(spec: JobSpec, *, model: bool = False) -> float:
-    """How much longer an answer may take in which DeepSpeed is asked about its configuration, or
-    the model is built: also to compare it with a checkpoint of another program."""
+    """How much longer an answer may take in which the job's interpreter is asked about DeepSpeed's
+    configuration, the first examples of the data, or the model: also to compare it with a
+    checkpoint of another program."""
     config = CONFIG_SECONDS if spec.engine == "deepspeed" else 0.0
-    return config + (MODEL_SECONDS if model or spec.resume_from is not None else 0.0)
+    asked = model or spec.resume_from is not None or bool(spec.data.examples)
+    return config + (MODEL_SECONDS if asked else 0.0)
 
 
 class DaemonClient:

@@ -1,4 +1,11 @@
-"""Files of training data as a job file names them: token ids, and examples by column.
+"""Files of training data as a job file names them.
 
-Standard library only. Imports `jobs.tables`.
+token_files                   token ids
+documents                     documents to train on, and which files have such
+example_files, conversations  examples to fine-tune on
+rows                          what both are made of: json_objects, csv_rows, columnar_files
+values                        values of a record, and the words of messages for them
+
+Standard library only, but for columnar_files, which imports pyarrow where it reads. Imports
+`jobs.tables`.
 """

@@ -1,24 +1,39 @@
-"""Examples to fine-tune on, by the columns that a job names: a prompt, its response, a history."""
+"""Examples to fine-tune on, out of the records of a file.
+
+A record has a prompt and a response in columns of its own, with Alpaca's names for them too, or a
+conversation in one column. What a file has is told by its first record, unless the job says it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.json_objects import FORM, read_objects
-from zerotools.jobs.tables.data import DataSpec
+from zerotools.jobs.datafiles.conversations import (
+    ASSISTANT,
+    SYSTEM,
+    USER,
+    Conversation,
+    conversation_of,
+)
+from zerotools.jobs.datafiles.json_objects import FORM
+from zerotools.jobs.datafiles.rows import read_records
+from zerotools.jobs.datafiles.values import checked_text, column, kind_in_words, text_of
+from zerotools.jobs.tables.data import (
+    ALPACA,
+    AUTO,
+    COLUMNS,
+    MESSAGES,
+    PROMPT_COLUMN,
+    DataSpec,
+)
 
-_MAX_COLUMNS = 20
-_KINDS = {
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "a table",
-}
+_CONVERSATIONS = ("messages", "conversations", "conversation")
+_SYSTEM, _TOOLS = "system", "tools"
+_INSTRUCTION, _INPUT, _OUTPUT = "instruction", "input", "output"
 
 
 @dataclass(frozen=True)
@@ -29,73 +44,133 @@ class TextExample:
     prompt: str
     response: str
     history: tuple[tuple[str, str], ...] = ()
+    system: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to ask or nothing to answer."""
         return not self.prompt or not self.response
 
+    @property
+    def letters(self) -> int:
+        """About how long it is."""
+        return len(self.prompt) + len(self.response)
 
-def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iterator[TextExample]:
-    """The examples in `path`, by the columns that `data` names; `budget` is in bytes.
+
+Record = TextExample | Conversation
+_Taker = Callable[[str, Mapping[str, Any]], Record]
+
+
+def read_examples(path: Path, data: DataSpec, budget: int | None = None) -> Iterator[Record]:
+    """The examples in `path`, in the form that `data` says; `budget` is in bytes.
 
     Raises:
-        BadFile: it cannot be read, is not UTF-8 or JSON, or lacks a column; file and line are
+        BadFile: it cannot be read as what its name says, or lacks a column; file and line are
             named.
+        BadRequest: this interpreter cannot read such files.
     """
-    for line, value in read_objects(path, budget):
-        yield _record(f"{path}, line {line}", value, data)
+    take: _Taker | None = None
+    for place, value in read_records(path, budget):
+        if not isinstance(value, Mapping):
+            raise BadFile(f"{place}: is {kind_in_words(value)}, not an object; {FORM}")
+        take = take or _taker(value, data)
+        yield take(place, value)
 
 
-def _record(place: str, value: Any, data: DataSpec) -> TextExample:
-    if not isinstance(value, Mapping):
-        raise BadFile(f"{place}: is {_kind(value)}, not an object; {FORM}")
+def as_conversation(record: Record) -> Conversation:
+    """An example as the turns of a chat; all answers are learned from."""
+    if isinstance(record, Conversation):
+        return record
+    turns: list[dict[str, str]] = []
+    if record.system:
+        turns.append({"role": SYSTEM, "content": record.system})
+    for prompt, response in (*record.history, (record.prompt, record.response)):
+        turns.append({"role": USER, "content": prompt})
+        turns.append({"role": ASSISTANT, "content": response})
+    learned = tuple(turn["role"] == ASSISTANT and bool(turn["content"]) for turn in turns)
+    return Conversation(record.place, tuple(turns), None, learned)
+
+
+def _taker(first: Mapping[str, Any], data: DataSpec) -> _Taker:
+    """How the records of a file are read whose first one is `first`."""
+    form = _form(first, data) if data.format == AUTO else data.format
+    if form == MESSAGES:
+        name = data.messages_column or next(
+            (name for name in _CONVERSATIONS if name in first), _CONVERSATIONS[0]
+        )
+        return lambda place, tree: _conversation(place, tree, name, data)
+    if form == ALPACA:
+        return lambda place, tree: _alpaca(place, tree, data)
+    return lambda place, tree: _columns(place, tree, data)
+
+
+def _form(first: Mapping[str, Any], data: DataSpec) -> str:
+    if data.messages_column is not None:
+        return MESSAGES
+    if data.prompt_column != PROMPT_COLUMN or data.prompt_column in first:
+        return COLUMNS
+    if any(isinstance(first.get(name), list | str) for name in _CONVERSATIONS):
+        return MESSAGES
+    return ALPACA if _INSTRUCTION in first and _OUTPUT in first else COLUMNS
+
+
+def _columns(place: str, tree: Mapping[str, Any], data: DataSpec) -> TextExample:
+    prompt = text_of(place, tree, data.prompt_column, "data.prompt_column")
+    if data.input_column is not None:
+        prompt = _joined(prompt, text_of(place, tree, data.input_column, "data.input_column"))
+    named = data.history_column
     return TextExample(
         place,
-        _text(place, value, data.prompt_column, "data.prompt_column"),
-        _text(place, value, data.response_column, "data.response_column"),
-        () if data.history_column is None else _history(place, value, data.history_column),
+        prompt,
+        text_of(place, tree, data.response_column, "data.response_column"),
+        () if named is None else _history(place, tree, named, "data.history_column"),
+        _system(place, tree, data, None),
     )
 
 
-def _column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
-    if name not in tree:
-        names = [str(other) for other in tree]
-        shown = ", ".join(names[:_MAX_COLUMNS]) + (", ..." if len(names) > _MAX_COLUMNS else "")
-        there = f"it has {shown}" if names else "it has none"
-        raise BadFile(f'{place}: there is no column "{name}" ({key}); {there}')
-    return tree[name]
+def _alpaca(place: str, tree: Mapping[str, Any], data: DataSpec) -> TextExample:
+    name = data.input_column or _INPUT
+    key = "data.input_column"
+    added = text_of(place, tree, name, key) if name in tree or data.input_column else ""
+    named = data.history_column or ("history" if tree.get("history") else None)
+    return TextExample(
+        place,
+        _joined(text_of(place, tree, _INSTRUCTION, 'data.format = "alpaca"'), added),
+        text_of(place, tree, _OUTPUT, 'data.format = "alpaca"'),
+        () if named is None else _history(place, tree, named, "data.history_column"),
+        _system(place, tree, data, _SYSTEM),
+    )
 
 
-def _text(place: str, tree: Mapping[str, Any], name: str, key: str) -> str:
-    value = _column(place, tree, name, key)
-    return "" if value is None else _checked(f'{place}: "{name}"', value)
+def _conversation(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> Conversation:
+    turns = column(place, tree, name, "data.messages_column")
+    tools = tree.get(_TOOLS)
+    if data.tools_column is not None:
+        tools = column(place, tree, data.tools_column, "data.tools_column")
+    return conversation_of(place, turns, _system(place, tree, data, _SYSTEM), tools)
 
 
-def _checked(what: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise BadFile(f"{what} is {_kind(value)}, not text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(value[error.start]):04x}"
-        raise BadFile(f"{what} has {half}, half a character: write the other half too") from None
-    return value
+def _joined(prompt: str, added: str) -> str:
+    return f"{prompt}\n\n{added}" if prompt and added else prompt or added
 
 
-def _history(place: str, tree: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
-    value = _column(place, tree, name, "data.history_column")
+def _system(place: str, tree: Mapping[str, Any], data: DataSpec, usual: str | None) -> str:
+    if data.system_column is not None:
+        return text_of(place, tree, data.system_column, "data.system_column")
+    return text_of(place, tree, usual, "data.system_column") if usual in tree and usual else ""
+
+
+def _history(
+    place: str, tree: Mapping[str, Any], name: str, key: str
+) -> tuple[tuple[str, str], ...]:
+    value = column(place, tree, name, key)
     turns = [] if value is None else value
     what = f'{place}: "{name}"'
     if not isinstance(turns, list):
-        raise BadFile(f"{what} is {_kind(turns)}, not a list of [prompt, response] pairs")
+        raise BadFile(f"{what} is {kind_in_words(turns)}, not a list of [prompt, response] pairs")
     pairs = []
     for number, turn in enumerate(turns, 1):
         if not isinstance(turn, list) or len(turn) != 2:
             raise BadFile(f"{what}: turn {number} is not a pair [prompt, response]")
-        pairs.append((_checked(f"{what}: turn {number}", turn[0]), _checked(what, turn[1])))
+        pairs.append((checked_text(f"{what}: turn {number}", turn[0]), checked_text(what, turn[1])))
     return tuple(pairs)
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else _KINDS.get(type(value), "text")

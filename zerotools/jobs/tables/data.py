@@ -13,15 +13,33 @@ BYTES = "bytes"
 KINDS = ("text", "tokens", "examples")
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")
 CHAT_TEMPLATE = ("auto", "on", "off")
+PROMPT_FIRST, SEPARATE = "prompt_first", "separate"
+TRUNCATION = (PROMPT_FIRST, SEPARATE)
+AUTO, COLUMNS, MESSAGES, ALPACA = "auto", "columns", "messages", "alpaca"
+FORMATS = (AUTO, COLUMNS, MESSAGES, ALPACA)
+ALL, LAST = "all", "last"
+DOCUMENTS = (AUTO, "on", "off")
+PROMPT_COLUMN = "prompt"
+STREAM_LENGTH = 256
+"""`sequence_length` of `text` and `tokens` where it is not set."""
 _OF_EXAMPLES = (
+    "format",
     "prompt_column",
     "response_column",
+    "input_column",
     "history_column",
+    "messages_column",
+    "system_column",
+    "tools_column",
+    "loss_on",
     "max_source_length",
     "max_target_length",
+    "truncation",
     "chat_template",
     "packing",
 )
+_COLUMNS = tuple(name for name in _OF_EXAMPLES if name.endswith("_column"))
+_OF_TEXT = ("documents", "text_column")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +47,22 @@ class DataSpec:
     """`[data]`: what it is trained on. One of `text`, `tokens` and `examples`."""
 
     text: tuple[str, ...] = key(
-        "UTF-8 text files: paths or glob patterns (`**` too), in sorted order.",
+        "Files of text: paths or glob patterns (`**` too), in sorted order. Plain UTF-8, or "
+        "documents: see `documents`.",
         default=(),
         path=True,
+    )
+    documents: str = key(
+        "Whether the files of `text` hold documents, in the column `text_column` of their records. "
+        'Each document is followed by the end-of-text token. `"auto"`: those that are Parquet or '
+        "saved datasets, those called `.jsonl`, `.ndjson`, `.csv` or `.tsv`, and all others whose "
+        "first line is a JSON object with that column.",
+        default=AUTO,
+        stored_default="off",
+        allowed=DOCUMENTS,
+    )
+    text_column: str = key(
+        "The key or column of the text of a document.", default="text", stored_default="text"
     )
     tokens: tuple[str, ...] = key(
         "Files of token ids: `.npy` (one dimension), or any other name for bare little-endian "
@@ -46,29 +77,83 @@ class DataSpec:
     )
     examples: tuple[str, ...] = key(
         "Files of examples to fine-tune on: one JSON object per line (also where the file is "
-        "called `.json`), or one JSON array of objects. Paths or patterns.",
+        "called `.json`), one JSON array of objects, `.csv` or `.tsv` with a header, `.parquet`, "
+        "or the directory of a dataset that Hugging Face's `datasets` saved. Paths or patterns.",
         default=(),
         path=True,
     )
-    prompt_column: str = key("The key of the prompt in an example.", default="prompt")
+    format: str = key(
+        'What an example is. `"columns"`: a prompt and a response in columns of their own. '
+        '`"messages"`: a conversation in one column, of OpenAI\'s turns (`role`, `content`) or of '
+        'ShareGPT\'s (`from`, `value`). `"alpaca"`: `instruction`, `input` and `output`. '
+        '`"auto"`: what the columns of the first example of a file say.',
+        default=AUTO,
+        stored_default=COLUMNS,
+        allowed=FORMATS,
+    )
+    prompt_column: str = key("The key of the prompt in an example.", default=PROMPT_COLUMN)
     response_column: str = key(
         "The key of the response in an example. Only its tokens count in the loss.",
         default="response",
+    )
+    input_column: str | None = key(
+        "The key of further input, which is put below the prompt, after an empty line. Default: "
+        "`input` of Alpaca's examples, where they have it.",
+        default=None,
+        stored_default=None,
     )
     history_column: str | None = key(
         "The key of the earlier turns in an example: a list of [prompt, response] pairs.",
         default=None,
     )
-    max_source_length: int = key(
+    messages_column: str | None = key(
+        "The key of the conversation in an example. Default: `messages`, `conversations` or "
+        "`conversation`.",
+        default=None,
+        stored_default=None,
+    )
+    system_column: str | None = key(
+        "The key of a text that is the first turn, as the system's. Default: `system` of "
+        "conversations and of Alpaca's examples, where they have it.",
+        default=None,
+        stored_default=None,
+    )
+    tools_column: str | None = key(
+        "The key of the tools that the assistant was offered: a list, or its JSON. Default: "
+        "`tools` of conversations, where they have it.",
+        default=None,
+        stored_default=None,
+    )
+    loss_on: str = key(
+        "Which turns of the assistant count in the loss where a chat template renders them: "
+        '`"all"`, or the `"last"` one.',
+        default=ALL,
+        stored_default=LAST,
+        allowed=(ALL, LAST),
+    )
+    max_source_length: int | None = key(
         "Maximum number of tokens of prompt and history in an example: the first ones are kept, "
-        "or with a chat template the last ones.",
-        default=1024,
+        "or with a chat template the last ones. Default: what `sequence_length` leaves.",
+        default=None,
+        stored_default=1024,
         minimum=1,
     )
-    max_target_length: int = key(
-        "Maximum number of tokens of the response, including the end-of-text token.",
-        default=128,
+    max_target_length: int | None = key(
+        "Maximum number of tokens of the response, including the end-of-text token, which is "
+        "kept. Default: what `sequence_length` leaves.",
+        default=None,
+        stored_default=128,
         minimum=1,
+    )
+    truncation: str = key(
+        'How an example that is too long is cut. `"prompt_first"`: to `sequence_length`; the '
+        "prompt gives way first, then the response, which keeps its end. "
+        '`"separate"`, as jobs of version 0.2 were: the prompt to `max_source_length` and the '
+        "response to `max_target_length`, both of which must be set; with a chat template a "
+        "response that is cut loses its end.",
+        default=PROMPT_FIRST,
+        stored_default=SEPARATE,
+        allowed=TRUNCATION,
     )
     chat_template: str = key(
         'Whether the tokenizer\'s chat template renders examples; `"auto"`: if it has one.',
@@ -87,8 +172,13 @@ class DataSpec:
         path=True,
         words=(BYTES,),
     )
-    sequence_length: int = key(
-        "Tokens in one sequence of `text`, `tokens` or packed `examples`.", default=256, minimum=2
+    sequence_length: int | None = key(
+        "Tokens in one sequence of `text`, `tokens` or packed `examples`; of `examples` that are "
+        "not packed, the maximum that a model reads of one. Default: 256 for `text` and `tokens`, "
+        "for `examples` the positions of the model.",
+        default=None,
+        stored_default=256,
+        minimum=2,
     )
 
 
@@ -113,14 +203,29 @@ def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
     return model_path if kind == "examples" else None
 
 
-def fixed_length(data: DataSpec) -> int | None:
-    """The tokens of each sequence; None where each example is one of its own length."""
-    return None if kind_of(data) == "examples" and not data.packing else data.sequence_length
+def fixed_length(data: DataSpec, positions: int | None) -> int | None:
+    """The tokens of each sequence; None where each example is one of its own length.
+
+    `positions` are those of the model, None where it has no limit; so are examples then, which
+    cannot be packed without a `sequence_length`.
+    """
+    if kind_of(data) != "examples":
+        return data.sequence_length or STREAM_LENGTH
+    return longest_sequence(data, positions) if data.packing else None
 
 
-def longest_sequence(data: DataSpec) -> int:
-    """The most tokens that a sequence can have."""
-    return fixed_length(data) or data.max_source_length + data.max_target_length
+def stated_length(data: DataSpec) -> int | None:
+    """The `sequence_length` of the job, where it cuts examples."""
+    return data.sequence_length if data.truncation != SEPARATE else None
+
+
+def longest_sequence(data: DataSpec, positions: int | None) -> int | None:
+    """The most tokens of a sequence that a model of so many `positions` reads; None: any number."""
+    if kind_of(data) != "examples":
+        return data.sequence_length or STREAM_LENGTH
+    if data.truncation == SEPARATE and not data.packing:
+        return (data.max_source_length or 0) + (data.max_target_length or 0)
+    return data.sequence_length or positions
 
 
 def check_data(data: DataSpec) -> Iterator[str]:
@@ -140,6 +245,7 @@ def _check_unused(data: DataSpec, kind: str) -> Iterator[str]:
     """Keys that say something about another kind of data."""
     defaults = {item.name: item.default for item in fields(data)}
     unused = [] if kind == "examples" else [f"data.{name}" for name in _OF_EXAMPLES]
+    unused += [] if kind == "text" else [f"data.{name}" for name in _OF_TEXT]
     unused += [] if kind == "tokens" else ["data.token_type"]
     for unused_key in unused:
         name = unused_key.partition(".")[2]
@@ -155,9 +261,42 @@ def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:
         yield 'data.tokenizer = "bytes": cannot be combined with data.tokens; leave it out'
     if kind != "examples":
         return
-    columns = [data.prompt_column, data.response_column, data.history_column]
-    if len({name for name in columns if name is not None}) < len([c for c in columns if c]):
+    if data.truncation == SEPARATE:
+        yield from _check_separate(data)
+    yield from _check_format(data)
+    columns = {name: value for name in _COLUMNS if (value := getattr(data, name)) is not None}
+    if len(set(columns.values())) < len(columns):
         yield (
-            "data: prompt_column, response_column and history_column must differ, and are "
-            f"{', '.join(show(name) for name in columns if name is not None)}"
+            f"data: {', '.join(columns)} must differ, and are "
+            f"{', '.join(show(name) for name in columns.values())}"
         )
+
+
+def _check_separate(data: DataSpec) -> Iterator[str]:
+    for name in ("max_source_length", "max_target_length"):
+        if getattr(data, name) is None:
+            yield f'data.truncation = "separate": data.{name} is missing; set it'
+    if data.loss_on != LAST:
+        yield (
+            'data.truncation = "separate": learns from the last answer alone; set '
+            'data.loss_on = "last", or leave data.truncation out'
+        )
+
+
+def _check_format(data: DataSpec) -> Iterator[str]:
+    """Columns that the format does not have."""
+    of_columns = ("prompt_column", "response_column", "input_column", "history_column")
+    foreign = {
+        COLUMNS: ("messages_column", "tools_column"),
+        MESSAGES: of_columns,
+        ALPACA: ("prompt_column", "response_column", "messages_column", "tools_column"),
+    }
+    form = MESSAGES if data.format == AUTO and data.messages_column else data.format
+    defaults = {item.name: item.default for item in fields(data)}
+    for name in foreign.get(form, ()):
+        value = getattr(data, name)
+        if value != defaults[name]:
+            yield (
+                f"data.{name} = {show(value)}: examples with data.format = {show(form)} have no "
+                "such column; leave it out"
+            )

@@ -10,6 +10,8 @@ from zerotools.jobs.binding.declaration import key
 
 PREDICTIONS = "predictions"
 """The directory in a job's `output_dir` with what it generated, a file for each evaluation."""
+MAX_NEW_TOKENS = 256
+"""`max_new_tokens` where it is not set, and the model has the positions for twice as many."""
 GENERATION_KEYS = ("max_predictions", "max_new_tokens", "num_beams")
 """The keys that say how to generate."""
 
@@ -52,7 +54,8 @@ class EvalSpec:
         minimum=1,
     )
     max_new_tokens: int | None = key(
-        "Maximum number of tokens to generate; default: `data.max_target_length`.",
+        "Maximum number of tokens to generate; default: 256, or half of the model's positions if "
+        "these are fewer.",
         default=None,
         minimum=1,
     )

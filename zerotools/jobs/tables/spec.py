@@ -156,11 +156,6 @@ class JobSpec:
         return None if self.engine == "script" else self.zero.stage
 
     @property
-    def max_new_tokens(self) -> int:
-        """Tokens that are generated at most for a prompt."""
-        return self.eval.max_new_tokens or self.data.max_target_length
-
-    @property
     def world_size(self) -> int:
         """Number of ranks."""
         if self.device == "cpu":

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from zerotoolsd.trainer.data.sequences import IGNORED, Example
+from zerotoolsd.trainer.data.sequences import IGNORED, Example, Ids
 
 
 def collate(
@@ -37,11 +38,12 @@ def collate(
     }, labels
 
 
-def _filled(rows: Sequence[Sequence[int]], filler: int, device: torch.device) -> torch.Tensor:
-    longest = max(len(row) for row in rows)
-    filled = [[*row, *[filler] * (longest - len(row))] for row in rows]
-    return torch.tensor(filled, dtype=torch.int64).to(device, non_blocking=True)
+def _filled(rows: Sequence[Ids | Sequence[int]], filler: int, device: torch.device) -> torch.Tensor:
+    filled = np.full((len(rows), max(len(row) for row in rows)), filler, np.int64)
+    for line, row in zip(filled, rows, strict=True):
+        line[: len(row)] = row
+    return torch.from_numpy(filled).to(device, non_blocking=True)
 
 
-def _positions(example: Example) -> list[int]:
-    return [position for length in example.lengths for position in range(length)]
+def _positions(example: Example) -> Ids:
+    return np.concatenate([np.arange(length) for length in example.lengths])

@@ -8,10 +8,17 @@ import glob
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.jobs.datafiles.columnar_files import saved_files
+from zerotools.jobs.datafiles.documents import has_documents, read_documents
+from zerotools.jobs.tables.data import DataSpec
 
 PIECE_BYTES = 1 << 20
 BYTES_VOCABULARY = 256
@@ -26,21 +33,26 @@ class Tokens(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, start: int, stop: int) -> Sequence[int]:
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Tokens [start, stop)."""
 
 
 def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
     """The regular files that the patterns of `key` match: pattern by pattern, sorted, none twice.
 
+    A directory in which a dataset was saved stands for its files, in their order.
+
     Raises:
+        BadFile: a saved dataset is not whole, or has several splits.
         BadRequest: a pattern matches no file.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
         # what is a file's name is not a pattern, whatever brackets are in it
         named = [pattern] if Path(pattern).is_file() else glob.iglob(pattern, recursive=True)  # noqa: PTH207
-        matches = sorted(path for path in map(Path, named) if path.is_file())
+        matches: list[Path] = []
+        for path in sorted(map(Path, named)):
+            matches += [path] if path.is_file() else saved_files(path) or []
         if not matches:
             raise BadRequest(f"{key}: no file matches {pattern}")
         found.update(dict.fromkeys(matches))
@@ -86,9 +98,54 @@ def _decode(
         ) from None
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Text that is tokenised as a whole; `is_last`: the end of its file or document."""
+
+    text: str
+    is_last: bool
+
+
+def read_pieces(path: Path, data: DataSpec) -> Iterator[Piece]:
+    """The text of a file: plain text in pieces of whole lines of about 1 MiB, or documents.
+
+    Raises:
+        BadFile: it is not UTF-8, not what its name says, or cannot be read; the line is named.
+        BadRequest: this interpreter cannot read such files.
+    """
+    if has_documents(path, data):
+        for text in read_documents(path, data):
+            yield Piece(text, True)
+        return
+    for text in _whole_lines(text_pieces(path)):
+        yield Piece(text, False)
+    yield Piece("", True)
+
+
+def _whole_lines(pieces: Iterator[str]) -> Iterator[str]:
+    rest = ""
+    for piece in pieces:
+        head, newline, tail = (rest + piece).rpartition("\n")
+        if newline:
+            yield head + newline
+        rest = tail
+    if rest:
+        yield rest
+
+
 def measure(paths: Sequence[Path]) -> list[int]:
     """The size of each file in bytes, every one of them checked to be UTF-8."""
     return [sum(len(piece.encode()) for piece in text_pieces(path)) for path in paths]
+
+
+def write_bytes(paths: Sequence[Path], data: DataSpec, destination: Path) -> None:
+    """Write the text of files to `destination`, a newline after each document."""
+    with destination.open("wb") as file:
+        for path in paths:
+            is_text = not has_documents(path, data)
+            for piece in read_pieces(path, data):
+                end = "" if is_text or piece.text.endswith("\n") else "\n"
+                file.write((piece.text + end).encode())
 
 
 class ByteTokens:
@@ -104,7 +161,7 @@ class ByteTokens:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def read(self, start: int, stop: int) -> bytes:
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Tokens [start, stop).
 
         Raises:
@@ -118,7 +175,7 @@ class ByteTokens:
             parts.append(part)
             start += len(part)
             index += 1
-        return b"".join(parts)
+        return np.frombuffer(b"".join(parts), np.uint8)
 
     def _read_file(self, index: int, offset: int, count: int) -> bytes:
         if count == 0:

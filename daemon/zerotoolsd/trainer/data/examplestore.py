@@ -7,29 +7,35 @@ them.
 from __future__ import annotations
 
 import array
-import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from zerotoolsd.trainer.data.sequences import IGNORED, Example
+import numpy as np
 
+from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded
+from zerotoolsd.trainer.data.sequences import IGNORED, Example, Ids
+
+BYTE_TYPE = "B"
 ID_TYPE: Literal["I"] = "I"
 PLACE_TYPE: Literal["Q"] = "Q"
-_FIELDS = 3
-"""An example's place: its first id, how many of its ids are the source, how many the target."""
-Pair = tuple[Sequence[int], Sequence[int]]
-"""The ids of a source and of its target."""
+_NUMPY = {"B": "<u1", "I": "<u4", "Q": "<u8"}
+_FIELDS = 4
+"""An example's place: its first id, how many ids it has, how many of them are the source, and how
+many the model is to say."""
 
 
-def write_examples(pairs: Iterable[Pair], path: Path) -> int:
-    """Write `pairs` to `path` and its index beside it; how many they were."""
+def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: bool) -> int:
+    """Write `examples` to `path` and their index beside it; how many they were."""
     at = count = 0
     with path.open("wb") as ids, index_of(path).open("wb") as places:
-        for source, target in pairs:
-            array.array(ID_TYPE, [*source, *target]).tofile(ids)
-            array.array(PLACE_TYPE, [at, len(source), len(target)]).tofile(places)
-            at += len(source) + len(target)
+        for example in examples:
+            marked, split = example.marked, example.split
+            first = split if encoder_decoder else 1
+            said = sum(number >= SAID for number in marked[first:])
+            array.array(ID_TYPE, marked).tofile(ids)
+            array.array(PLACE_TYPE, [at, len(marked), split, said]).tofile(places)
+            at += len(marked)
             count += 1
     return count
 
@@ -44,37 +50,36 @@ class Examples:
 
     def __init__(self, path: Path, *, encoder_decoder: bool) -> None:
         self._ids = mapped(path, ID_TYPE)
-        self._places = mapped(index_of(path), PLACE_TYPE)
+        self._places = mapped(index_of(path), PLACE_TYPE).reshape(-1, _FIELDS)
         self._encoder_decoder = encoder_decoder
 
     def __len__(self) -> int:
-        return len(self._places) // _FIELDS
+        return len(self._places)
 
-    def _place(self, number: int) -> tuple[int, int, int]:
-        at, source, target = self._places[number * _FIELDS : (number + 1) * _FIELDS]
-        return at, source, target
+    def _place(self, number: int) -> tuple[int, int, int, int]:
+        at, length, split, said = self._places[number].tolist()
+        return at, length, split, said
 
     def example(self, number: int) -> Example:
-        """A causal model reads source and target but its last token, and says the target."""
-        at, source, target = self._place(number)
-        ids = self._ids[at : at + source + target].tolist()
+        """A causal model reads all but the last token, and says the answers."""
+        at, length, split, _ = self._place(number)
+        marked = self._ids[at : at + length]
+        ids = (marked & ~np.uint32(SAID)).astype(np.int64)
         if self._encoder_decoder:
-            return Example(ids[:source], ids[source:])
-        asked = [IGNORED] * (source - 1) + ids[max(1, source) :]
-        return Example(ids[:-1], asked)
+            return Example(ids[:split], ids[split:])
+        return Example(ids[:-1], np.where(marked[1:] >= SAID, ids[1:], IGNORED))
 
     def predicted(self, number: int) -> int:
-        """The target's tokens; of a causal model without a source, all but the first."""
-        _, source, target = self._place(number)
-        return target if source or self._encoder_decoder else target - 1
+        """The tokens of the answers; of a causal model none that nothing stands before."""
+        return self._place(number)[3]
 
     def size(self, number: int) -> int:
         """The tokens that go through the model."""
-        _, source, target = self._place(number)
-        return source + target - (0 if self._encoder_decoder else 1)
+        return self._place(number)[1] - (0 if self._encoder_decoder else 1)
 
 
-def mapped(path: Path, typecode: Literal["I", "Q"]) -> memoryview[int]:
+def mapped(path: Path, typecode: str) -> Ids:
     """The numbers in `path`, of an `array` typecode, read as they are asked for."""
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast(typecode)
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.empty(0, _NUMPY[typecode])
+    return np.memmap(path, _NUMPY[typecode], mode="r")

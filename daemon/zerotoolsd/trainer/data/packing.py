@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from zerotoolsd.trainer.data.examplestore import PLACE_TYPE, mapped
 from zerotoolsd.trainer.data.sequences import Example, ExamplePool
 from zerotoolsd.trainer.data.shuffle import Shuffle
@@ -54,7 +56,7 @@ class PackedSequences:
         return len(self._starts) - 1
 
     def _numbers(self, number: int) -> list[int]:
-        return [self._order[at] for at in range(self._starts[number], self._starts[number + 1])]
+        return [self._order[at] for at in range(*self._starts[number : number + 2].tolist())]
 
     def example(self, number: int) -> Example:
         """The examples of a sequence, one after the other."""
@@ -73,7 +75,7 @@ class PackedSequences:
 def join(parts: Sequence[Example]) -> Example:
     """`parts` one after the other, as one sequence of as many segments, or of all of theirs."""
     return Example(
-        list(itertools.chain.from_iterable(part.inputs for part in parts)),
-        list(itertools.chain.from_iterable(part.targets for part in parts)),
+        np.concatenate([part.inputs for part in parts]),
+        np.concatenate([part.targets for part in parts]),
         tuple(itertools.chain.from_iterable(part.lengths for part in parts)),
     )

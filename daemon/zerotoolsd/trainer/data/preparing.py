@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.datafiles.example_files import TextExample, read_examples
-from zerotools.jobs.tables.data import DataSpec
-from zerotoolsd.trainer.data.encoding import Encoded, Encoder, make_encoder
-from zerotoolsd.trainer.data.examplestore import Pair, write_examples
+from zerotools.jobs.datafiles.example_files import Record, read_examples
+from zerotools.jobs.tables.data import SEPARATE, DataSpec
+from zerotoolsd.trainer.data.encoding.encoded import Encoded
+from zerotoolsd.trainer.data.encoding.making import make_encoder
+from zerotoolsd.trainer.data.examplestore import write_examples
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,46 @@ class ModelInput:
 
 @dataclass
 class ReadingStats:
-    """What came of reading examples; lengths are in tokens."""
+    """What came of reading examples; lengths are in tokens. `cut` examples were too long, of which
+    prompts lost `prompts_lost` tokens and responses `responses_lost`; nothing is left of the text
+    of `sources_lost` and `targets_lost` examples."""
 
     count: int = 0
     empty: int = 0
     tokens: int = 0
+    longest: int = 0
+    cut: int = 0
+    prompts_lost: int = 0
+    responses_lost: int = 0
     sources_lost: int = 0
     targets_lost: int = 0
+
+    def add(self, example: Encoded) -> None:
+        """Count one more."""
+        self.count += 1
+        self.tokens += len(example.marked)
+        self.longest = max(self.longest, len(example.marked))
+        self.cut += example.source_lost + example.target_lost > 0
+        self.prompts_lost += example.source_lost
+        self.responses_lost += example.target_lost
+        self.sources_lost += example.is_source_lost
+        self.targets_lost += example.is_target_lost
+
+    def cut_words(self, data: DataSpec, positions: int | None) -> str:
+        """What was cut, and by what; empty where nothing was."""
+        if not self.cut:
+            return ""
+        lost = [
+            f"{tokens} of {what}"
+            for tokens, what in ((self.prompts_lost, "prompts"), (self.responses_lost, "responses"))
+            if tokens
+        ]
+        total = self.prompts_lost + self.responses_lost
+        return (
+            f"{counted(self.cut, 'example')} of {self.count} cut to "
+            f"{' and '.join(_limits(data, positions))}, which loses {counted(total, 'token')} "
+            f"({', '.join(lost)})"
+        )
 
 
 def prepare_examples(
@@ -48,70 +83,102 @@ def prepare_examples(
         BadFile: a file cannot be read as examples; file and line are named.
         BadRequest: there is no example, nothing is left of any, or one is too long.
     """
-    encoder = make_encoder(tokenizer, data, encoder_decoder=reader.encoder_decoder)
-    survey = ReadingStats()
-    survey.count = write_examples(_pairs(paths, encoder, data, reader, survey), destination)
-    _check(survey, paths, data)
-    return survey
+    stats = ReadingStats()
+    records = (record for path in paths for record in read_examples(path, data))
+    examples = encode(records, tokenizer, data, reader, stats)
+    write_examples(examples, destination, encoder_decoder=reader.encoder_decoder)
+    check_stats(stats, paths, data, reader.positions)
+    return stats
 
 
-def _pairs(
-    paths: Sequence[Path],
-    encoder: Encoder,
+def encode(
+    records: Iterable[Record],
+    tokenizer: Any,
     data: DataSpec,
     reader: ModelInput,
-    survey: ReadingStats,
-) -> Iterator[Pair]:
-    for example in encoder.encoded(_full(paths, data, survey)):
-        survey.tokens += len(example.source) + len(example.target)
-        survey.sources_lost += example.is_source_lost
-        survey.targets_lost += example.is_target_lost
-        _check_length(example, data, reader)
-        yield example.source, example.target
+    stats: ReadingStats,
+) -> Iterator[Encoded]:
+    """The examples of `records` that are not empty, counted in `stats`.
+
+    Raises:
+        BadFile: the chat template rejects one; file and line are named.
+        BadRequest: one is too long, where the job does not say that such are cut.
+    """
+    encoder = make_encoder(
+        tokenizer,
+        data,
+        encoder_decoder=reader.encoder_decoder,
+        positions=reader.positions,
+    )
+    for example in encoder.encoded(_full(records, stats)):
+        stats.add(example)
+        if data.truncation == SEPARATE:
+            _check_length(example, data, reader)
+        yield example
 
 
-def _full(paths: Sequence[Path], data: DataSpec, survey: ReadingStats) -> Iterator[TextExample]:
-    for path in paths:
-        for record in read_examples(path, data):
-            if record.is_empty:
-                survey.empty += 1
-            else:
-                yield record
+def _full(records: Iterable[Record], stats: ReadingStats) -> Iterator[Record]:
+    for record in records:
+        if record.is_empty:
+            stats.empty += 1
+        else:
+            yield record
 
 
 def _check_length(example: Encoded, data: DataSpec, reader: ModelInput) -> None:
-    source, target = len(example.source), len(example.target)
+    source, target = example.split, len(example.marked) - example.split
     lengths = [source, target] if reader.encoder_decoder else [source + target - 1]
     longest, parts = max(lengths), f"{source} of the prompt and {target} of the response"
     if reader.positions is not None and longest > reader.positions:
         raise BadRequest(
-            f"{example.record.place}: has {parts}, and the model has {reader.positions} positions: "
+            f"{example.place}: has {parts}, and the model has {reader.positions} positions: "
             f"lower data.max_source_length ({data.max_source_length}) or data.max_target_length "
             f"({data.max_target_length})"
         )
-    if data.packing and longest > data.sequence_length:
+    if data.packing and longest > (data.sequence_length or longest):
         raise BadRequest(
-            f"{example.record.place}: has {parts}, and a packed sequence has "
+            f"{example.place}: has {parts}, and a packed sequence has "
             f"data.sequence_length = {data.sequence_length}: raise it, or cut the examples with "
             "data.max_source_length and data.max_target_length"
         )
 
 
-def _check(survey: ReadingStats, paths: Sequence[Path], data: DataSpec) -> None:
+def _limits(data: DataSpec, positions: int | None) -> list[str]:
+    """What cuts examples, by its keys."""
+    found = [
+        f"data.{name} = {getattr(data, name)}"
+        for name in ("max_source_length", "max_target_length")
+        if getattr(data, name) is not None
+    ]
+    if data.truncation == SEPARATE:
+        return found
+    if data.sequence_length is not None:
+        return [*found, f"data.sequence_length = {data.sequence_length}"]
+    return [*found, f"the model's {positions} positions"] if positions is not None else found
+
+
+def check_stats(
+    stats: ReadingStats, paths: Sequence[Path], data: DataSpec, positions: int | None
+) -> None:
+    """
+    Raises:
+        BadRequest: there is no example, or nothing is left of any.
+    """
     where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    if not survey.count and not survey.empty:
+    if not stats.count and not stats.empty:
         raise BadRequest(f"{where}: contains no examples")
-    if not survey.count:
+    if not stats.count:
         raise BadRequest(
-            f'{where}: each of the {survey.empty} examples has an empty "{data.prompt_column}" or '
-            f'"{data.response_column}"'
+            f"{where}: each of the {stats.empty} examples has an empty prompt or response"
         )
-    for lost, key, column in (
-        (survey.sources_lost, "max_source_length", data.prompt_column),
-        (survey.targets_lost, "max_target_length", data.response_column),
+    for lost, what, key in (
+        (stats.sources_lost, "prompt", "max_source_length"),
+        (stats.targets_lost, "response", "max_target_length"),
     ):
-        if lost == survey.count:
+        if lost == stats.count:
+            own = getattr(data, key)
+            limits = [f"data.{key} = {own}"] if own is not None else _limits(data, positions)
             raise BadRequest(
-                f'data.{key} = {getattr(data, key)} removes the whole "{column}" of every '
-                f"example in {where}: raise it"
+                f"{' and '.join(limits)} leaves nothing of the {what} of any example in {where}: "
+                "raise it"
             )

@@ -8,13 +8,29 @@ from typing import Any
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.datafiles.documents import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
-from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.tables.data import (
+    BYTES,
+    DataSpec,
+    fixed_length,
+    kind_of,
+    longest_sequence,
+    patterns_of,
+    tokenizer_of,
+)
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
-from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens, find_files, measure
-from zerotoolsd.trainer.data.examplestore import Examples, index_of
+from zerotoolsd.trainer.data.corpus import (
+    ByteTokens,
+    Tokens,
+    find_files,
+    measure,
+    read_pieces,
+    write_bytes,
+)
+from zerotoolsd.trainer.data.examplestore import BYTE_TYPE, ID_TYPE, Examples, index_of
 from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
 from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, prepare_examples
 from zerotoolsd.trainer.data.sequences import ExamplePool, TokenWindows, hold_out
@@ -31,13 +47,15 @@ PACKS_FILE = "packs.u64"
 class TrainingData:
     """The global order of what is trained on, and what is evaluated on, if anything is.
 
-    Every token id is below `vocabulary`. `notes` are lines for people.
+    Every token id is below `vocabulary`, and a sequence has `longest` tokens at most. `notes` are
+    lines for people.
     """
 
     batches: Batches
     held_out: ExamplePool | None
     vocabulary: int
     record: DataRecord
+    longest: int
     notes: tuple[str, ...] = ()
 
 
@@ -61,11 +79,16 @@ class _Opened:
     pool: ExamplePool
     vocabulary: int
     record: DataRecord
+    longest: int
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Text:
+    """`paths` are files that are read as they are, one token per byte; else the tokens were
+    written."""
+
+    count: int
     paths: list[Path]
     sizes: list[int]
     vocabulary: int
@@ -90,17 +113,22 @@ def open_data(spec: JobSpec, run_dir: Path, group: WorldGroup, config: Any) -> T
     key, patterns = f"data.{kind}", patterns_of(spec.data)
     opened = opener(_Files(spec, group, reader, key, patterns, run_dir / TOKEN_FILE))
     train, held_out, vocabulary = opened.pool, None, opened.vocabulary
+    notes: tuple[str, ...] = ()
     if spec.eval.files:
         files = _Files(spec, group, reader, "eval.files", spec.eval.files, run_dir / EVAL_FILE)
         other = opener(files)
         held_out, vocabulary = other.pool, max(vocabulary, other.vocabulary)
+        notes = other.notes
     elif spec.eval.fraction:
         train, held_out = hold_out(train, spec.eval.fraction, spec.seed)
     if spec.data.packing:
-        train = _packed(train, spec, run_dir / PACKS_FILE, group)
+        length = packed_length(spec.data, reader.positions)
+        train = _packed(train, spec, length, run_dir / PACKS_FILE, group)
     _unlink(run_dir, group)
     record = replace(opened.record, sequences=len(train))
-    return TrainingData(Batches(train, seed=spec.seed), held_out, vocabulary, record, opened.notes)
+    longest = longest_sequence(spec.data, reader.positions) or opened.longest
+    batches = Batches(train, seed=spec.seed)
+    return TrainingData(batches, held_out, vocabulary, record, longest, opened.notes + notes)
 
 
 def _unlink(run_dir: Path, group: WorldGroup) -> None:
@@ -114,29 +142,40 @@ def _unlink(run_dir: Path, group: WorldGroup) -> None:
 
 def model_input_of(config: Any) -> ModelInput:
     """How a model of the Hugging Face `config` reads."""
+    return ModelInput(bool(config.is_encoder_decoder), positions_of(config))
+
+
+def positions_of(config: Any) -> int | None:
+    """How many positions a model of the Hugging Face `config` has; None: any number."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    limited = isinstance(positions, int) and positions > 0
-    return ModelInput(bool(config.is_encoder_decoder), positions if limited else None)
+    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def _open_text(files: _Files) -> _Opened:
     directory = tokenizer_of(files.spec.data, files.spec.model.path)
 
+    data = files.spec.data
+
     def survey() -> _Text:
         paths = files.found()
         if directory is None or directory == BYTES:
-            return _Text(paths, measure(paths), ByteTokens.vocabulary)
+            if not any(has_documents(path, data) for path in paths):
+                return _Text(len(paths), paths, measure(paths), ByteTokens.vocabulary)
+            write_bytes(paths, data, files.ids)
+            return _Text(len(paths), [], [], ByteTokens.vocabulary)
         tokenizer = load_tokenizer(Path(directory))
-        tokenize(paths, tokenizer, files.ids)
-        return _Text(paths, [], len(tokenizer))
+        pieces = (piece for path in paths for piece in read_pieces(path, data))
+        tokenize(pieces, tokenizer, files.ids)
+        return _Text(len(paths), [], [], len(tokenizer))
 
     found = files.group.decided_by_rank_zero(survey)
     tokens: Tokens
-    if directory == BYTES:
+    if found.paths:
         tokens = ByteTokens(found.paths, found.sizes)
     else:
-        tokens = TokenFile(files.ids, found.vocabulary)
-    return _windows(files, tokens, len(found.paths))
+        typecode = BYTE_TYPE if directory == BYTES else ID_TYPE
+        tokens = TokenFile(files.ids, found.vocabulary, typecode)
+    return _windows(files, tokens, found.count)
 
 
 def _open_tokens(files: _Files) -> _Opened:
@@ -149,8 +188,11 @@ def _open_tokens(files: _Files) -> _Opened:
 
 
 def _windows(files: _Files, tokens: Tokens, count: int) -> _Opened:
-    pool = TokenWindows(tokens, files.spec.data.sequence_length, files.key)
-    return _Opened(pool, tokens.vocabulary, DataRecord(files=count, tokens=len(tokens)))
+    length = fixed_length(files.spec.data, files.reader.positions)
+    assert length is not None
+    pool = TokenWindows(tokens, length, files.key)
+    record = DataRecord(files=count, tokens=len(tokens))
+    return _Opened(pool, tokens.vocabulary, record, length)
 
 
 def _open_examples(files: _Files) -> _Opened:
@@ -167,11 +209,29 @@ def _open_examples(files: _Files) -> _Opened:
     note = f"{files.key}: {counted(found.count, 'example')} of {found.tokens} tokens"
     if found.empty:
         note += f"; {found.empty} more without a prompt or a response are left out"
+    cut = found.cut_words(spec.data, files.reader.positions)
+    notes = (note, f"{files.key}: {cut}") if cut else (note,)
     record = DataRecord(files=count, tokens=found.tokens)
-    return _Opened(pool, vocabulary, record, (note,))
+    return _Opened(pool, vocabulary, record, found.longest, notes)
 
 
-def _packed(pool: ExamplePool, spec: JobSpec, path: Path, group: WorldGroup) -> ExamplePool:
-    length = spec.data.sequence_length
+def packed_length(data: DataSpec, positions: int | None) -> int:
+    """The tokens of a packed sequence that a model of so many `positions` reads.
+
+    Raises:
+        BadRequest: neither the job nor the model says it.
+    """
+    length = fixed_length(data, positions)
+    if length is None:
+        raise BadRequest(
+            "data.packing = true: data.sequence_length is missing, and the model names no number "
+            "of positions to take in its place; set it"
+        )
+    return length
+
+
+def _packed(
+    pool: ExamplePool, spec: JobSpec, length: int, path: Path, group: WorldGroup
+) -> ExamplePool:
     group.decided_by_rank_zero(lambda: plan_packs(pool, length, spec.seed, path))
     return PackedSequences(pool, path, spec.seed)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.data.corpus import Tokens
@@ -14,7 +17,11 @@ IGNORED = -100
 """In the place of a token that nobody is asked to predict: the number of torch and transformers."""
 
 
-@dataclass(frozen=True)
+Ids = npt.NDArray[Any]
+"""Token ids, of one dimension."""
+
+
+@dataclass(frozen=True, eq=False)
 class Example:
     """`inputs` are what the model reads, `targets` what it is to say.
 
@@ -23,8 +30,8 @@ class Example:
     see one another.
     """
 
-    inputs: Sequence[int]
-    targets: Sequence[int]
+    inputs: Ids | Sequence[int]
+    targets: Ids | Sequence[int]
     segments: tuple[int, ...] = ()
 
     @property
@@ -34,7 +41,7 @@ class Example:
 
     def silent(self) -> Example:
         """The same, with nothing to predict."""
-        return replace(self, targets=[IGNORED] * len(self.targets))
+        return replace(self, targets=np.full(len(self.targets), IGNORED))
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import array
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.trainer.data.corpus import text_pieces
+from zerotoolsd.trainer.data.corpus import Piece
 from zerotoolsd.trainer.data.examplestore import ID_TYPE, mapped
+from zerotoolsd.trainer.data.sequences import Ids
 
+LETTERS_AT_ONCE = 8 << 20
+PIECES_AT_ONCE = 8192
+"""Text is tokenised together, so much of it or so many pieces."""
 TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -27,19 +31,18 @@ TOKENIZER_FILES = (
 
 
 class TokenFile:
-    """Token ids in a file, 32 bits each; its name may go while it is read."""
+    """Token ids in a file, of an `array` typecode; its name may go while it is read."""
 
-    def __init__(self, path: Path, vocabulary: int) -> None:
+    def __init__(self, path: Path, vocabulary: int, typecode: str = ID_TYPE) -> None:
         self.vocabulary = vocabulary
-        # an empty file cannot be mapped
-        self._ids = mapped(path, ID_TYPE) if path.stat().st_size else memoryview(b"").cast(ID_TYPE)
+        self._ids = mapped(path, typecode)
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def read(self, start: int, stop: int) -> Sequence[int]:
+    def read(self, start: int, stop: int) -> Ids:
         """Tokens [start, stop)."""
-        return self._ids[start:stop].tolist()
+        return self._ids[start:stop]
 
 
 def load_tokenizer(directory: Path) -> Any:
@@ -61,20 +64,46 @@ def load_tokenizer(directory: Path) -> Any:
         raise BadRequest(f"data.tokenizer: {directory} cannot be loaded: {line}") from None
 
 
-def tokenize(paths: Sequence[Path], tokenizer: Any, destination: Path) -> None:
-    """Write the ids of all files to `destination`, each file followed by the end-of-text id.
+def tokenize(pieces: Iterable[Piece], tokenizer: Any, destination: Path) -> None:
+    """Write the ids of all `pieces` of text to `destination`.
 
-    Text goes through in pieces of whole lines of about 1 MiB, so memory does not grow with it.
+    So many go through together that every core has some, and memory does not grow with the text.
     """
-    draft = destination.with_name(destination.name + ".draft")
-    with draft.open("wb") as file:
-        for path in paths:
-            for text in _whole_lines(text_pieces(path)):
-                ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-                array.array(ID_TYPE, ids).tofile(file)
-            if tokenizer.eos_token_id is not None:
-                array.array(ID_TYPE, [tokenizer.eos_token_id]).tofile(file)
-    draft.replace(destination)
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    with destination.open("wb") as file:
+        for batch in _batches(pieces):
+            for piece, ids in zip(
+                batch, ids_of_texts(tokenizer, [piece.text for piece in batch]), strict=True
+            ):
+                array.array(ID_TYPE, ids + end if piece.is_last else ids).tofile(file)
+
+
+def ids_of_texts(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of `texts`, without special tokens around them."""
+    if not tokenizer.is_fast:
+        found: list[list[int]] = tokenizer(texts, add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ]
+        return found
+    # Beside the ids, the tokenizer's own call makes lists that nobody reads, which takes longer.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
+    letters = 0
+    for piece in pieces:
+        batch.append(piece)
+        letters += len(piece.text)
+        if letters >= LETTERS_AT_ONCE or len(batch) == PIECES_AT_ONCE:
+            yield batch
+            batch, letters = [], 0
+    if batch:
+        yield batch
 
 
 def copy_tokenizer(source: Path, destination: Path) -> None:
@@ -82,14 +111,3 @@ def copy_tokenizer(source: Path, destination: Path) -> None:
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, destination / name)
-
-
-def _whole_lines(pieces: Iterator[str]) -> Iterator[str]:
-    rest = ""
-    for piece in pieces:
-        head, newline, tail = (rest + piece).rpartition("\n")
-        if newline:
-            yield head + newline
-        rest = tail
-    if rest:
-        yield rest

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import mmap
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Literal
 
-import torch
+import numpy as np
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.token_files import ITEM_BYTES, TokenArray
+from zerotools.jobs.datafiles.token_files import TokenArray
+from zerotoolsd.trainer.data.sequences import Ids
 
-_TYPECODES: dict[str, Literal["H", "I", "i", "q"]] = {
-    "uint16": "H",
-    "uint32": "I",
-    "int32": "i",
-    "int64": "q",
-}
+_NUMPY = {"uint16": "<u2", "uint32": "<u4", "int32": "<i4", "int64": "<i8"}
 _AT_ONCE = 1 << 22
 
 
@@ -33,24 +27,21 @@ class TokenStream:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def read(self, start: int, stop: int) -> list[int]:
+    def read(self, start: int, stop: int) -> Ids:
         """Tokens [start, stop)."""
-        found: list[int] = []
+        parts: list[Ids] = []
         index = bisect_right(self._ends, start)
         while start < stop:
             begin = self._ends[index] - len(self._views[index])
-            found += self._views[index][start - begin : stop - begin].tolist()
+            parts.append(self._views[index][start - begin : stop - begin].astype(np.int64))
             start = self._ends[index]
             index += 1
-        return found
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def ids_of(array: TokenArray) -> memoryview[int]:
+def ids_of(array: TokenArray) -> Ids:
     """The ids of an array that has some, read as they are asked for."""
-    with array.path.open("rb") as file:
-        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    part = whole[array.offset : array.offset + array.count * ITEM_BYTES[array.type]]
-    return part.cast(_TYPECODES[array.type])
+    return np.memmap(array.path, _NUMPY[array.type], "r", array.offset, (array.count,))
 
 
 def largest_id(arrays: Sequence[TokenArray]) -> int:
@@ -61,19 +52,12 @@ def largest_id(arrays: Sequence[TokenArray]) -> int:
     """
     largest = -1
     for array in arrays:
-        ids = ids_of(array) if array.count else memoryview(b"")
+        ids = ids_of(array) if array.count else np.empty(0, np.int64)
         for first in range(0, array.count, _AT_ONCE):
-            part = ids[first : first + _AT_ONCE]
-            values = _tensor(part, array.type)
-            if int(values.min()) < 0:
+            values = ids[first : first + _AT_ONCE]
+            least = int(values.min())
+            if least < 0:
                 place = first + int(values.argmin())
-                raise BadFile(f"{array.path}: token {place} is {int(values.min())}, not a token id")
+                raise BadFile(f"{array.path}: token {place} is {least}, not a token id")
             largest = max(largest, int(values.max()))
     return largest
-
-
-def _tensor(part: memoryview[int], kind: str) -> torch.Tensor:
-    signed = {2: torch.int16, 4: torch.int32, 8: torch.int64}[ITEM_BYTES[kind]]
-    values = torch.frombuffer(bytearray(part), dtype=signed).long()
-    # torch has few operations on unsigned numbers.
-    return values & (2 ** (8 * ITEM_BYTES[kind]) - 1) if kind.startswith("u") else values

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.datafiles.example_files import TextExample
+from zerotools.jobs.datafiles.example_files import TextExample, as_conversation
+from zerotools.jobs.tables.data import SEPARATE
+from zerotools.jobs.tables.eval import MAX_NEW_TOKENS
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.data.encoding import ChatEncoder, make_encoder
+from zerotoolsd.trainer.data.encoding.chats import ChatTemplate, special_tokens
 
 GENERATION_CONFIG = "generation_config.json"
 _IDS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
-_LONG = 1 << 20
-"""More tokens than a chat's template makes of two letters."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Decoding:
     ids: Mapping[str, int]
 
 
-def decoding_of(spec: JobSpec, tokenizer: Any, config: Any) -> Decoding:
-    """How a model of `config` that learns from `spec` ends its text.
+def decoding_of(spec: JobSpec, tokenizer: Any, config: Any, positions: int | None) -> Decoding:
+    """How a model of `config` that learns from `spec` ends its text; it has `positions` for it.
 
     A response ends as in training: by the tokenizer's end of text, or by what its chat template
     puts there. What else a model directory's generation_config.json names as an end counts too. The
     rest of that file, such as how to sample, does not: evaluations are to be comparable.
     """
     own = _generation_config(spec)
-    ends = {tokenizer.eos_token_id, _end_of_chat(spec, tokenizer, config)}
+    ends = {tokenizer.eos_token_id, _end_of_chat(spec, tokenizer)}
     if spec.data.tokenizer is None:  # else the ids of the model's directory mean other tokens
         listed = own.get("eos_token_id")
         ends |= set(listed) if isinstance(listed, list) else {listed}
@@ -47,12 +47,21 @@ def decoding_of(spec: JobSpec, tokenizer: Any, config: Any) -> Decoding:
     values = {name: own.get(name, getattr(config, name, None)) for name in _IDS}
     filler = tokenizer.pad_token_id
     return Decoding(
-        max_new_tokens=spec.max_new_tokens,
+        max_new_tokens=_most(spec, positions),
         num_beams=spec.eval.num_beams,
         ends=tuple(known),
         filler=(known[0] if known else 0) if filler is None else filler,
         ids={name: value for name, value in values.items() if isinstance(value, int)},
     )
+
+
+def _most(spec: JobSpec, positions: int | None) -> int:
+    """How many tokens are generated at most, by a model of so many `positions` (None: any)."""
+    if spec.eval.max_new_tokens is not None:
+        return spec.eval.max_new_tokens
+    if spec.data.truncation == SEPARATE and spec.data.max_target_length is not None:
+        return spec.data.max_target_length  # as it was before there was a default
+    return MAX_NEW_TOKENS if positions is None else min(MAX_NEW_TOKENS, max(1, positions // 2))
 
 
 def _generation_config(spec: JobSpec) -> dict[str, Any]:
@@ -65,13 +74,13 @@ def _generation_config(spec: JobSpec) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _end_of_chat(spec: JobSpec, tokenizer: Any, config: Any) -> int | None:
+def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
     """The last special token that the template puts after a response."""
-    data = replace(spec.data, max_source_length=_LONG, max_target_length=_LONG)
-    encoder = make_encoder(tokenizer, data, encoder_decoder=config.is_encoder_decoder)
-    if not isinstance(encoder, ChatEncoder):
+    if spec.data.chat_template == "off" or not getattr(tokenizer, "chat_template", None):
         return None
-    [found] = encoder.encoded(iter([TextExample("a chat of two letters", "a", "b")]))
-    known = tokenizer.added_tokens_decoder
-    special = {number for number, token in known.items() if token.special}
-    return next((number for number in reversed(found.target) if number in special), None)
+    chat = as_conversation(TextExample("a chat of two letters", "a", "b"))
+    found = ChatTemplate(tokenizer).rendered(chat)
+    said = found.text[slice(*found.spans[-1])]
+    ids = tokenizer(said, add_special_tokens=False, verbose=False)["input_ids"]
+    special = special_tokens(tokenizer)
+    return next((number for number in reversed(ids) if number in special), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import GenerationConfig
 
@@ -15,12 +16,13 @@ Ids = list[int]
 
 
 def split(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
-    """The ids of an example's prompt, and of its response."""
-    said = [token for token in example.targets if token != IGNORED]
-    if encoder_decoder:
-        return list(example.inputs), said
-    # The last token of the prompt is the one after which the response begins.
-    return list(example.inputs[: len(example.inputs) - len(said) + 1]), said
+    """The ids of an example's prompt, and of its response: of a conversation the last one."""
+    inputs, targets = np.asarray(example.inputs), np.asarray(example.targets)
+    silent = np.flatnonzero(targets == IGNORED)
+    # The last token of the prompt is the one after which the last response begins.
+    begin = int(silent[-1]) + 1 if len(silent) else 0
+    asked = inputs if encoder_decoder else inputs[: begin + 1]
+    return asked.tolist(), targets[begin:].tolist()
 
 
 def generate(

@@ -9,9 +9,12 @@ from zerotools.core.errors import Unsupported
 from zerotools.core.loss_size import LossSize
 from zerotools.jobs.tables.data import longest_sequence
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.reading import positions_of
 from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
 
 GATHERING_STAGE = 3
+UNBOUNDED = 1 << 17
+"""Tokens of a sequence of which neither the job nor the model says how long it may be."""
 
 
 def loss_size_of(spec: JobSpec, config: Any) -> LossSize:
@@ -28,7 +31,7 @@ def loss_size_of(spec: JobSpec, config: Any) -> LossSize:
     if why is not None and train.chunked_loss == "on":
         raise Unsupported(f'train.chunked_loss = "on": {why}; set it to "auto" or "off"')
     return LossSize(
-        sequences * longest_sequence(spec.data),
+        sequences * (longest_sequence(spec.data, positions_of(config)) or UNBOUNDED),
         text.vocab_size,
         text.hidden_size,
         "off" if why is not None else train.chunked_loss,

@@ -46,6 +46,12 @@ class Evaluation:
     sequences: int
     predictions: Predictions | None = None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for people."""
+        note = self.predictions.note() if self.predictions is not None else None
+        return (note,) if note else ()
+
     def is_due(self, step: int, steps: int) -> bool:
         """Whether step `step` of `steps`, counted from 1, is one after which to evaluate."""
         return step == steps or (self.every is not None and step % self.every == 0)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.tables.data import tokenizer_of
+from zerotools.jobs.tables.data import SEPARATE, tokenizer_of
 from zerotools.jobs.tables.eval import PREDICTIONS
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.data.reading import model_input_of
+from zerotoolsd.trainer.data.reading import positions_of
 from zerotoolsd.trainer.data.sequences import ExamplePool
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 from zerotoolsd.trainer.engine.decoding import Decoding, decoding_of
@@ -58,7 +59,8 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What is generated from and how. `tokenizer` is that of rank 0, which alone needs one."""
+    """What is generated from and how. `tokenizer` is that of rank 0, which alone needs one. Of
+    a prompt that is longer than `longest_prompt` (None: none is), the last tokens are kept."""
 
     pool: ExamplePool
     count: int
@@ -67,6 +69,7 @@ class Predictions:
     decoding: Decoding
     directory: Path
     tokenizer: Any
+    longest_prompt: int | None = None
 
     def run(
         self,
@@ -103,7 +106,8 @@ class Predictions:
             yield numbers[first + rank * size : first + (rank + 1) * size]
 
     def _pair(self, number: int) -> tuple[Ids, Ids]:
-        return split(self.pool.example(number), encoder_decoder=self.encoder_decoder)
+        prompt, response = split(self.pool.example(number), encoder_decoder=self.encoder_decoder)
+        return prompt[-(self.longest_prompt or len(prompt)) :], response
 
     def _judged(self, said: Sequence[Ids], step: int, seconds: float) -> Predicted:
         predictions = [self._text(ids) for ids in said]
@@ -128,6 +132,23 @@ class Predictions:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text.strip()
 
+    def note(self) -> str | None:
+        """How many prompts are cut to make room for what is generated, if any are."""
+        if self.longest_prompt is None:
+            return None
+        lengths = [
+            len(split(self.pool.example(number), encoder_decoder=False)[0])
+            for number in range(self.count)
+        ]
+        lost = [length - self.longest_prompt for length in lengths if length > self.longest_prompt]
+        if not lost:
+            return None
+        return (
+            f"eval: {counted(len(lost), 'prompt')} of {self.count} cut to the last "
+            f"{self.longest_prompt} tokens, which loses {counted(sum(lost), 'token')}, so that "
+            f"{self.decoding.max_new_tokens} can be generated (eval.max_new_tokens)"
+        )
+
     def check_lengths(self, positions: int | None) -> None:
         """
         Raises:
@@ -145,9 +166,15 @@ class Predictions:
             )
             raise BadRequest(
                 f"eval.max_new_tokens = {new}: {where}, and the model has {positions} positions: "
-                f"set it to {max(1, positions - longest)} at most (default: "
-                "data.max_target_length), or lower data.max_source_length"
+                f"set it to {max(1, positions - longest)} at most, or lower "
+                "data.sequence_length or data.max_source_length"
             )
+
+
+def cuts_prompts(spec: JobSpec, config: Any) -> bool:
+    """Whether long prompts give way to what is generated; else they are refused."""
+    is_asked = spec.eval.max_new_tokens is not None or spec.data.truncation == SEPARATE
+    return not is_asked and not config.is_encoder_decoder
 
 
 def make_predictions(
@@ -173,11 +200,12 @@ def make_predictions(
             f"{type(model).__name__}; leave it out"
         )
     tokenizers: list[Any] = []
+    positions = positions_of(config)
 
     def decide() -> Decoding:
         check_libraries()
         tokenizers.append(load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or "")))
-        return decoding_of(spec, tokenizers[0], config)
+        return decoding_of(spec, tokenizers[0], config, positions)
 
     decoding = group.decided_by_rank_zero(decide)
     predictions = Predictions(
@@ -189,6 +217,9 @@ def make_predictions(
         Path(spec.output_dir or "") / PREDICTIONS,
         tokenizers[0] if tokenizers else None,
     )
-    positions = model_input_of(config).positions
+    if cuts_prompts(spec, config) and positions is not None:
+        predictions = replace(
+            predictions, longest_prompt=max(1, positions - decoding.max_new_tokens)
+        )
     group.decided_by_rank_zero(lambda: predictions.check_lengths(positions))
     return predictions

@@ -1,33 +1,45 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.launching import job, run
+from tests.daemon.trainer.finetuning import make_tokenizer
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.data import DataSpec
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.data.corpus import PIECE_BYTES
-from zerotoolsd.trainer.data.tokenizing import TokenFile, load_tokenizer, tokenize
+from zerotoolsd.trainer.data.corpus import PIECE_BYTES, Piece, read_pieces, write_bytes
+from zerotoolsd.trainer.data.tokenizing import TokenFile, ids_of_texts, load_tokenizer, tokenize
 
 
 class Letters:
     """A tokenizer of code points, which notes the texts that it was given."""
 
     eos_token_id: int | None = 0
+    is_fast = False
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def __call__(self, text: str, *, add_special_tokens: bool, verbose: bool) -> dict[str, object]:
+    def __call__(
+        self, texts: list[str], *, add_special_tokens: bool, verbose: bool
+    ) -> dict[str, object]:
         assert not add_special_tokens
-        self.texts.append(text)
-        return {"input_ids": [ord(letter) for letter in text]}
+        self.texts += texts
+        return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
+
+
+def pieces(*paths: Path, **keys: Any) -> Iterator[Piece]:
+    """The text of files that a job reads."""
+    return (piece for path in paths for piece in read_pieces(path, DataSpec(**keys)))
 
 
 def test_files_follow_each_other_with_an_end_of_text_between(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text(f"{name}{name}\n")
-    tokenize([tmp_path / "a", tmp_path / "b"], Letters(), tmp_path / "ids")
+    tokenize(pieces(tmp_path / "a", tmp_path / "b"), Letters(), tmp_path / "ids")
     tokens = TokenFile(tmp_path / "ids", vocabulary=256)
     (tmp_path / "ids").unlink()
     assert list(tokens.read(0, len(tokens))) == [97, 97, 10, 0, 98, 98, 10, 0]
@@ -39,10 +51,35 @@ def test_text_goes_through_in_whole_lines(tmp_path: Path) -> None:
     text = line * (3 * PIECE_BYTES // len(line)) + "no newline"
     (tmp_path / "long").write_text(text)
     tokenizer = Letters()
-    tokenize([tmp_path / "long"], tokenizer, tmp_path / "ids")
+    tokenize(pieces(tmp_path / "long"), tokenizer, tmp_path / "ids")
     assert "".join(tokenizer.texts) == text
-    assert all(part.endswith("\n") for part in tokenizer.texts[:-1])
+    assert all(part.endswith("\n") for part in tokenizer.texts[:-2])
     assert max(map(len, tokenizer.texts)) <= PIECE_BYTES + len(line)
+
+
+def test_documents_end_one_by_one_whatever_they_are_in(tmp_path: Path) -> None:
+    rows = [{"text": "ab"}, {"text": ""}, {"text": "c"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "b.txt").write_text(json.dumps(rows))
+    (tmp_path / "c.csv").write_text('id,text\n1,"x\ny"\n2,z\n')
+    (tmp_path / "d.txt").write_text("{plain}")
+    paths = [tmp_path / name for name in ("a.jsonl", "b.txt", "c.csv", "d.txt")]
+    tokenize(pieces(*paths), Letters(), tmp_path / "ids")
+    read = bytes(TokenFile(tmp_path / "ids", 256).read(0, 99).astype("u1"))
+    assert read == b"ab\0c\0ab\0c\0x\ny\0z\0{plain}\0"
+    write_bytes(paths, DataSpec(), tmp_path / "bytes")
+    assert (tmp_path / "bytes").read_bytes() == b"ab\nc\nab\nc\nx\ny\nz\n{plain}"
+    off = "".join(piece.text for piece in pieces(paths[0], documents="off"))
+    assert off == paths[0].read_text()
+
+
+@pytest.mark.torch
+def test_the_ids_are_those_of_the_tokenizers_own_call(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(make_tokenizer(tmp_path))
+    texts = ["the red dress", "", "好看!\n" * 50, "</s> and <s>"]
+    own = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    tokenizer(texts, truncation=True, max_length=2)  # which leaves the backend as it is set there
+    assert ids_of_texts(tokenizer, texts) == own
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tests.daemon.trainer.finetuning import load, make_tokenizer
 from zerotools.core.errors import BadRequest
 from zerotools.io.telemetry.metrics import Metrics
+from zerotoolsd.trainer.data.encoding.encoded import Encoded, said
 from zerotoolsd.trainer.data.examplestore import Examples, write_examples
 from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.evaluation.evaluating import Evaluated
@@ -57,8 +59,8 @@ def tokenizer(tmp_path: Path) -> Any:
 
 def predictions(directory: Path, tokenizer: Any) -> Predictions:
     ids = tokenizer(["the red dress"] * COUNT)["input_ids"]
-    pairs = [(prompt, [*prompt[1:], 2]) for prompt in ids]
-    write_examples(pairs, directory / "ids")
+    examples = [Encoded("a:1", [*ask, *said([*ask[1:], 2])], len(ask)) for ask in ids]
+    write_examples(examples, directory / "ids", encoder_decoder=False)
     pool = Examples(directory / "ids", encoder_decoder=False)
     return Predictions(pool, COUNT, 2, False, DECODING, directory / "predictions", tokenizer)
 
@@ -135,6 +137,23 @@ def test_what_does_not_fit_into_the_model_is_refused(tmp_path: Path, tokenizer: 
     with pytest.raises(BadRequest, match=f" {longest + 3} positions: set it to 3 at most") as info:
         wanted.check_lengths(longest + 3)
     assert "eval.max_new_tokens = 4" in str(info.value)
+
+
+def test_a_long_prompt_gives_way_to_what_is_generated(tmp_path: Path, tokenizer: Any) -> None:
+    whole = predictions(tmp_path, tokenizer)
+    assert whole.note() is None
+    length = len(tokenizer("the red dress")["input_ids"])
+    wanted = replace(whole, longest_prompt=length - 2)
+    assert wanted.note() == (
+        f"eval: 5 prompts of 5 cut to the last {length - 2} tokens, which loses 10 tokens, so that "
+        "4 can be generated (eval.max_new_tokens)"
+    )
+    wanted.check_lengths(length + 2)
+    found = run(wanted, Parrot())
+    assert found is not None
+    [row, *_] = Path(str(found.path)).read_text().splitlines()
+    assert json.loads(row)["prompt"] == "the red dress"[-len(json.loads(row)["prompt"]) :]
+    assert json.loads(row)["reference"] == "the red dress"
 
 
 def test_missing_libraries_are_named() -> None:

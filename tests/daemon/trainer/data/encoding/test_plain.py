@@ -7,7 +7,8 @@ from tests.daemon.trainer.finetuning import TEMPLATE, load, make_tokenizer
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.datafiles.example_files import TextExample
 from zerotools.jobs.tables.data import DataSpec
-from zerotoolsd.trainer.data.encoding import Encoded, make_encoder
+from zerotoolsd.trainer.data.encoding.encoded import Encoded
+from zerotoolsd.trainer.data.encoding.making import make_encoder
 
 pytestmark = pytest.mark.torch
 

@@ -1,0 +1,89 @@
+"""What comes of an example: its ids, of which some are marked as those that the model is to say."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.jobs.datafiles.example_files import Record
+
+SAID = 1 << 31
+"""Set in an id that the model is to say. Ids are below it."""
+AT_ONCE = 256
+LETTERS_AT_ONCE = 1 << 20
+"""Examples are tokenised together, so many or with so much text."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The ids of an example, of which the first `split` are its source, and `SAID` in those that
+    the model is to say. `source_lost` and `target_lost` tokens were cut; `is_source_lost` and
+    `is_target_lost` say that nothing of the text is left."""
+
+    place: str
+    marked: list[int]
+    split: int
+    source_lost: int = 0
+    target_lost: int = 0
+    is_source_lost: bool = False
+    is_target_lost: bool = False
+
+    @property
+    def source(self) -> list[int]:
+        """The ids of what is asked."""
+        return bare(self.marked[: self.split])
+
+    @property
+    def target(self) -> list[int]:
+        """The ids of the last answer."""
+        return bare(self.marked[self.split :])
+
+
+def said(ids: Iterable[int]) -> list[int]:
+    """`ids`, each as one that the model is to say."""
+    return [number | SAID for number in ids]
+
+
+def bare(marked: Iterable[int]) -> list[int]:
+    """The ids themselves."""
+    return [number & ~SAID for number in marked]
+
+
+class Encoder(ABC):
+    """A way to read examples."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encoded(self, records: Iterator[Record]) -> Iterator[Encoded]:
+        """The ids of `records`, in order.
+
+        Raises:
+            BadFile: the chat template rejects one; its place is named.
+            BadRequest: the template renders turns in such a way that answers cannot be told.
+        """
+        for batch in _batches(records):
+            yield from self._batch(batch)
+
+    @abstractmethod
+    def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]: ...
+
+    def _ids(self, texts: list[str], *, special: bool = False) -> list[list[int]]:
+        found = self._tokenizer(texts, add_special_tokens=special, verbose=False)
+        ids: list[list[int]] = found["input_ids"]
+        return ids
+
+
+def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    letters = 0
+    for record in records:
+        batch.append(record)
+        letters += record.letters
+        if len(batch) == AT_ONCE or letters >= LETTERS_AT_ONCE:
+            yield batch
+            batch, letters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,55 @@
+"""What an example that is too long keeps: the prompt gives way first, and the end stays.
+
+Only ids are moved here, so marks in them stay with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most tokens of source and target together, of each alone; None: any number."""
+
+    whole: int | None = None
+    source: int | None = None
+    target: int | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays when an example is cut: the first `head` ids of the source, and of the rest the
+    first ones or (`keeps_first` False) the last; the last `end` ids of the target."""
+
+    head: int = 0
+    end: int = 0
+    keeps_first: bool = True
+
+
+def cut(source: Ids, target: Ids, limits: Limits, kept: Kept) -> tuple[Ids, Ids]:
+    """(source, target) within `limits`: at least one token of a source stays."""
+    target = _cut_target(target, limits.target, kept)
+    source = _cut_source(source, limits.source, kept)
+    if limits.whole is not None and len(source) + len(target) > limits.whole:
+        source = _cut_source(source, max(1, limits.whole - len(target)), kept)
+        target = _cut_target(target, limits.whole - len(source), kept)
+    return source, target
+
+
+def _cut_source(ids: Ids, most: int | None, kept: Kept) -> Ids:
+    if most is None or len(ids) <= most:
+        return ids
+    if kept.keeps_first:
+        return ids[:most]
+    head = min(kept.head, most - 1)
+    return ids[:head] + ids[len(ids) - (most - head) :]
+
+
+def _cut_target(ids: Ids, most: int | None, kept: Kept) -> Ids:
+    if most is None or len(ids) <= most:
+        return ids
+    end = min(kept.end, most)
+    return ids[: most - end] + ids[len(ids) - kept.end :][:end]

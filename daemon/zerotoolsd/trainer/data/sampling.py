@@ -1,0 +1,70 @@
+"""The first examples of a job as its ranks will read them, before it is accepted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.datafiles.columnar_files import COLUMNAR
+from zerotools.jobs.datafiles.documents import has_documents, read_documents
+from zerotools.jobs.datafiles.example_files import read_examples
+from zerotools.jobs.tables.data import kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.corpus import find_files
+from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, encode
+from zerotoolsd.trainer.data.reading import packed_length
+from zerotoolsd.trainer.data.tokenizing import load_tokenizer
+
+MAX_FILES = 8
+MAX_EXAMPLES = 100
+MAX_BYTES = 1 << 20
+
+
+def sample_data(spec: JobSpec, reader: ModelInput) -> list[str]:
+    """Notes on the first examples of the first files: how many are cut.
+
+    Raises:
+        ZerotoolsError: the ranks would refuse one of them, or a Parquet file of documents.
+    """
+    kind = kind_of(spec.data)
+    if spec.data.packing:
+        packed_length(spec.data, reader.positions)
+    named = ((f"data.{kind}", patterns_of(spec.data)), ("eval.files", spec.eval.files))
+    # A pattern with ** may walk a whole disk: the ranks find out.
+    shallow = [(key, [each for each in patterns if "**" not in each]) for key, patterns in named]
+    found = {key: _found(patterns, key) for key, patterns in shallow}
+    if kind == "text":
+        _look_at_documents(spec, itertools.chain.from_iterable(found.values()))
+    if kind != "examples":
+        return []
+    tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))
+    notes = [_sampled(spec, key, paths, tokenizer, reader) for key, paths in found.items()]
+    return [note for note in notes if note]
+
+
+def _found(patterns: Sequence[str], key: str) -> list[Path]:
+    try:
+        return find_files(patterns, key)[:MAX_FILES]
+    except BadRequest:  # the daemon looks for files, and says it
+        return []
+
+
+def _look_at_documents(spec: JobSpec, paths: Iterable[Path]) -> None:
+    for path in paths:  # the daemon looks at the others
+        if path.suffix.lower() in COLUMNAR and has_documents(path, spec.data):
+            next(read_documents(path, spec.data, MAX_BYTES), None)
+
+
+def _sampled(
+    spec: JobSpec, key: str, paths: Sequence[Path], tokenizer: Any, reader: ModelInput
+) -> str:
+    stats = ReadingStats()
+    for path in paths:
+        records = itertools.islice(read_examples(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
+        for _ in encode(records, tokenizer, spec.data, reader, stats):
+            pass
+    cut = stats.cut_words(spec.data, reader.positions)
+    return f"{key}: of the first examples, {cut}" if cut else ""

@@ -1,0 +1,135 @@
+"""Which tokens of a chat count in the loss: exactly those of its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.daemon.trainer.data.encoding.test_chats import MARKED, TURNS
+from tests.daemon.trainer.finetuning import TEMPLATE, load, make_tokenizer
+from zerotools.jobs.datafiles.conversations import conversation_of
+from zerotools.jobs.datafiles.example_files import TextExample
+from zerotools.jobs.tables.data import DataSpec
+from zerotoolsd.trainer.data.encoding.encoded import SAID, Encoded
+from zerotoolsd.trainer.data.encoding.making import make_encoder
+
+pytestmark = pytest.mark.torch
+WORDS = st.text(st.sampled_from("ab 好é\n<|>"), min_size=1, max_size=12)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return {
+        name: load(make_tokenizer(tmp_path_factory.mktemp(name), template=text))
+        for name, text in (("plain", TEMPLATE), ("marked", MARKED))
+    }
+
+
+def encode(tokenizer: Any, turns: list[dict[str, Any]], **keys: Any) -> Encoded:
+    encoder = make_encoder(tokenizer, DataSpec(**keys), encoder_decoder=False)
+    [found] = encoder.encoded(iter([conversation_of("a:1", turns, "", None)]))
+    return found
+
+
+def said_text(tokenizer: Any, example: Encoded) -> str:
+    """What counts in the loss, a bar between parts."""
+    parts, before = [""], True
+    for number in example.marked:
+        if number >= SAID:
+            parts[-1] += tokenizer.decode([number & ~SAID]) if before else ""
+            before = True
+        elif before and parts[-1]:
+            parts.append("")
+    return "|".join(part for part in parts if part)
+
+
+@given(texts=st.lists(WORDS, min_size=2, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_the_marks_are_those_of_transformers_and_do_not_depend_on_the_kind_of_template(
+    texts: list[str], tokenizers: dict[str, Any]
+) -> None:
+    texts = texts[: len(texts) // 2 * 2]
+    turns = [
+        {"role": ("user", "assistant")[number % 2], "content": text}
+        for number, text in enumerate(texts)
+    ]
+    marked, plain = encode(tokenizers["marked"], turns), encode(tokenizers["plain"], turns)
+    own = tokenizers["marked"].apply_chat_template(
+        turns, return_assistant_tokens_mask=True, return_dict=True
+    )
+    assert marked.source + marked.target == list(own["input_ids"])
+    assert [int(number >= SAID) for number in marked.marked] == own["assistant_masks"]
+    assert plain == marked
+
+
+def test_all_answers_or_the_last(tokenizers: dict[str, Any]) -> None:
+    for tokenizer in tokenizers.values():
+        assert said_text(tokenizer, encode(tokenizer, TURNS)) == "b<|end|>|d<|end|>"
+        last = encode(tokenizer, TURNS, loss_on="last")
+        assert said_text(tokenizer, last) == "d<|end|>"
+        assert last.split == encode(tokenizer, TURNS).split
+
+
+def test_a_tokenizer_without_places_gives_the_same(tokenizers: dict[str, Any]) -> None:
+    class Slow:
+        """As those of Python are: no offsets."""
+
+        is_fast = False
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            assert "return_offsets_mapping" not in options
+            return self._inner(*args, **options)
+
+    for tokenizer in tokenizers.values():
+        assert encode(Slow(tokenizer), TURNS) == encode(tokenizer, TURNS)
+
+
+def test_the_oldest_turns_give_way_and_every_end_stays(tokenizers: dict[str, Any]) -> None:
+    tokenizer = tokenizers["plain"]
+    whole = encode(tokenizer, TURNS)
+    cut = encode(tokenizer, TURNS, sequence_length=len(whole.marked) - 3)
+    assert cut.marked == whole.marked[2:]
+    assert (cut.source_lost, cut.target_lost) == (2, 0)
+    long = [TURNS[0], {"role": "assistant", "content": "0123456789" * 9}]
+    cut = encode(tokenizer, long, sequence_length=20)
+    assert len(cut.marked) == 21
+    assert tokenizer.decode(cut.target).startswith("0123456789")
+    assert tokenizer.decode(cut.target).endswith("<|end|>")
+    assert (cut.source_lost, cut.target_lost > 0) == (len(encode(tokenizer, long).source) - 1, True)
+
+
+def test_jobs_of_version_0_2_are_cut_as_they_were(tokenizers: dict[str, Any]) -> None:
+    tokenizer = tokenizers["plain"]
+    older = {"truncation": "separate", "loss_on": "last"}
+    encoder = make_encoder(
+        tokenizer,
+        DataSpec(**older, max_source_length=2, max_target_length=3, sequence_length=256),
+        encoder_decoder=False,
+        positions=64,
+    )
+    [found] = encoder.encoded(iter([TextExample("a:1", "c", "0123456789", (("a", "b"),))]))
+    assert tokenizer.decode(found.source) == "<|end|><|assistant|>"
+    assert tokenizer.decode(found.target) == "012"
+
+
+def test_a_model_of_few_positions_keeps_what_it_reads(tmp_path: Path) -> None:
+    tokenizer = load(make_tokenizer(tmp_path))
+    record = TextExample("a:1", "0123456789" * 9, "b")
+    for keys, positions, length in (({}, 16, 17), ({"sequence_length": 8}, 16, 9), ({}, None, 93)):
+        encoder = make_encoder(
+            tokenizer, DataSpec(**keys), encoder_decoder=False, positions=positions
+        )
+        [found] = encoder.encoded(iter([record]))
+        assert len(found.marked) == length
+        assert tokenizer.decode(found.target) == "b</s>"
+        assert len(found.marked) + found.source_lost == 93

@@ -1,0 +1,141 @@
+"""Which characters of a chat are answers, by the kinds of templates that there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.trainer.finetuning import TEMPLATE, load, make_tokenizer
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.jobs.datafiles.conversations import Conversation, conversation_of
+from zerotoolsd.trainer.data.encoding.chats import ChatTemplate
+
+pytestmark = pytest.mark.torch
+MARKED = (
+    "{% for turn in messages %}<|{{ turn.role }}|>{% if turn.role == 'assistant' %}"
+    "{% generation %}{{ turn.content }}<|end|>{% endgeneration %}{% else %}"
+    "{{ turn.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+THINKING = (  # as Qwen3's: thoughts of the last answer alone
+    "{% for turn in messages %}<|{{ turn.role }}|>"
+    "{% if turn.role == 'assistant' and loop.last %}<think></think>{% endif %}"
+    "{{ turn.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+LATE_SYSTEM = (  # as Mistral's: the system's text stands in the last turn of the user
+    "{% for turn in messages %}{% if turn.role == 'user' %}<|user|>"
+    "{% if messages[0].role == 'system' and (loop.last or loop.index0 == messages | length - 2) %}"
+    "{{ messages[0].content }}{% endif %}{{ turn.content }}{% elif turn.role == 'assistant' %}"
+    "<|assistant|>{{ turn.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+NO_ROOM = "{% for turn in messages %}{{ turn.role[0] }}{{ messages | length }}{% endfor %}"
+TURNS = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"},
+    {"role": "user", "content": "c"},
+    {"role": "assistant", "content": "d"},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tokenizer")
+
+
+def template(folder: Path, text: str) -> ChatTemplate:
+    tokenizer = load(make_tokenizer(folder) if not (folder / "tokenizer.json").exists() else folder)
+    tokenizer.chat_template = text
+    return ChatTemplate(tokenizer)
+
+
+def chat(*turns: dict[str, Any], system: str = "", tools: Any = None) -> Conversation:
+    return conversation_of("data.jsonl, line 3", list(turns or TURNS), system, tools)
+
+
+def answers(found: Any) -> list[str]:
+    return [found.text[begin:end] for begin, end in found.spans]
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        (TEMPLATE, ["b<|end|>", "d<|end|>"]),
+        (MARKED, ["b<|end|>", "d<|end|>"]),
+        (THINKING, ["b<|end|>", "<think></think>d<|end|>"]),
+    ],
+    ids=["plain", "marked", "thinking"],
+)
+def test_every_answer_with_its_end(folder: Path, text: str, spans: list[str]) -> None:
+    made = template(folder, text)
+    found = made.rendered(chat())
+    assert answers(found) == spans
+    assert found.split == found.spans[-1][0]
+    assert answers(made.rendered(chat().with_last_answer())) == spans[-1:]
+
+
+def test_a_text_of_the_system_may_move(folder: Path) -> None:
+    found = template(folder, LATE_SYSTEM).rendered(chat(system="S"))
+    assert found.text == "<|user|>a<|assistant|>b<|end|><|user|>Sc<|assistant|>d<|end|>"
+    assert answers(found) == ["b<|end|>", "d<|end|>"]
+
+
+def test_what_comes_after_the_last_answer_is_left_out(folder: Path) -> None:
+    turns = [*TURNS, {"role": "user", "content": "e"}]
+    assert template(folder, TEMPLATE).rendered(chat(*turns)).text.endswith("d<|end|>")
+
+
+def test_turns_of_weight_zero_are_not_learned_from(folder: Path) -> None:
+    turns = [TURNS[0], {**TURNS[1], "weight": 0}, *TURNS[2:]]
+    for text in (TEMPLATE, MARKED):
+        assert answers(template(folder, text).rendered(chat(*turns))) == ["d<|end|>"]
+
+
+def test_calls_of_tools_are_answers(folder: Path) -> None:
+    text = (
+        "{% for tool in tools %}{{ tool.name }};{% endfor %}{% for turn in messages %}"
+        "<|{{ turn.role }}|>{{ turn.content }}{% for call in turn.tool_calls %}"
+        "<call>{{ call.function.arguments | tojson }}{% endfor %}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    turns = [
+        {"from": "human", "value": "a"},
+        {"from": "function_call", "value": '{"name": "look", "arguments": {"at": 1}}'},
+        {"from": "observation", "value": "seen"},
+        {"from": "gpt", "value": "b"},
+    ]
+    found = template(folder, text).rendered(chat(*turns, tools=[{"name": "look"}]))
+    assert found.text.startswith("look;<|user|>a<|end|>")
+    assert answers(found) == ['<call>{"at": 1}<|end|>', "b<|end|>"]
+
+
+def test_a_template_without_room_for_what_the_data_has_is_refused(folder: Path) -> None:
+    refused = "{% for turn in messages %}{% if turn.role == 'system' %}"
+    refused += "{{ raise_exception('System role not supported') }}{% endif %}{% endfor %}"
+    with pytest.raises(BadFile, match=r"line 3: .* rejects it: System role not supported"):
+        template(folder, refused).rendered(chat(system="S"))
+    silent = TEMPLATE.replace("<|{{", "{% if turn.role != 'tool' %}<|{{").replace(
+        "<|end|>{% endfor", "<|end|>{% endif %}{% endfor"
+    )
+    turns = [*TURNS[:1], {"role": "tool", "content": "x"}, TURNS[1]]
+    with pytest.raises(BadFile, match=r'turn 2 has the role "tool", which .* leaves out'):
+        template(folder, silent).rendered(chat(*turns))
+    with pytest.raises(BadRequest, match=r"line 3: has tools, and the chat template of .* none"):
+        template(folder, TEMPLATE).rendered(chat(tools=[{"name": "f"}]))
+    half = MARKED.replace("'assistant' %}{% gen", "'assistant' and loop.last %}{% gen")
+    with pytest.raises(BadRequest, match=r"marks 1 parts .* and there are 2 assistant turns"):
+        template(folder, half).rendered(chat())
+
+
+def test_answers_that_cannot_be_told_are_refused(folder: Path) -> None:
+    counts = "{% for turn in messages %}<{{ messages | length }}>{{ turn.content }};{% endfor %}"
+    with pytest.raises(BadRequest, match="renders a prompt differently when its response follows"):
+        template(folder, counts).rendered(chat().with_last_answer())
+    vague = (
+        "{% for turn in messages %}{{ turn.content }}"
+        "{% if not loop.last and turn.role == 'assistant' %}+{% else %};{% endif %}{% endfor %}"
+    )
+    with pytest.raises(BadRequest, match="renders turn 2 differently when others follow"):
+        template(folder, vague).rendered(chat())

@@ -1,0 +1,151 @@
+"""Conversations: lists of turns, in the words of OpenAI (`role`, `content`) or of ShareGPT (`from`,
+`value`), made one form, which chat templates take.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zerotools.core.errors import BadFile
+from zerotools.jobs.datafiles.values import checked_text, kind_in_words, shown_names
+
+ASSISTANT, USER, SYSTEM, TOOL = "assistant", "user", "system", "tool"
+ROLES: Mapping[str, str] = {
+    **{role: role for role in (SYSTEM, "developer", USER, ASSISTANT, TOOL)},
+    **dict.fromkeys(("human",), USER),
+    **dict.fromkeys(("gpt", "model", "bot"), ASSISTANT),
+    **dict.fromkeys(("observation", "function", "function_response", "ipython"), TOOL),
+}
+"""What a role is called in a chat template, by the name that the data has."""
+CALL = "function_call"
+"""A turn of ShareGPT in which the assistant calls a function; its text is the call, as JSON."""
+Turn = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The turns of a chat, with the tools that the assistant was offered. `learned` says of each
+    turn whether the model is to say it: turns of the assistant alone."""
+
+    place: str
+    turns: tuple[Turn, ...]
+    tools: list[Any] | None
+    learned: tuple[bool, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to say."""
+        return not any(self.learned)
+
+    @property
+    def letters(self) -> int:
+        """About how long it is."""
+        return sum(len(str(turn.get("content", ""))) for turn in self.turns)
+
+    def with_last_answer(self) -> Conversation:
+        """The same, learned from its last answer alone."""
+        last = max((number for number, said in enumerate(self.learned) if said), default=-1)
+        return replace(self, learned=tuple(number == last for number in range(len(self.turns))))
+
+
+def conversation_of(place: str, turns: Any, system: str, tools: Any) -> Conversation:
+    """The conversation in a column of a file; `place` names both.
+
+    A `system` text goes before the turns. A turn of the assistant without text and calls, or with
+    OpenAI's `"weight": 0`, is not learned from.
+
+    Raises:
+        BadFile: it is no list of turns, a turn is not understood, or none is the assistant's.
+    """
+    listed = _list(place, turns, "turns")
+    read = [_turn(f"{place}: turn {number}", turn) for number, turn in enumerate(listed, 1)]
+    if system:
+        read.insert(0, ({"role": SYSTEM, "content": system}, False))
+    if not any(turn["role"] == ASSISTANT for turn, _ in read):
+        raise BadFile(
+            f"{place}: the conversation has no turn of the assistant, so there is nothing to "
+            "learn; leave it out"
+        )
+    offered = None if tools in (None, "", []) else _list(f"{place}: the tools", tools, "tools")
+    return Conversation(
+        place, tuple(turn for turn, _ in read), offered, tuple(said for _, said in read)
+    )
+
+
+def _list(place: str, value: Any, what: str) -> list[Any]:
+    if isinstance(value, str):
+        value = _from_json(place, value)
+    if not isinstance(value, list) or not value:
+        found = "is an empty list" if value == [] else f"is {kind_in_words(value)}, not a list"
+        raise BadFile(f"{place}: {found} of {what}")
+    return value
+
+
+def _from_json(place: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{place}: is text, and not JSON: {error}") from None
+
+
+def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
+    """(the turn as templates take it, whether the model is to say it)."""
+    if not isinstance(turn, Mapping):
+        raise BadFile(f"{place} is {kind_in_words(turn)}, not an object")
+    names = ("role", "content") if "role" in turn or "from" not in turn else ("from", "value")
+    role, content = turn.get(names[0]), turn.get(names[1])
+    if role is None:
+        raise BadFile(f'{place} has no "role" and no "from"; it has {shown_names(turn)}')
+    rest = {
+        name: value
+        for name, value in turn.items()
+        if name not in (*names, "weight") and value is not None
+    }
+    if role == CALL:
+        return {"role": ASSISTANT, "content": "", "tool_calls": _called(place, content)}, True
+    if role not in ROLES:
+        raise BadFile(
+            f"{place} has the role {json.dumps(role, ensure_ascii=False)}, and roles are "
+            f"{', '.join(ROLES)}"
+        )
+    text = _content(place, names[1], content)
+    if "tool_calls" in rest:
+        rest["tool_calls"] = [_with_arguments(place, call) for call in rest["tool_calls"]]
+    says = ROLES[role] == ASSISTANT and bool(text or rest.get("tool_calls"))
+    return {**rest, "role": ROLES[role], "content": text}, says and turn.get("weight") != 0
+
+
+def _content(place: str, name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(_part(place, part) for part in value)
+    return "" if value is None else checked_text(f'{place}: "{name}"', value)
+
+
+def _part(place: str, part: Any) -> str:
+    """A part of OpenAI's lists of contents."""
+    if isinstance(part, Mapping) and part.get("type") == "text":
+        return checked_text(f'{place}: "text"', part.get("text"))
+    kind = part.get("type") if isinstance(part, Mapping) else kind_in_words(part)
+    raise BadFile(f"{place} has a part that is not text ({kind}); only text can be trained on")
+
+
+def _called(place: str, value: Any) -> list[Any]:
+    """The calls in a turn of ShareGPT: one, or a list of them."""
+    calls = _from_json(place, value) if isinstance(value, str) else value
+    listed: Sequence[Any] = calls if isinstance(calls, list) else [calls]
+    return [_with_arguments(place, {"type": "function", "function": call}) for call in listed]
+
+
+def _with_arguments(place: str, call: Any) -> dict[str, Any]:
+    """A call whose arguments are values, which templates write as JSON: in OpenAI's files they are
+    JSON already."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise BadFile(f'{place} has a tool call without a function and its "name"')
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str) and arguments:
+        arguments = _from_json(f"{place}: the arguments of {function['name']}", arguments)
+    return {**call, "function": {**function, "arguments": arguments or {}}}

@@ -1,0 +1,39 @@
+"""The records of a file, by what its name says that it is.
+
+`.csv` and `.tsv` are tables with a header, `.parquet` and `.arrow` (of Hugging Face's `datasets`)
+are read by pyarrow, and every other file is JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.datafiles.columnar_files import COLUMNAR, read_columnar
+from zerotools.jobs.datafiles.csv_rows import SEPARATORS, read_rows
+from zerotools.jobs.datafiles.json_objects import read_objects
+
+
+def read_records(
+    path: Path, budget: int | None = None, columns: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Any]]:
+    """(place, value) of each record of `path`; a value of JSON need be no object.
+
+    `budget` is in bytes: what lies behind is not read. Of columnar files, only `columns` are read
+    where some are named and there.
+
+    Raises:
+        BadFile: it cannot be read as what its name says; file and line are named.
+        BadRequest: this interpreter cannot read such files.
+    """
+    suffix = path.suffix.lower()
+    if suffix in COLUMNAR:
+        for number, record in enumerate(read_columnar(path, budget, columns), 1):
+            yield f"{path}, row {number}", record
+    elif suffix in SEPARATORS:
+        for line, row in read_rows(path, budget):
+            yield f"{path}, line {line}", row
+    else:
+        for line, value in read_objects(path, budget):
+            yield f"{path}, line {line}", value
