@@ -36,8 +36,13 @@ def test_golden_checkpoints_agree() -> None:
         case: compare_copies(read(DEEPSPEED / case / "checkpoint"))
         for case in ("z3-bf16-w4", "pipeline-z1-fp32-w4", "z2-bf16-w2")
     }
-    # Three other ranks' 43 bytes of buffers; 88 masters, twice as many moments, and the step.
-    assert sizes == {"z3-bf16-w4": 3 * 43, "pipeline-z1-fp32-w4": 3 * 88 * 4 + 4, "z2-bf16-w2": 0}
+    # Three other ranks' 43 bytes of buffers; 88 masters, twice as many moments, and the step; and
+    # of two groups the steps of the other ranks (two stages have one other rank each).
+    assert sizes == {
+        "z3-bf16-w4": 3 * 43 + 3 * 2 * 4,
+        "pipeline-z1-fp32-w4": 3 * 88 * 4 + 4 + 2 * 4,
+        "z2-bf16-w2": 2 * 4,
+    }
 
 
 def test_buffers_of_another_rank(tmp_path: Path) -> None:
