@@ -31,8 +31,8 @@ STEP = 100
 
 @cache
 def _pattern(dtype: DType) -> NDArray[np.generic]:
-    """Two periods, so that one period is contiguous from every phase on; none is below zero, as sums
-    of squares are not."""
+    """Two periods, so that one period is contiguous from every phase on; nothing is below zero, as
+    sums of squares are not."""
     values = np.abs(np.random.default_rng(0).normal(0.0, 0.02, PERIOD)).astype(np.float32)
     return np.tile(values, 2).astype(bfloat16 if dtype == BFLOAT16 else np.float32)
 
