@@ -35,6 +35,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.data.sampling import sample_data
     from zerotoolsd.trainer.engine.foreign_start import adopt
     from zerotoolsd.trainer.engine.loss_choice import loss_size_of
+    from zerotoolsd.trainer.engine.router_bias import check_router_bias
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
     from zerotoolsd.trainer.leak_check import check_leaks
     from zerotoolsd.trainer.model.attention import check_attention
@@ -58,7 +59,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     kept = kept_in_fp32(meta_model.model, spec.train)
     if spec.engine == "torch":
         apart(meta_model.model, kept)
-    notes = [*_unknown_keys(spec, config), *filter(None, [unbalanced(config)])]
+    router_notes = [unbalanced(config), check_router_bias(spec, meta_model.model)]
+    notes = [*_unknown_keys(spec, config), *filter(None, router_notes)]
     if spec.engine == "deepspeed":
         notes += cast_note(meta_model.model, kept)
     if spec.model.path is not None and spec.resume_from is None:

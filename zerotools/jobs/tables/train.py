@@ -86,6 +86,15 @@ class TrainSpec:
         stored_default=False,
         imported=False,
     )
+    router_bias_rate: float = key(
+        "How far each step moves the bias by which DeepSeek's routers choose experts "
+        "(`e_score_correction_bias`) towards experts with fewer tokens than the mean; DeepSeek-V3 "
+        "took 0.001. 0: it stays as it is, as in transformers.",
+        default=0.0,
+        stored_default=0.0,
+        minimum=0,
+        imported=False,
+    )
     router_loss: bool = key(
         "Whether the loss that balances a router's experts is added where the model's config has "
         "`output_router_logits`, its `router_aux_loss_coef` times, as transformers does.",
@@ -190,6 +199,11 @@ class TrainSpec:
 
 def check_train(train: TrainSpec) -> Iterator[str]:
     """What is wrong in `[train]`, other tables aside."""
+    if train.compile and train.router_bias_rate:
+        yield (
+            f"train.router_bias_rate = {train.router_bias_rate}: cannot be combined with "
+            "train.compile, which does not count the tokens of experts; leave one out"
+        )
     yield from check_length(train)
     yield from _check_decay(train)
     if train.schedule != "constant" and train.min_learning_rate > train.learning_rate:

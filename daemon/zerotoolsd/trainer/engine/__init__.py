@@ -3,7 +3,7 @@
 objective, schedule, loss_scale   the loss, the learning rate, the loss scale of fp16
 chunked_loss, base_model          the loss in parts, without a tensor of logits
 loss_choice                       whether a job wants it so
-router_loss                       the balance of experts, as transformers adds it
+router_loss, router_bias          the balance of experts, as transformers and as DeepSeek have it
 divergence                        which steps are skipped, and which end the run
 foreign_start                     where a run goes on from a checkpoint of another program
 decoding, generating              how a model continues prompts

@@ -12,6 +12,7 @@ from zerotoolsd.trainer.data.packing import join
 from zerotoolsd.trainer.data.sequences import IGNORED, Example
 from zerotoolsd.trainer.engine.chunked_loss import summed_cross_entropy, takes_targets
 from zerotoolsd.trainer.engine.protocol import LossSum
+from zerotoolsd.trainer.engine.router_bias import moved_by
 from zerotoolsd.trainer.engine.router_loss import added_to
 from zerotoolsd.trainer.model.segments import is_flash, segments_of
 
@@ -27,8 +28,10 @@ def training_loss(
     """The sum over the tokens of `examples` that are to be predicted, `weight` times, and the loss
     of its routers, if it has one, `router_weight` times. All ranks call it together."""
     examples = _as_attended(model, examples)
+    bias, router_loss = moved_by(model), added_to(model)
+    if bias is not None:
+        bias.expect(examples, device)
     output, loss, _ = _output_and_loss(model, examples, device)
-    router_loss = added_to(model)
     if router_loss is None:
         return loss * weight
     return loss * weight + router_loss(output.router_logits, examples) * router_weight

@@ -47,7 +47,7 @@ class RouterLoss:
                 up to the longest.
         """
         device = routers[0].device
-        real = _real(examples, device)
+        real = rows_of_tokens(examples, device)
         experts = routers[0].shape[-1]
         chosen = torch.zeros(experts, dtype=torch.float32, device=device)
         likely, rows = torch.zeros_like(chosen), 0
@@ -69,7 +69,7 @@ class RouterLoss:
         return self.coefficient * (value + ranks * (mine - mine.detach()))
 
 
-def _real(examples: Sequence[Example], device: torch.device) -> torch.Tensor:
+def rows_of_tokens(examples: Sequence[Example], device: torch.device) -> torch.Tensor:
     """The numbers of rows that are tokens; shorter sequences are filled up on the right."""
     lengths = torch.tensor([len(example.inputs) for example in examples], device=device)
     places = torch.arange(int(lengths.max()), device=device)

@@ -25,6 +25,7 @@ from zerotoolsd.trainer.engine.generating import generate
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
 from zerotoolsd.trainer.engine.objective import summed_loss, training_loss
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
+from zerotoolsd.trainer.engine.router_bias import move_router_bias, moved_by
 from zerotoolsd.trainer.engine.router_loss import add_router_loss
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine_deepspeed.build_model import make_model, put_buffers, weight_groups
@@ -101,6 +102,9 @@ class DeepSpeedEngine:
             norm = float(engine.get_global_grad_norm() or 0.0)
             norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for what is not a number
         skip = engine.skipped_steps > before
+        bias = moved_by(self._model)
+        if bias is not None:
+            bias.step(skipped=skip)
         if not skip:
             self._divergence.check(step, mean, norm)
         self._divergence.count(skip, fixed_scale=scale if self._scale_is_fixed else None)
@@ -226,6 +230,7 @@ def make_deepspeed_engine(
         )
     model.train()
     add_router_loss(spec, model)
+    move_router_bias(spec, model)
     cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
     decay = at(config, "optimizer.params.weight_decay")
     decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)

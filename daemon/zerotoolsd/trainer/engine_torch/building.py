@@ -12,6 +12,7 @@ from zerotools.core.memory_layout import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
+from zerotoolsd.trainer.engine.router_bias import move_router_bias
 from zerotoolsd.trainer.engine.router_loss import add_router_loss
 from zerotoolsd.trainer.engine_torch.disk_check import check_disk_space
 from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate, PartitionedUpdate, UpdatePath
@@ -65,6 +66,7 @@ def build(
     _fill(live, spec, meta_model, pretrained, resumes=record is not None)
     model.train()
     add_router_loss(spec, model)
+    move_router_bias(spec, model)
     cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
     return live
 

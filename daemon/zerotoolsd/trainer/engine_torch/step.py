@@ -12,6 +12,7 @@ from zerotoolsd.trainer.data.sequences import RankBatch
 from zerotoolsd.trainer.engine.divergence import DivergencePolicy
 from zerotoolsd.trainer.engine.objective import training_loss
 from zerotoolsd.trainer.engine.protocol import StepResult
+from zerotoolsd.trainer.engine.router_bias import moved_by
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine_torch.accumulation import before_micro_batch
 from zerotoolsd.trainer.engine_torch.state import LiveState
@@ -70,4 +71,7 @@ def train_step(
         )
     else:
         live.optimizer.discard()
+    bias = moved_by(live.model)
+    if bias is not None:
+        bias.step(skipped=skip)
     return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip)
