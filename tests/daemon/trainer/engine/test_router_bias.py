@@ -119,7 +119,7 @@ def test_deepspeed_moves_it_too(tmp_path: Path, text: Path) -> None:
     tree = {"model": model, "zero": {"stage": 3}, "train": train}
     ours = run_all(tmp_path / "1", text, 2, {"torch": tree})
     of_deepspeed = {**tree, "engine": "deepspeed", "deepspeed": {"config": config}}
-    theirs = run_all(tmp_path / "2", text, 2, {"deepspeed": of_deepspeed})
+    run_all(tmp_path / "2", text, 2, {"deepspeed": of_deepspeed})
     [(name, wanted)] = biases(ours, "torch").items()
     weights = load_file(tmp_path / "2" / "out" / "deepspeed" / "weights" / "model.safetensors")
     assert torch.equal(weights[name.removeprefix("model.")], wanted)
