@@ -60,6 +60,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "daemon/api/test_hostile",
         "daemon/trainer/checkpoints/test_async",
         "daemon/trainer/engine_deepspeed/test_deepspeed",
+        "daemon/trainer/engine_deepspeed/test_foreign",
         "daemon/trainer/engine_deepspeed/test_lora",
         "daemon/trainer/engine_torch/test_fp16",
         "daemon/trainer/engine_torch/test_frozen",

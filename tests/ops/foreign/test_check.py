@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,14 @@ import pytest
 from tests.ops.foreign.made import ADAM, OPTIONS, SHAPES, WANTED, made
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import ParamGroup
-from zerotools.ops.foreign.check import check_state, check_weights, weights_of
+from zerotools.ops.foreign.check import (
+    check_for_deepspeed,
+    check_state,
+    check_weights,
+    weights_of,
+)
 from zerotools.ops.foreign.names import WantedModel
+from zerotools.ops.foreign.run import ForeignRun
 
 SGD = {"lr": 0.1, "momentum": 0.9, "dampening": 0, "nesterov": False, "weight_decay": 0.0}
 
@@ -105,3 +112,43 @@ def test_state_of_another_shape_is_refused() -> None:
         BadRequest, match=r"norm.weight \(exp_avg\) has shape \[4\] there and \[5\]"
     ):
         check_state(made(options=OPTIONS), wanted, "adamw")
+
+
+def of_deepspeed(**changes: Any) -> ForeignRun:
+    run = made()
+    values: dict[str, Any] = {"stage": 2, "world_size": 4, "tag": "global_step5", **changes}
+    origin = replace(run.checkpoint.origin, **values)
+    return replace(run, checkpoint=replace(run.checkpoint, origin=origin))
+
+
+@pytest.mark.parametrize(
+    ("run", "groups", "said"),
+    [
+        (
+            made(),
+            [tuple(SHAPES)],
+            "DeepSpeed loads its own files of stages 1 to 3 alone; set engine",
+        ),
+        (of_deepspeed(stage=0), [tuple(SHAPES)], "its own files of stages 1 to 3 alone"),
+        (
+            of_deepspeed(world_size=8),
+            [tuple(SHAPES)],
+            "saved at world size 8 and stage 2 and the job has 4 and stage 2",
+        ),
+        (of_deepspeed(stage=3), [tuple(SHAPES)], "--world-size 4 --stage 2, or set engine"),
+        (of_deepspeed(), [tuple(SHAPES)[::-1]], "have 3 parameters and the job's 3, or another"),
+        (
+            of_deepspeed(),
+            [("embed.weight",), ("norm.weight",)],
+            "and the job's 1 and 1",
+        ),
+    ],
+)
+def test_what_deepspeed_does_not_load_is_refused(run: Any, groups: Any, said: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        check_for_deepspeed(run, 2, 4, groups)
+    assert said in str(error.value)
+
+
+def test_deepspeeds_own_files_are_taken() -> None:
+    check_for_deepspeed(of_deepspeed(), 2, 4, [tuple(SHAPES)])

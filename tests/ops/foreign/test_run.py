@@ -56,6 +56,8 @@ def test_a_jobs_own_checkpoint_and_what_is_none_are_not_foreign(tmp_path: Path) 
     assert not is_foreign(JOB.parent)
     assert not is_foreign(tmp_path)
     assert not is_foreign(tmp_path / "none")
+    assert not is_foreign(JOB / "job.json")
+    assert is_foreign(FOREIGN / "accelerate-ddp" / "checkpoint" / "model.safetensors")
     (tmp_path / "__0_0.distcp").write_bytes(b"")
     assert is_foreign(tmp_path)  # what was not finished is refused as such
     with pytest.raises(BadFile, match="not finished"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Key, Tensor
@@ -40,11 +41,12 @@ def check_weights(run: ForeignRun, wanted: WantedModel) -> None:
     tensors = run.checkpoint.tensors
     weights = {name: tensors[key] for name, key in weights_of(run).items()}
     needed = {**wanted.parameters, **wanted.buffers}
+    known = {*wanted.aliases, *run.training.unnamed}
     lost = [name for name in needed if name not in weights]
     more = [
         name
         for name in weights
-        if name not in needed and name not in wanted.aliases and weights[name].dtype.is_float
+        if name not in needed and name not in known and weights[name].dtype.is_float
     ]
     if lost or more:
         said = [f"it lacks {_listed(lost)}"] if lost else []
@@ -110,6 +112,41 @@ def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundSt
         tensors = {Key(n, role): t for n, roles in state.items() for role, t in roles.items()}
         _check_shapes(run, {k: t for k, t in tensors.items() if t.shape}, wanted.parameters)
     return FoundState(kind, tuple(name for name, roles in state.items() if not roles))
+
+
+def check_for_deepspeed(
+    run: ForeignRun, stage: int, world_size: int, groups: Sequence[tuple[str, ...]]
+) -> None:
+    """Refuse what DeepSpeed cannot load into a job of `stage` on `world_size` ranks: it takes its
+    own files alone, and finds state by position, in the order of the optimizer's `groups`.
+
+    Raises:
+        BadRequest: see above.
+    """
+    where, origin = f"resume_from = {run.path}", run.checkpoint.origin
+    if not origin.stage or origin.tag is None:
+        raise BadRequest(
+            f'engine = "deepspeed": {where} is {run.title}, and DeepSpeed loads its own files of '
+            'stages 1 to 3 alone; set engine = "torch"'
+        )
+    if (origin.stage, origin.world_size) != (stage, world_size):
+        raise BadRequest(
+            f"{where}: was saved at world size {origin.world_size} and stage {origin.stage} and "
+            f"the job has {world_size} and stage {stage}, which DeepSpeed does not load: type "
+            f"zerotools reshard {shlex.quote(str(run.directory))} OUT --world-size {world_size} "
+            f'--stage {stage}, or set engine = "torch"'
+        )
+    saved = [group.params for group in run.training.groups if group.params]
+    if saved != list(groups):
+        raise BadRequest(
+            f"{where}: its param groups have {_sizes(saved)} parameters and the job's "
+            f"{_sizes(groups)}, or another order, by which DeepSpeed finds them; set engine = "
+            '"torch"'
+        )
+
+
+def _sizes(groups: Sequence[tuple[str, ...]]) -> str:
+    return " and ".join(str(len(group)) for group in groups)
 
 
 def kind_of(run: ForeignRun) -> str:

@@ -28,15 +28,16 @@ class WantedModel:
     decayed: Collection[str] | None = None
 
 
-def with_job_names(run: ForeignRun, wanted: WantedModel) -> ForeignRun:
-    """`run` with the job's names for all that the job has a name for.
+def with_job_names(run: ForeignRun, wanted: WantedModel, *, by_number: bool = True) -> ForeignRun:
+    """`run` with the job's names for all that the job has a name for. What has a number for a name
+    keeps it if not `by_number`: weights can be compared before.
 
     Raises:
         BadRequest: the state is by number, and nothing says which parameter a number is.
     """
-    numbered = _numbered(run, wanted)
+    numbered = _numbered(run, wanted) if by_number else {}
     weights = [key.name for key in run.checkpoint.tensors if key.role in WEIGHT_ROLES]
-    prefix = _prefix({*weights, *run.checkpoint.aliases} - set(numbered), wanted)
+    prefix = _prefix({*weights, *run.checkpoint.aliases} - {*run.training.unnamed}, wanted)
     tied = {**wanted.aliases, **_tied_there(run, prefix, wanted)}
 
     def renamed(name: str) -> str:
@@ -64,7 +65,7 @@ def with_job_names(run: ForeignRun, wanted: WantedModel) -> ForeignRun:
                 for key, scalar in run.training.scalars.items()
             },
             frozen=frozenset(map(renamed, run.training.frozen)),
-            unnamed={},
+            unnamed={} if by_number else run.training.unnamed,
         ),
         numbers={Key(renamed(key.name), key.role): n for key, n in run.numbers.items()},
     )

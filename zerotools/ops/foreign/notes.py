@@ -11,6 +11,11 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.ops.foreign.check import FoundState, weights_of
 from zerotools.ops.foreign.run import ForeignRun
 
+OPTIONS_RESTORED = (
+    "DeepSpeed restores the options of the param groups with their state: betas, eps and weight "
+    "decay are those of the checkpoint"
+)
+
 
 @dataclass(frozen=True)
 class JobOptimizer:

@@ -64,8 +64,7 @@ def is_foreign(path: Path) -> bool:
     """Whether `resume_from = path` means a checkpoint of another program, finished or not. Looks at
     names alone."""
     path = checkpoint_dirs.resolve_hint(path)
-    own = (path / checkpoint_dirs.RECORD).exists() or bool(checkpoint_dirs.listing(path))
-    if own or not path.exists():
+    if not path.exists() or (path.is_dir() and _is_own(path)):
         return False
     try:
         found = formats.detect(path).path
@@ -74,6 +73,10 @@ def is_foreign(path: Path) -> bool:
     except ZerotoolsError:
         return False
     return not any((each / checkpoint_dirs.RECORD).exists() for each in (found, found.parent))
+
+
+def _is_own(path: Path) -> bool:
+    return (path / checkpoint_dirs.RECORD).exists() or bool(checkpoint_dirs.listing(path))
 
 
 def was_made_elsewhere(path: Path) -> bool:

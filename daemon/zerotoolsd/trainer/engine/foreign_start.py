@@ -10,16 +10,19 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.deepspeed import at, optimizer_of
+from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.ops.foreign.check import (
     FoundState,
+    check_for_deepspeed,
     check_state,
     check_weights,
     weights_of,
 )
 from zerotools.ops.foreign.names import WantedModel, with_job_names
-from zerotools.ops.foreign.notes import JobOptimizer, differences, unknown
+from zerotools.ops.foreign.notes import OPTIONS_RESTORED, JobOptimizer, differences, unknown
 from zerotools.ops.foreign.run import ForeignRun, read_run
 from zerotools.runs.foreign_record import foreign_record
 from zerotools.runs.record import JobRecord, ModelRecord
@@ -63,16 +66,18 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
         )
     model = meta_model.model
     wanted = _wanted(meta_model)
-    run = with_job_names(read_run(path), wanted)
-    pretrained = _weights_of_directory(run, wanted, meta_model)
+    found = read_run(path)
+    weights = with_job_names(found, wanted, by_number=False)
+    pretrained = _weights_of_directory(weights, wanted, meta_model)
     if pretrained is None:
-        check_weights(run, wanted)
+        check_weights(weights, wanted)
+    run = with_job_names(found, wanted)
     if spec.train.steps is not None and run.step >= spec.train.steps:
         raise BadRequest(
             f"train.steps = {spec.train.steps}: counts from the beginning of the run, and "
             f"resume_from = {path} is of step {run.step}; set a number above {run.step}"
         )
-    state = check_state(run, wanted, spec.train.optimizer)
+    state = check_state(run, wanted, optimizer_of(spec.deepspeed.tree) or spec.train.optimizer)
     trainable, frozen = meta_model.parameter_count()
     record = foreign_record(
         run.training,
@@ -87,8 +92,22 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
     record = replace(record, aliases=dict(meta_model.aliases), hub=hub)
     decayed = decayed_names(model, spec.train.decay_by, record)
     job = _job_optimizer(spec.train, decayed, run.step - record.skipped_steps)
-    notes = (*unknown(run), *differences(run, state, job, spec.train.precision))
-    return ForeignStart(run, state, record, notes, pretrained)
+    notes = [*unknown(run), *differences(run, state, job, spec.train.precision)]
+    if spec.engine == "deepspeed":
+        check_for_deepspeed(run, spec.zero.stage, spec.world_size, _groups(spec, wanted, decayed))
+        notes.append(OPTIONS_RESTORED)
+    return ForeignStart(run, state, record, tuple(notes), pretrained)
+
+
+def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list[tuple[str, ...]]:
+    """The parameters in each group that engine deepspeed will give DeepSpeed, in order."""
+    if not at(completed(spec), "optimizer.params.weight_decay"):
+        return [tuple(wanted.parameters)]
+    groups = [
+        tuple(name for name in wanted.parameters if (name in decayed) is decays)
+        for decays in (True, False)
+    ]
+    return [group for group in groups if group]
 
 
 def _weights_of_directory(

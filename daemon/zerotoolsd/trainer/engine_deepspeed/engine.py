@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.deepspeed import at, on_nvme, optimizer_of, stage_of
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
@@ -188,11 +187,9 @@ class DeepSpeedEngine:
         self.files.load(directory, record.step)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """As `Engine.load_foreign`."""
-        raise BadRequest(
-            f'engine = "deepspeed": does not go on from {start.run.path}, which another program '
-            'saved; set engine = "torch"'
-        )
+        """As `Engine.load_foreign`: DeepSpeed's own files of the same stage, ranks and groups."""
+        directory = start.run.directory
+        self.files.load(directory.parent, start.record.step, tag=directory.name)
 
 
 def make_deepspeed_engine(

@@ -82,14 +82,14 @@ class DeepSpeedCheckpoints:
         except Exception as error:  # safetensors has one of its own, for a full disk too
             raise SaveFailed(f"{staging / SINGLE}: {error}") from None
 
-    def load(self, directory: Path, step: int) -> None:
-        """Go on from `directory`, of step `step`.
+    def load(self, directory: Path, step: int, tag: str | None = None) -> None:
+        """Go on from `directory`, of step `step`; without a `tag`, from the one that it names.
 
         Raises:
             BadCheckpoint: DeepSpeed cannot load it.
         """
         try:
-            found, _ = self._engine.load_checkpoint(str(directory))
+            found, _ = self._engine.load_checkpoint(str(directory), tag=tag)
         except ZerotoolsError:
             raise
         except Exception as error:  # whatever DeepSpeed raises over what it reads
