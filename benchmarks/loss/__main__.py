@@ -13,10 +13,12 @@ def main(words: list[str]) -> None:
         tokens, vocabulary, hidden, layers = map(int, words[1:5])
         print(*steps.run(tokens, vocabulary, hidden, layers, words[5]))
         return
-    print("## The loss alone\n")
-    print(*sizes.table(), sep="\n")
-    print("\n## A step of a small Llama in bf16\n")
-    print(*steps.table(), sep="\n")
+    print("## The loss alone\n", flush=True)
+    for line in sizes.table():
+        print(line, flush=True)
+    print("\n## A step of a small Llama in bf16\n", flush=True)
+    for line in steps.table():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from zerotools.ops.estimate import loss_bytes
 from zerotoolsd.trainer.engine.chunked_loss import Parts, SummedLoss, summed_cross_entropy
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 
-SIZES = [(2048, 8192, 256), (8192, 16384, 64), (4096, 32768, 256), (8192, 32768, 512)]
+SIZES = [(2048, 8192, 256), (4096, 32768, 256), (4096, 50304, 512)]
 """Rows, vocabulary, and width of the hidden states."""
 MIB = 1 << 20
 

@@ -17,9 +17,9 @@ from zerotoolsd.trainer.data.sequences import Example
 from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
 from zerotoolsd.trainer.engine.objective import training_loss
 
-CASES = [(2048, 32768, 512, 6), (4096, 50304, 256, 4)]
+CASES = [(2048, 50304, 512, 6)]
 """Tokens, vocabulary, width and layers."""
-REPEATS = 5
+REPEATS = 3
 
 
 def run(tokens: int, vocabulary: int, hidden: int, layers: int, cut: str) -> tuple[float, int]:
