@@ -15,6 +15,14 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduler import CapabilityNeed, Request, TickDecisions, tick
 from zerotoolsd.queue.store import Store
 
+ATTENTION_CAPABILITIES = {
+    "flash_attention_2": (8, 0),
+    "flash_attention_3": (9, 0),
+    "flex_attention": (7, 0),
+}
+"""The first GPUs that each runs on: by the README of flash-attention 2 and 3, and of Triton, into
+which torch compiles flex_attention."""
+
 
 def request_of(job_id: int, spec: JobSpec) -> Request:
     """What the scheduler has to find for a job."""
@@ -24,7 +32,25 @@ def request_of(job_id: int, spec: JobSpec) -> Request:
 
 
 def _capability_need(spec: JobSpec) -> CapabilityNeed | None:
-    if spec.engine == "script" or spec.train.precision != "bf16":
+    """What asks most of a GPU."""
+    if spec.engine == "script":
+        return None
+    needs = [need for need in (_of_precision(spec), _of_attention(spec)) if need is not None]
+    return max(needs, key=lambda need: need.least, default=None)
+
+
+def _of_attention(spec: JobSpec) -> CapabilityNeed | None:
+    least = ATTENTION_CAPABILITIES.get(spec.model.attention or "")
+    if least is None:
+        return None
+    instead = 'set model.attention = "sdpa", or leave it out'
+    return CapabilityNeed(
+        least=least, what=f'model.attention = "{spec.model.attention}"', instead=instead
+    )
+
+
+def _of_precision(spec: JobSpec) -> CapabilityNeed | None:
+    if spec.train.precision != "bf16":
         return None
     instead = 'set train.precision = "fp16"'
     if spec.engine == "deepspeed":

@@ -34,7 +34,7 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotoolsd.trainer.data.reading import model_input_of, positions_of
     from zerotoolsd.trainer.data.sampling import sample_data
     from zerotoolsd.trainer.engine.foreign_start import adopt
-    from zerotoolsd.trainer.engine.loss_choice import loss_size_of
+    from zerotoolsd.trainer.engine.loss_choice import check_cut
     from zerotoolsd.trainer.engine.router_bias import check_router_bias
     from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
     from zerotoolsd.trainer.leak_check import check_leaks
@@ -52,7 +52,6 @@ def rehearse(spec: JobSpec) -> list[str]:
     meta_model = draw(config, spec.lora)
     if spec.engine == "torch":
         refuse_two_types(memory_layout_of(spec))
-    loss_size_of(spec, config)
     check_attention(spec, meta_model.model)
     check_leaks(config, packing=spec.data.packing)
     check_router_loss(spec, meta_model.model)
@@ -61,6 +60,7 @@ def rehearse(spec: JobSpec) -> list[str]:
         apart(meta_model.model, kept)
     router_notes = [unbalanced(config), check_router_bias(spec, meta_model.model)]
     notes = [*_unknown_keys(spec, config), *filter(None, router_notes)]
+    notes += check_cut(spec, config)
     if spec.engine == "deepspeed":
         notes += cast_note(meta_model.model, kept)
     if spec.model.path is not None and spec.resume_from is None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from zerotools.core.errors import Unsupported
 from zerotools.core.loss_size import LossSize
 from zerotools.jobs.tables.data import longest_sequence
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.reading import positions_of
 from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
+from zerotoolsd.trainer.model.narrow import small_model
 
 GATHERING_STAGE = 3
+TRIED = 12
+"""Tokens with which a small model is tried."""
 UNBOUNDED = 1 << 17
 """Tokens of a sequence of which neither the job nor the model says how long it may be."""
 
@@ -47,6 +52,32 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
             "would not take part"
         )
     return None
+
+
+def check_cut(spec: JobSpec, config: Any) -> list[str]:
+    """Try the loss in parts, where the job wants it so, on a small model with the same layers.
+
+    Returns why it will be computed at once, if that is so.
+
+    Raises:
+        Unsupported: it cannot be computed in parts, and the job says that it must.
+    """
+    size = loss_size_of(spec, config)
+    if not size.is_cut():
+        return []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = small_model(config)
+        return [] if model is None else try_cut(model, size)
+
+
+def try_cut(model: Any, size: LossSize) -> list[str]:
+    """As `check_cut`, on `model`."""
+    notes: list[str] = []
+    cut_loss(model.eval(), size, notes.append)
+    ids = torch.randint(3, model.config.get_text_config().vocab_size, (1, TRIED))
+    model(input_ids=ids, use_cache=False, targets=ids)
+    return notes
 
 
 def cut_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:

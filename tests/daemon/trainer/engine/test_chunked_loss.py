@@ -197,6 +197,22 @@ def test_a_model_that_cannot_be_cut_says_so_and_is_not(damage: str, why: str) ->
         loss_and_gradients(model, cut=True)
 
 
+def test_a_small_model_tells_before_a_gpu_is_taken() -> None:
+    from zerotoolsd.trainer.engine.loss_choice import try_cut
+
+    assert try_cut(drawn("llama", torch.float32), SIZE) == []
+    for cut in ("on", "auto"):
+        model = drawn("llama", torch.float32)
+        model.lm_head = torch.nn.Sequential(model.lm_head, torch.nn.Dropout(0.5))
+        size = LossSize(rows=1 << 20, vocabulary=256, hidden=32, cut=cut)
+        if cut == "on":
+            with pytest.raises(Unsupported, match=r"draws random numbers in lm_head\.1, behind"):
+                try_cut(model, size)
+        else:
+            [note] = try_cut(model, size)
+            assert "draws random numbers" in note
+
+
 def test_no_tensor_has_as_many_numbers_as_there_are_logits() -> None:
     """Asked of every operation of a step."""
     from torch.utils._python_dispatch import TorchDispatchMode
