@@ -7,6 +7,7 @@ the beginning. All else is written down here once more.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 
 import torch
 
-from tests.daemon.trainer.finetuning import VOCABULARY, make_tokenizer
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
 SEED = 11
+VOCABULARY = 400
 STEPS, BATCH, MICRO = 40, 8, 4
 EXAMPLES, WINDOW = 90, 32
 RATE, WARMUP = 3e-3, 4
@@ -60,7 +61,7 @@ def make(directory: Path, kind: str) -> Setting:
     torch.manual_seed(SEED)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **MODELS[kind]))
     model.save_pretrained(directory / "model")
-    make_tokenizer(directory / "model")
+    _make_tokenizer(directory / "model")
     rows = [
         {
             "prompt": f"What is {number} times {number % 7}" + ", please" * (number % 3) + "?",
@@ -72,6 +73,29 @@ def make(directory: Path, kind: str) -> Setting:
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text.write_text("".join(f"{n} sheep, {n * 7 % 13} of them black.\n" for n in range(400)))
     return Setting(directory / "model", examples, text)
+
+
+def _make_tokenizer(directory: Path) -> None:
+    """Pieces of words of the standard library's own text, begun by `<s>` and ended by `</s>`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator([json.__doc__ or "", tempfile.__doc__ or ""], trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(directory)
 
 
 def ordered(count: int) -> list[int]:
