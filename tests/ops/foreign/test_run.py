@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_files import FOREIGN, JOB
+from tests.golden_files import DEEPSPEED, FOREIGN, JOB
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.ops.foreign.check import check_complete
 from zerotools.ops.foreign.run import is_foreign, read_run
 
 CASES = sorted(path.name for path in FOREIGN.iterdir())
@@ -94,9 +95,32 @@ def test_reading_imports_no_numpy_which_a_jobs_interpreter_need_not_have_types_f
     paths = [str(FOREIGN / case / "checkpoint") for case in CASES]
     program = (
         "import json, sys; from pathlib import Path\n"
+        "from zerotools.ops.foreign.check import check_complete\n"
         "from zerotools.ops.foreign.run import read_run\n"
-        "[read_run(Path(p)) for p in json.loads(sys.argv[1])]\n"
+        "[check_complete(read_run(Path(p))) for p in json.loads(sys.argv[1])]\n"
         "print([m for m in ('numpy', 'ml_dtypes', 'torch') if m in sys.modules])"
     )
     command = [sys.executable, "-c", program, json.dumps(paths)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("case", ["z2-fp32-w2-leftovers", "z3-bf16-w2-leftovers"])
+def test_what_an_earlier_save_left_beside_it_is_no_matter(case: str) -> None:
+    assert read_run(DEEPSPEED / case / "checkpoint").step == 2
+
+
+def test_a_lost_file_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "saved"
+    shutil.copytree(FOREIGN / "deepspeed-z3" / "checkpoint", place)
+    next(place.rglob("*rank_1*optim_states.pt")).unlink()
+    with pytest.raises(BadFile, match=r"is incomplete: .* in no file.*rank_1_.* is missing"):
+        check_complete(read_run(place))
+
+
+def test_a_truncated_file_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    place = tmp_path / "saved"
+    shutil.copytree(FOREIGN / "fsdp2-dcp" / "checkpoint", place)
+    data = next(place.rglob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-2000])
+    with pytest.raises(BadFile, match="truncated"):
+        check_complete(read_run(place))

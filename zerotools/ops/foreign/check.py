@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.formats.torch_optimizers import WEIGHT_ROLES, optimizer_class_of
+from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_class_of
+from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.foreign.names import WantedModel
 from zerotools.ops.foreign.run import ForeignRun
 
@@ -69,6 +70,17 @@ def _check_shapes(
                 f"{list(wanted[key.name])} in the job's model: it is a checkpoint of another "
                 "model; name one of the job's model"
             )
+
+
+def check_complete(run: ForeignRun) -> None:
+    """Prove that every weight and all state lie in the files, before anything is loaded.
+
+    Raises:
+        BadFile: a tensor has a hole, or a chunk outside its file.
+    """
+    for key, tensor in run.checkpoint.tensors.items():
+        if key.role != STATE_ROLE:
+            prove_source(key, tensor, run.checkpoint)
 
 
 def weights_of(run: ForeignRun) -> dict[str, Key]:

@@ -18,6 +18,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dropping import optimizer_roles
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.core.ranges import chunk_locations
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.files.regular import read_regular
@@ -98,8 +99,7 @@ def read_run(path: Path, **reading: Any) -> ForeignRun:
     """
     weights = formats.read_any(path, **reading)
     formats.require_model(weights)
-    for problem in weights.problems:
-        raise BadFile(f"{problem.message}; take another checkpoint")
+    _refuse_damaged(weights)
     training, form = formats.training_of(weights), formats.format_of(weights)
     record = form.job_record(weights)
     title = record.made_from if record is not None and record.made_from else form.title
@@ -107,6 +107,17 @@ def read_run(path: Path, **reading: Any) -> ForeignRun:
     if not optimizer_roles(weights) and not _is_stateless(training):
         run = _by_number(run) or _beside(run)
     return replace(run, numbers=_numbers(run))
+
+
+def _refuse_damaged(weights: Checkpoint) -> None:
+    """What is wrong with files that nothing is read from, such as an earlier save's, is no matter;
+    tensors that lie in lost ones are found to be incomplete."""
+    read: set[str] = set()
+    if weights.problems:
+        read = {file for t in weights.tensors.values() for file, _ in chunk_locations(t)}
+    for problem in weights.problems:
+        if problem.blocks or problem.file in read:
+            raise BadFile(f"{problem.message}; take another checkpoint")
 
 
 def _is_stateless(training: TrainingState) -> bool:

@@ -16,6 +16,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.ops.foreign.check import (
     FoundState,
+    check_complete,
     check_for_deepspeed,
     check_state,
     check_weights,
@@ -72,6 +73,7 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
     if pretrained is None:
         check_weights(weights, wanted)
     run = with_job_names(found, wanted)
+    check_complete(run)
     if spec.train.steps is not None and run.step >= spec.train.steps:
         raise BadRequest(
             f"train.steps = {spec.train.steps}: counts from the beginning of the run, and "
