@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 VOCABULARY = 256
+BASE = " base"
 
 _NO_DROPOUT = (
     *("attention_dropout", "attention_probs_dropout_prob", "attn_dropout", "attn_pdrop"),
@@ -94,6 +95,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "biogpt": {},
     "bitnet": {},
     "bloom": {},
+    "bloom base": {},
     "codegen": {},
     "cohere": {},
     "cohere2": {},
@@ -127,6 +129,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "glm4": {},
     "glm4_moe": {},
     "gpt2": {},
+    "gpt2 base": {},
     "gpt_bigcode": {},
     "gpt_neo": {
         "num_layers": 2,
@@ -213,14 +216,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "adapter_rank": 8,
     },
 }
-"""What each says besides `_WIDTHS`, as far as its config class knows these."""
+"""What each says besides `_WIDTHS`, as far as its config class knows these. One that is called
+`base` is saved without its head, which is tied: its names lack a prefix, as those of GPT-2 do."""
 
 
 def tiny_config(name: str) -> Any:
     """The Hugging Face config of `name`, a key of `ARCHITECTURES`."""
     from transformers import CONFIG_MAPPING
 
-    kind, own = CONFIG_MAPPING[name], ARCHITECTURES[name]
+    kind, own = CONFIG_MAPPING[name.removesuffix(BASE)], ARCHITECTURES[name]
     default = kind()
     if "text_config" in vars(default):
         text = _known(default.text_config)

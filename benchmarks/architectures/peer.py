@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Trainer
 
-from benchmarks.architectures.configs import VOCABULARY, tiny_config
+from benchmarks.architectures.configs import BASE, VOCABULARY, tiny_config
 
 SEQUENCES, LENGTH = 4, 24
 LEARNING_RATE, WEIGHT_DECAY, BETAS, MAX_NORM = 1e-3, 0.1, (0.9, 0.95), 1.0
@@ -26,7 +26,7 @@ def save_model(name: str, directory: Path) -> Any:
         for value in [*model.parameters(), *_persistent(model)]:
             if value.is_floating_point():
                 value.add_(torch.randn_like(value), alpha=0.02)
-    model.save_pretrained(directory)
+    (model.base_model if name.endswith(BASE) else model).save_pretrained(directory)
     return model.eval()
 
 
