@@ -187,3 +187,11 @@ def test_values_that_do_not_fit_are_refused_as_on_the_command_line(
         zerotools.open(path)["w"].numpy(dtype)
     found = zerotools.load_state_dict(path, dtype="bf16", framework="numpy")["w"]
     assert found.astype(np.float32).tolist()[0] == 1.0
+
+
+def test_diff_takes_one_word_or_several() -> None:
+    found = zerotools.diff(str(JOB), JOB, role="param", include=["model.*"])
+    assert found.is_equal
+    assert {each.role for each in found.tensors} == {"param"}
+    assert len(zerotools.diff(JOB, JOB, role=["exp_avg", "exp_avg_sq"]).tensors) > 2
+    assert zerotools.diff(JOB, JOB).to_json()["schema"] == "zerotools.diff/1"

@@ -7,7 +7,7 @@ Nothing is read but metadata until a tensor's values are asked for. torch is imp
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 if TYPE_CHECKING:
     from zerotools.io.numeric.numpy_dtypes import Array
     from zerotools.ops.verification.findings import Verification
+    from zerotools.ops.comparison.result import Difference
 
 __all__ = [
     "BadFile",
@@ -29,6 +30,7 @@ __all__ = [
     "Reader",
     "Unsupported",
     "ZerotoolsError",
+    "diff",
     "load_state_dict",
     "open",
     "verify",
@@ -145,6 +147,47 @@ def open(
     checkpoint = formats.read_any(Path(path), tag=tag, layout=rules, section=section)
     formats.require_readable(checkpoint)
     return Reader(checkpoint)
+
+
+def diff(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    role: str | Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    rename: str | Sequence[str] = (),
+    tolerance: str = "bits",
+    tag: str | None = None,
+    layout: str | os.PathLike[str] | None = None,
+    section: str | None = None,
+) -> Difference:
+    """Compare two checkpoints of any format; the options are those of the command `zerotools diff`,
+    and each may be one string or several. Neither is merged, and memory stays below 256 MB.
+
+    `is_equal`, `tensors`, `run`, `worst(most)` and `to_json()` of the result say what was found.
+
+    Raises:
+        BadRequest: one does not exist, an option is wrong, or nothing is left to compare.
+        BadFile: one is not a checkpoint, or its metadata is damaged, or it changed while it was
+            read. Tensors that cannot be read are told in the result.
+        Unsupported: one is in a format that is not read.
+    """
+    from zerotools.ops.comparison import diff as comparison
+
+    options = comparison.DiffOptions(
+        roles=_several(role),
+        include=_several(include),
+        rename=_several(rename),
+        tolerance=tolerance,
+        tag=tag,
+        layout=None if layout is None else Path(layout),
+        section=section,
+    )
+    return comparison.diff(Path(a), Path(b), options)
+
+
+def _several(words: str | Sequence[str]) -> Sequence[str]:
+    return (words,) if isinstance(words, str) else words
 
 
 def load_state_dict(

@@ -10,6 +10,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools inspect runs/tiny --tensors",
         "zerotools inspect zero3-run --tag global_step500 --json",
     ),
+    "diff": (
+        "zerotools diff zero3-run as-dcp",
+        "zerotools diff zero3-run model --role param --tolerance cast",
+        "zerotools diff run-a run-b --rename '^module\\.=' --tolerance abs=1e-6,rel=1e-3",
+    ),
     "consolidate": (
         "zerotools consolidate output/checkpoint-2000 model",
         "zerotools consolidate zero3-run model --dtype bf16 --verify",

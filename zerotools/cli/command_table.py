@@ -22,6 +22,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "inspect": CommandEntry(
         "zerotools.cli.commands.inspect", CHECKPOINTS, "Show what a checkpoint holds."
     ),
+    "diff": CommandEntry(
+        "zerotools.cli.commands.diff", CHECKPOINTS, "Compare two checkpoints of any format."
+    ),
     "consolidate": CommandEntry(
         "zerotools.cli.commands.consolidate",
         CHECKPOINTS,

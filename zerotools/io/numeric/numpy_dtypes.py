@@ -94,6 +94,16 @@ def numpy_cast(destination: Array, source: Array) -> None:
             destination[lost] = np.copysign(largest, source[lost].astype(np.float32))
 
 
+def as_type(values: Array, dtype: DType) -> Array:
+    """The values in another type, cast as by `numpy_cast`; the array itself where it has it."""
+    element = numpy_dtype(dtype)
+    if values.dtype == element:
+        return values
+    cast = np.empty(values.shape, element)
+    numpy_cast(cast, values)
+    return cast
+
+
 def _is_through_float32(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return (source.name, target.name) == ("float64", "float16") or (
         source.itemsize == target.itemsize == 1

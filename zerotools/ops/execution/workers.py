@@ -104,9 +104,9 @@ class TileWorkers:
         return self.share(tiles_of(copies, size, needed, wide_bytes=wide), work)
 
     def share(
-        self, pieces: Iterator[Piece], work: Callable[[Piece, Scratch], Result]
+        self, pieces: Iterator[Piece], work: Callable[[Piece, Scratch], Result], *, tiles: int = 1
     ) -> Iterator[Result]:
-        """Do `work` on every piece; results come in any order.
+        """Do `work` on every piece, with buffers for so many tiles; results come in any order.
 
         Every thread takes the next piece when it is done with its last, and nobody hands them out.
         """
@@ -120,7 +120,7 @@ class TileWorkers:
 
         def run() -> None:
             try:
-                scratch = Scratch(size, size, wide)
+                scratch = Scratch(tiles * size, size, wide)
                 while (piece := take()) is not None:
                     results.put(work(piece, scratch))
             finally:

@@ -126,12 +126,13 @@ def training_to_json(run: RunSummary) -> dict[str, Any]:
         ]
         or None,
         "lr_scheduler": plain(training.lr_scheduler),
-        "loss_scaler": _scaler_to_json(training.loss_scaler),
+        "loss_scaler": scaler_to_json(training.loss_scaler),
         "skipped_steps": training.skipped,
     }
 
 
-def _scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
+def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
+    """The key `loss_scaler`: its numbers by their names."""
     if scaler is None:
         return None
     saved_as = {} if scaler.saved_as is None else {"class": scaler.saved_as}

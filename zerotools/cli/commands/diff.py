@@ -1,0 +1,314 @@
+"""`zerotools diff`: whether two checkpoints are the same, and where they are not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.options.shared import layout_option, section_option, tag_option
+from zerotools.cli.output import render
+from zerotools.cli.output.messages import say
+from zerotools.cli.output.progress_bar import progress
+from zerotools.cli.output.style import paint
+from zerotools.core.checkpoint import Origin
+from zerotools.core.counts import counted
+from zerotools.core.errors import EXIT_DIFFERENCES
+from zerotools.ops.comparison import result
+from zerotools.ops.comparison.diff import DiffOptions, carry_out_diff, prepare_diff
+from zerotools.ops.comparison.result import Difference, RunComparison, TensorDifference
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("diff")
+@click.argument("a", type=_PATH)
+@click.argument("b", type=_PATH)
+@click.option(
+    "--role",
+    multiple=True,
+    metavar="ROLE",
+    help="Only tensors of this role (param, exp_avg, ...), and not the run; may be repeated.",
+)
+@click.option(
+    "--include",
+    multiple=True,
+    metavar="GLOB",
+    help="Only tensors whose name matches, and not the run; may be repeated.",
+)
+@click.option(
+    "--rename",
+    multiple=True,
+    metavar="REGEX=REPL",
+    help="Change names of A, or of B if none of A matches; may be repeated.",
+)
+@click.option(
+    "--tolerance",
+    default=DiffOptions.tolerance,
+    show_default=True,
+    metavar="bits|cast|ulp=N|abs=X,rel=Y",
+    help="How far apart values may be: not at all, after a cast to the narrower type, N steps of "
+    "the type, or X + Y times the value in A.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="How many tensors to list of each kind.",
+)
+@tag_option
+@layout_option
+@section_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.diff/1).")
+def command(
+    a: Path,
+    b: Path,
+    role: tuple[str, ...],
+    include: tuple[str, ...],
+    rename: tuple[str, ...],
+    tolerance: str,
+    top: int,
+    tag: str | None,
+    layout: Path | None,
+    section: str | None,
+    as_json: bool,
+) -> int:
+    """Say whether the checkpoints A and B are the same, and where they differ.
+
+    They may be of any format, stage and number of ranks; neither is merged. Compared are the
+    tensors, and what is known of the run: step, param groups, loss scaler, configuration. Exit
+    status 1 means that they differ, or that one has problems.
+    """
+    options = DiffOptions(
+        roles=role,
+        include=include,
+        rename=rename,
+        tolerance=tolerance,
+        tag=tag,
+        layout=layout,
+        section=section,
+    )
+    prepared = prepare_diff(a, b, options)
+    with progress(prepared.bytes, "diff") as on_bytes:
+        difference = carry_out_diff(prepared, on_bytes=on_bytes)
+    if as_json:
+        render.print_json(difference.to_json())
+    else:
+        render.print_lines(describe(difference, top, render.terminal_columns()))
+        for note in difference.notes:
+            say("note", note)
+        for problem in difference.problems:
+            say("warning", problem)
+    return 0 if difference.is_equal and not difference.problems else EXIT_DIFFERENCES
+
+
+_WORDS = {
+    result.EQUAL: "equal, bit by bit",
+    result.CAST: "equal after the cast",
+    result.WITHIN: "within the tolerance",
+    result.DIFFERS: "different",
+    result.SHAPE: "different shape",
+    result.DTYPE: "types without a common one",
+    result.UNREADABLE: "cannot be read",
+    result.ONLY_A: "only in A",
+    result.ONLY_B: "only in B",
+}
+
+
+def describe(difference: Difference, top: int, columns: int | None = None) -> list[str]:
+    """Lines for people: the verdict, what was found how often, then at most `top` of each kind."""
+    lines = [_verdict(difference), *_origins(difference)]
+    if difference.different_models is None:
+        lines += ["", *_counts(difference)]
+        lines += _worst(difference, top, columns)
+        lines += _others(difference, top)
+        lines += _run(difference.run, top)
+    return [*lines, *_proposals(difference)]
+
+
+def _verdict(difference: Difference) -> str:
+    """What a script or a hurried reader looks for, in one line."""
+    if difference.different_models is not None:
+        text = f"DIFFERENT MODELS: {render.clean(difference.different_models)}"
+        return paint(text, "bad", sys.stdout)
+    compared = counted(len(difference.tensors), "tensor")
+    if difference.is_equal:
+        is_exact = difference.tolerance.text == "bits"
+        how = "" if is_exact else f" (tolerance {difference.tolerance.text})"
+        return paint(f"EQUAL: {compared}{how}", "good", sys.stdout)
+    parts = []
+    if difference.differing:
+        parts.append(f"{len(difference.differing)} of {compared}")
+    if difference.run is not None and difference.run.differences:
+        parts.append(counted(len(difference.run.differences), "point") + " of the run")
+    return paint(f"DIFFERENT: {', '.join(parts)}", "bad", sys.stdout)
+
+
+def _origins(difference: Difference) -> list[str]:
+    return render.fields([("A", _origin(difference.a)), ("B", _origin(difference.b))])
+
+
+def _origin(origin: Origin) -> str:
+    facts = [origin.title or origin.format]
+    if origin.stage is not None:
+        facts.append(f"stage {origin.stage}")
+    if origin.world_size is not None:
+        facts.append(counted(origin.world_size, "rank"))
+    if origin.step is not None:
+        facts.append(f"step {origin.step}")
+    return f"{origin.path} ({', '.join(facts)})"
+
+
+def _counts(difference: Difference) -> list[str]:
+    counts = difference.counts
+    return render.fields(
+        [(_WORDS[s], f"{n}{_of_copies(difference, s)}" if n else "") for s, n in counts.items()]
+    )
+
+
+def _of_copies(difference: Difference, status: str) -> str:
+    copies = sum(each.is_copy for each in difference.tensors if each.status == status)
+    if status != result.CAST or not copies:
+        return ""
+    return f", of which {copies} 16-bit copies of masters that the other has alone"
+
+
+_HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
+
+
+def _worst(difference: Difference, top: int, columns: int | None) -> Iterator[str]:
+    """The tensors that are farthest apart; names below their rows where they do not fit."""
+    measured = difference.worst(len(difference.tensors))
+    shown = measured[:top]
+    if not shown:
+        return
+    yield ""
+    yield f"the worst {len(shown)} of {len(measured)} that differ in values:"
+    rows = [_row(each) for each in shown]
+    yield from render.table_and_remarks(_HEADERS, rows, right=_HEADERS[:4], columns=columns)
+
+
+def _row(each: TensorDifference) -> Sequence[str]:
+    distance = each.distance
+    assert distance is not None
+    ulp, largest = distance.max_ulp, distance.max_abs
+    is_odd = distance.unmatched > 0
+    where = "" if each.where is None else f"[{', '.join(map(str, each.where))}]"
+    return (
+        "nan/inf" if is_odd else render.number(None if largest is None else largest.value, 3),
+        render.UNKNOWN
+        if ulp is None
+        else f"{ulp.value:.3g}"
+        if ulp.value >= 1e6
+        else str(ulp.value),
+        render.number(distance.relative, 3),
+        f"{distance.differing} of {distance.elements}",
+        where,
+        _name(each),
+    )
+
+
+def _name(each: TensorDifference) -> str:
+    return each.name if each.role == "param" else f"{each.name} ({each.role})"
+
+
+def _others(difference: Difference, top: int) -> Iterator[str]:
+    """What differs and has no distance, by kind."""
+    for status in (result.UNREADABLE, result.SHAPE, result.DTYPE):
+        yield from _listed(_WORDS[status], _of(difference, status), top)
+    yield from _cast(difference)
+    for status, lacking in ((result.ONLY_A, "B"), (result.ONLY_B, "A")):
+        found = _of(difference, status)
+        roles = _lacking_roles(difference, status)
+        whole = [each for each in found if each.role in roles]
+        if whole:
+            yield f"{_WORDS[status]}: {_by_role(whole)}; {lacking} has no such role"
+        yield from _listed(_WORDS[status], [e for e in found if e.role not in roles], top)
+    if any(_lacking_roles(difference, status) for status in (result.ONLY_A, result.ONLY_B)):
+        yield "--role param compares the weights alone"
+
+
+def _of(difference: Difference, status: str) -> list[TensorDifference]:
+    return [each for each in difference.differing if each.status == status]
+
+
+def _lacking_roles(difference: Difference, status: str) -> set[str]:
+    """The roles of which the other checkpoint has nothing, as one without an optimizer."""
+    found = {each.role for each in difference.tensors if each.status == status}
+    return found - {each.role for each in difference.tensors if each.status != status}
+
+
+def _listed(title: str, found: Sequence[TensorDifference], top: int) -> Iterator[str]:
+    if not found:
+        return
+    yield ""
+    yield f"{title}: {_by_role(found)}"
+    yield from (f"  {render.clean(_detail(each))}" for each in found[:top])
+    if len(found) > top:
+        yield f"  ... and {len(found) - top} more (--json lists all)"
+
+
+def _cast(difference: Difference) -> Iterator[str]:
+    """One line for each two types: which tensors they are says nothing more."""
+    counts: dict[str, int] = {}
+    for each in _of(difference, result.CAST):
+        if each.a is not None and each.b is not None:
+            types = f"{each.a.dtype} in A and {each.b.dtype} in B"
+            counts[types] = counts.get(types, 0) + 1
+    if counts:
+        yield ""
+        yield from (f"equal after the cast: {n} are {types}" for types, n in counts.items())
+        yield "--tolerance cast takes them as equal"
+
+
+def _by_role(found: Sequence[TensorDifference]) -> str:
+    counts: dict[str, int] = {}
+    for each in found:
+        counts[each.role] = counts.get(each.role, 0) + 1
+    return ", ".join(f"{count} {role}" for role, count in counts.items())
+
+
+def _detail(each: TensorDifference) -> str:
+    if each.message is not None:
+        return each.message if each.name in each.message else f"{_name(each)}: {each.message}"
+    if each.status == result.SHAPE and each.a is not None and each.b is not None:
+        return f"{_name(each)}: {list(each.a.shape)} in A and {list(each.b.shape)} in B"
+    if each.a is not None and each.b is not None:
+        return f"{_name(each)}: {each.a.dtype} in A and {each.b.dtype} in B"
+    described = each.a or each.b
+    assert described is not None, "a tensor is in one of the two"
+    return f"{_name(each)}: {described.dtype} {list(described.shape)}"
+
+
+def _run(run: RunComparison | None, top: int) -> Iterator[str]:
+    if run is None:
+        return
+    if run.differences:
+        yield ""
+        yield "the run, in A and in B:"
+        for point in run.differences[:top]:
+            of = f" ({counted(point.params, 'parameter')})" if point.params else ""
+            yield f"  {render.clean(f'{point.what}: {_value(point.a)} and {_value(point.b)}{of}')}"
+        if len(run.differences) > top:
+            yield f"  ... and {len(run.differences) - top} more (--json lists all)"
+    for word, said in (("A", run.only_a), ("B", run.only_b)):
+        if said:
+            more = f", and {len(said) - _MOST_SAID} more" if len(said) > _MOST_SAID else ""
+            yield f"only {word} says: {render.clean(', '.join(said[:_MOST_SAID]))}{more}"
+
+
+_MOST_SAID = 8
+_LONGEST_VALUE = 60
+
+
+def _value(value: Any) -> str:
+    return render.shorten(str(value), _LONGEST_VALUE)
+
+
+def _proposals(difference: Difference) -> Iterator[str]:
+    for rule, names in difference.proposals.items():
+        yield f"--rename '{render.clean(rule)}' would match {counted(names, 'weight')} more"

@@ -1,0 +1,112 @@
+"""The same elements of two tensors that lie in files in different ways, some at a time.
+
+Where both tensors are ranges of the flattened tensor, a block is any range; else it is a box whose
+elements are a range, too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
+from zerotools.core.checkpoint import Checkpoint, ChunkBox, Key
+from zerotools.core.dtypes import DType
+from zerotools.core.ranges import Range, covering_ranges
+from zerotools.io.files.open_files import ThreadFiles
+from zerotools.io.numeric.gather import Scratch, gather, gather_flat
+from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast
+from zerotools.ops.execution.plan import distinct_chunks
+
+_ALIGNMENT = 16
+
+
+class Block(NamedTuple):
+    """Elements [begin, end) of a flattened tensor, and the box that they are, if any."""
+
+    begin: int
+    end: int
+    box: Box | None
+
+
+class LocatedTensor:
+    """A tensor that is proved to be whole, and where its elements lie."""
+
+    def __init__(self, checkpoint: Checkpoint, key: Key) -> None:
+        """
+        Raises:
+            BadFile: it has a hole, an overlap, or a chunk outside its file.
+        """
+        tensor = checkpoint.tensors[key]
+        self.dtype: DType = tensor.dtype
+        self.shape = tensor.shape
+        self.ranges = covering_ranges(tensor, checkpoint.files)
+        self._begins = [each.begin for each in self.ranges or ()]
+        self._chunks = [] if self.ranges is not None else distinct_chunks(key, tensor, checkpoint)
+        self._index = BoxIndex([chunk.box for chunk in self._chunks])
+        self.is_in_order = all(chunk.is_contiguous for chunk in self._chunks)
+
+    def read(self, files: ThreadFiles, block: Block, raw: Array, buffer: Array) -> None:
+        """Put the elements of `block` into the bytes `raw`, in row-major order."""
+        if self.ranges is not None:
+            gather_flat(files, self._pieces(block), self.dtype.itemsize, raw.data)
+            return
+        assert block.box is not None, "only a tensor of ranges has blocks that are no boxes"
+        pieces = (
+            ChunkBox(self._chunks[position], common)
+            for position, common in self._index.meeting(block.box)
+        )
+        gather(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
+
+    def _pieces(self, block: Block) -> Iterator[Range]:
+        ranges, itemsize = self.ranges or (), self.dtype.itemsize
+        for position in range(bisect_right(self._begins, block.begin) - 1, len(ranges)):
+            begin, end, file, offset = ranges[position]
+            if begin >= block.end:
+                return
+            first = max(begin, block.begin)
+            yield Range(first, min(end, block.end), file, offset + (first - begin) * itemsize)
+
+
+class TwoTensors:
+    """Two tensors of one shape, to be read side by side."""
+
+    def __init__(self, ours: LocatedTensor, theirs: LocatedTensor) -> None:
+        self.ours = ours
+        self.theirs = theirs
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of both."""
+        return self.ours.dtype.itemsize + self.theirs.dtype.itemsize
+
+    def blocks(self, tile_bytes: int, wide_bytes: int) -> Iterator[Block]:
+        """All elements, in blocks that fit, of both tensors together, in a buffer of `tile_bytes`,
+        or of `wide_bytes` where one lies in its files in another order."""
+        is_in_order = self.ours.is_in_order and self.theirs.is_in_order
+        room = tile_bytes if is_in_order else max(tile_bytes, wide_bytes)
+        most = (room - 2 * _ALIGNMENT) // self.itemsize
+        whole = Box.whole(self.ours.shape)
+        if self.ours.ranges is not None and self.theirs.ranges is not None:
+            for begin in range(0, whole.numel, most):
+                yield Block(begin, min(whole.numel, begin + most), None)
+            return
+        begin = 0
+        for box in contiguous_boxes(whole, most):
+            yield Block(begin, begin + box.numel, box)
+            begin += box.numel
+
+    def read(
+        self, ours: ThreadFiles, theirs: ThreadFiles, block: Block, scratch: Scratch
+    ) -> tuple[Array, Array]:
+        """The bytes of a block in both: views into `scratch`, valid until its next use."""
+        lengths = [
+            (block.end - block.begin) * each.dtype.itemsize for each in (self.ours, self.theirs)
+        ]
+        second = -(-lengths[0] // _ALIGNMENT) * _ALIGNMENT
+        raw = scratch.hold(second + lengths[1])
+        found = raw[: lengths[0]], raw[second:]
+        self.ours.read(ours, block, found[0], scratch.read)
+        self.theirs.read(theirs, block, found[1], scratch.read)
+        return found

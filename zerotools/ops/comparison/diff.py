@@ -1,0 +1,234 @@
+"""Whether two checkpoints of any format, stage and number of ranks are the same, and where not.
+
+Neither is consolidated: the same elements of both are read side by side, some at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools import formats
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.training import TrainingState
+from zerotools.formats import FORMATS, FormatTable
+from zerotools.formats.format import flag
+from zerotools.ops.comparison.pairing import (
+    Pairing,
+    Side,
+    pair_up,
+    renamed_sides,
+)
+from zerotools.ops.comparison.proposals import propose
+from zerotools.ops.comparison.result import (
+    ONLY_A,
+    ONLY_B,
+    Described,
+    Difference,
+    RunComparison,
+    TensorDifference,
+)
+from zerotools.ops.comparison.runs import compare_runs, training_or_note
+from zerotools.ops.comparison.tensors import bytes_of, compare_tensors
+from zerotools.ops.comparison.tolerance import Tolerance, parse_tolerance
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.weights.renaming import parse_rule
+
+MAX_MEMORY = 96 * 1024 * 1024
+"""Bytes of buffers: with the interpreter and numpy, less than 256 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions:
+    """What `zerotools diff` was asked for: `roles` and names by the globs `include` (all, where
+    there are none), `rename` (`REGEX=REPL`), and a tolerance as `parse_tolerance` reads it. Where
+    roles or names are chosen, the run beside the tensors is not compared. `tag`, `layout` and
+    `section` are for each checkpoint whose format has such a thing."""
+
+    roles: Sequence[str] = ()
+    include: Sequence[str] = ()
+    rename: Sequence[str] = ()
+    tolerance: str = "bits"
+    tag: str | None = None
+    layout: Path | None = None
+    section: str | None = None
+
+
+@dataclass(frozen=True)
+class PreparedDiff:
+    """Two checkpoints whose metadata are read and whose tensors are paired. `bytes` is what there
+    is to read."""
+
+    a: Side
+    b: Side
+    pairing: Pairing
+    tolerance: Tolerance
+    notes: tuple[str, ...]
+    is_of_runs: bool
+    table: FormatTable
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors that are compared, of both checkpoints."""
+        return bytes_of(self.a.checkpoint, self.b.checkpoint, self.pairing.pairs)
+
+
+def prepare_diff(
+    a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS
+) -> PreparedDiff:
+    """Read the metadata of both, and pair their tensors.
+
+    Raises:
+        BadRequest: one does not exist, an option is wrong, or nothing is left to compare.
+        BadFile: one is not a checkpoint, or its metadata is damaged.
+        Unsupported: one is in a format that is not read.
+    """
+    tolerance = parse_tolerance(options.tolerance)
+    rules = [parse_rule(text) for text in options.rename]
+    ours, theirs = _read_both((a, b), options, table)
+    sides = renamed_sides(ours, theirs, rules)
+    pairing = pair_up(sides[0], sides[1], options.roles, options.include)
+    is_of_runs = not (options.roles or options.include)
+    return PreparedDiff(sides[0], sides[1], pairing, tolerance, tuple(sides[2]), is_of_runs, table)
+
+
+def _read_both(
+    paths: tuple[Path, Path], options: DiffOptions, table: FormatTable
+) -> list[Checkpoint]:
+    """Both checkpoints; an option that neither format has is refused."""
+    given = {"tag": options.tag, "layout": options.layout, "section": options.section}
+    given = {name: value for name, value in given.items() if value is not None}
+    forms = (
+        [table[formats.detect(path, tag=options.tag, table=table).format] for path in paths]
+        if given
+        else []
+    )
+    for name in given:
+        if not any(name in form.read_options for form in forms):
+            raise BadRequest(
+                f"neither {paths[0]} nor {paths[1]} is in a format for which there is "
+                f"{flag(name)}; leave it out"
+            )
+    found = []
+    for number, path in enumerate(paths):
+        own = {n: v for n, v in given.items() if n in forms[number].read_options}
+        found.append(formats.read_any(path, table=table, **own))  # type: ignore[arg-type]
+    return found
+
+
+def carry_out_diff(
+    prepared: PreparedDiff,
+    budget: MemoryBudget | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Difference:
+    """Read what was paired, and say how it differs. `on_bytes` is told what is done of
+    `prepared.bytes`.
+
+    Raises:
+        BadFile: a file changed while it was read.
+    """
+    a, b, pairing = prepared.a, prepared.b, prepared.pairing
+    trainings, notes = [], [*prepared.notes, *pairing.notes]
+    for word, side in (("A", a), ("B", b)):
+        training, why = training_or_note(side, lambda c: formats.training_of(c, prepared.table))
+        trainings.append(training)
+        notes += [f"{word}: {note}" for note in (*side.checkpoint.origin.notes, why) if note]
+    different = _different_models(a, b, pairing)
+    if different is not None:  # names that are a format's own meet no others
+        notes += [r for r in (a.checkpoint.origin.refusal, b.checkpoint.origin.refusal) if r]
+    tensors: list[TensorDifference] = []
+    if different is None:
+        tensors = compare_tensors(
+            a.checkpoint,
+            b.checkpoint,
+            pairing.pairs,
+            prepared.tolerance,
+            budget or MemoryBudget(MAX_MEMORY),
+            on_bytes,
+        )
+    tensors += _alone(a, pairing.only_a, ONLY_A, _numbers(b, trainings[1]))
+    tensors += _alone(b, pairing.only_b, ONLY_B, _numbers(a, trainings[0]))
+    run = None
+    if prepared.is_of_runs and different is None:
+        run, more = _run(a, b, trainings, pairing)
+        notes += more
+    return Difference(
+        a.checkpoint.origin,
+        b.checkpoint.origin,
+        prepared.tolerance,
+        tuple(tensors),
+        run,
+        different,
+        propose(_weights(a, pairing.only_a), _weights(b, pairing.only_b)),
+        tuple(_problems(a, b)),
+        tuple(notes),
+    )
+
+
+def diff(a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS) -> Difference:
+    """Compare two checkpoints; raises as `prepare_diff` and `carry_out_diff`."""
+    return carry_out_diff(prepare_diff(a, b, options, table))
+
+
+def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
+    """A sentence where the two have no tensor in common that could be compared."""
+    if not pairing.pairs:
+        if not pairing.only_a or not pairing.only_b:
+            return None
+        counts = [counted(len(only), "tensor") for only in (pairing.only_a, pairing.only_b)]
+        return f"no name of A is in B: A has {counts[0]}, B has {counts[1]}"
+    ours, theirs = a.checkpoint.tensors, b.checkpoint.tensors
+    if any(ours[pair.a].shape == theirs[pair.b].shape for pair in pairing.pairs):
+        return None
+    first = pairing.pairs[0]
+    return (
+        f"of {counted(len(pairing.pairs), 'tensor')} in common, none has the same shape in both: "
+        f"{first.name} is {list(ours[first.a].shape)} in A and {list(theirs[first.b].shape)} in B"
+    )
+
+
+def _weights(side: Side, only: Iterable[tuple[Key, Key]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the weights among tensors that the other side lacks."""
+    names = {key.name for key, _ in only}
+    return {name: shape for name, shape in side.weights.items() if name in names}
+
+
+def _numbers(side: Side, training: TrainingState) -> set[Key]:
+    """Numbers of optimizer state that are no tensors in this checkpoint, such as `step`."""
+    return {Key(side.new_name(key.name), key.role) for key in training.scalars}
+
+
+def _alone(
+    side: Side, only: Iterable[tuple[Key, Key]], status: str, numbers: set[Key]
+) -> list[TensorDifference]:
+    """What one side lacks; numbers that it keeps in another way are compared with the run."""
+    found = []
+    for key, own in only:
+        if key in numbers:
+            continue
+        tensor = side.checkpoint.tensors[own]
+        described = Described(own, tensor.dtype, tensor.shape)
+        a, b = (described, None) if status == ONLY_A else (None, described)
+        found.append(TensorDifference(key.name, key.role, status, a, b))
+    return found
+
+
+def _run(
+    a: Side, b: Side, trainings: Sequence[TrainingState], pairing: Pairing
+) -> tuple[RunComparison, list[str]]:
+    compared = {Key(pair.name, pair.role) for pair in pairing.pairs}
+    try:
+        return compare_runs(a, b, trainings[0], trainings[1], compared), []
+    except BadFile as error:
+        return RunComparison(), [f"the runs are not compared: {error}"]
+
+
+def _problems(a: Side, b: Side) -> list[str]:
+    return [
+        f"{word}: {problem.message}"
+        for word, side in (("A", a), ("B", b))
+        for problem in side.checkpoint.problems
+    ]

@@ -1,0 +1,160 @@
+"""Which tensors of two checkpoints are the same one, by name and role.
+
+Formats of weights do not tell parameters from buffers, tied names may be held by either of their
+names, and 16-bit copies of masters may be there or not: none of that is another tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
+from zerotools.ops.weights.renaming import RenameRule, namer
+from zerotools.ops.weights.rewrite import rename
+from zerotools.ops.weights.selection import matcher
+
+WEIGHT, COPY, BUFFER = "param", "param16", "buffer"
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A tensor of both, under the keys that it has in each. `is_copy`: one of them is a 16-bit
+    weight, and the other the master of that name, as its checkpoint has no 16-bit weights."""
+
+    name: str
+    role: str
+    a: Key
+    b: Key
+    is_copy: bool = False
+
+
+class Side:
+    """One of the two checkpoints, its tensors by the names under which they are compared: each tied
+    name has the tensors of the name that it is tied to."""
+
+    def __init__(self, checkpoint: Checkpoint, new_name: Callable[[str], str]) -> None:
+        """
+        Raises:
+            BadRequest: two names become one.
+        """
+        self.checkpoint = checkpoint
+        self.new_name = new_name
+        rename(checkpoint, new_name)  # refuses names that become one
+        self.keys = {_compared(key, new_name): key for key in checkpoint.tensors}
+        self.own = dict(self.keys)
+        by_name: dict[str, list[Key]] = {}
+        for key in checkpoint.tensors:
+            by_name.setdefault(key.name, []).append(key)
+        for alias, holder in checkpoint.aliases.items():
+            for key in by_name.get(holder, ()):
+                self.keys.setdefault(_compared(Key(alias, key.role), new_name), key)
+
+    @property
+    def weights(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the weights by name."""
+        tensors = self.checkpoint.tensors
+        return {k.name: tensors[key].shape for k, key in self.keys.items() if k.role == WEIGHT}
+
+
+def _compared(key: Key, new_name: Callable[[str], str]) -> Key:
+    return Key(new_name(key.name), WEIGHT if key.role == BUFFER else key.role)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """`only_a` and `only_b` have what one side lacks: the key under which it is compared, and its
+    own. `notes` are sentences on tied names."""
+
+    pairs: tuple[Pair, ...]
+    only_a: tuple[tuple[Key, Key], ...]
+    only_b: tuple[tuple[Key, Key], ...]
+    notes: tuple[str, ...]
+
+
+def renamed_sides(
+    a: Checkpoint, b: Checkpoint, rules: Sequence[RenameRule]
+) -> tuple[Side, Side, list[str]]:
+    """Both checkpoints under the names that the rules make, and a note for each that does nothing.
+    A rule is for A, or for B where it matches no name of A.
+
+    Raises:
+        BadRequest: two names of one checkpoint become one.
+    """
+    chosen: tuple[list[RenameRule], list[RenameRule]] = ([], [])
+    notes = []
+    for rule in rules:
+        for side, own in zip((a, b), chosen, strict=True):
+            new_name = namer((), own)
+            if any(rule.pattern.search(new_name(key.name)) for key in side.tensors):
+                own.append(rule)
+                break
+        else:
+            notes.append(f"no name in A or B matches --rename {rule.pattern.pattern!r}")
+    return Side(a, namer((), chosen[0])), Side(b, namer((), chosen[1])), notes
+
+
+def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str] = ()) -> Pairing:
+    """Pair what both have, of `roles` (all, if none is given; `param` includes buffers) and of
+    names that match a glob of `include`.
+
+    Raises:
+        BadRequest: neither has such a tensor.
+    """
+    is_included = matcher(include, ())
+
+    def is_asked(key: Key) -> bool:
+        known = {key.role, *(side.keys[key].role for side in (a, b) if key in side.keys)}
+        return is_included(key.name) and (not roles or not known.isdisjoint(roles))
+
+    ours = {key: own for key, own in a.keys.items() if is_asked(key)}
+    theirs = {key: own for key, own in b.keys.items() if is_asked(key)}
+    if (roles or include) and not ours and not theirs:
+        known = sorted({key.role for side in (a, b) for key in side.checkpoint.tensors})
+        raise BadRequest(
+            "neither checkpoint has a tensor that --role and --include ask for; their roles are "
+            f"{', '.join(known)}"
+        )
+    pairs: dict[tuple[Key, Key], Pair] = {}
+    for key, own in ours.items():
+        if key in theirs:  # of a tensor that both have under several names, the first
+            pairs.setdefault((own, theirs[key]), Pair(key.name, key.role, own, theirs[key]))
+    for key, own, weight in _copies(ours, b):
+        pairs.setdefault((own, weight), Pair(key.name, COPY, own, weight, is_copy=True))
+    for key, own, weight in _copies(theirs, a):
+        pairs.setdefault((weight, own), Pair(key.name, COPY, weight, own, is_copy=True))
+    used_a, used_b = {own for own, _ in pairs}, {own for _, own in pairs}
+    notes = [
+        f"{word} has {counted(len(tied), 'tied name')} that {lacking} does not have: "
+        + ", ".join(tied[:_SHOWN])
+        + (", ..." if len(tied) > _SHOWN else "")
+        for word, lacking, tied in (
+            ("A", "B", _tied_alone(ours, b, used_a)),
+            ("B", "A", _tied_alone(theirs, a, used_b)),
+        )
+        if tied
+    ]
+    return Pairing(
+        tuple(pairs.values()),
+        tuple((key, own) for key, own in ours.items() if own not in used_a and key in a.own),
+        tuple((key, own) for key, own in theirs.items() if own not in used_b and key in b.own),
+        tuple(notes),
+    )
+
+
+def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
+    """16-bit weights whose other side has the weight of that name alone: the key under which each
+    is compared, its own, and that of the weight."""
+    for key, own in asked.items():
+        weight = other.keys.get(Key(key.name, WEIGHT))
+        if key.role == COPY and key not in other.keys and weight is not None:
+            yield key, own, weight
+
+
+def _tied_alone(asked: Mapping[Key, Key], other: Side, used: Collection[Key]) -> list[str]:
+    """Names of weights that were compared under another name, and that the other side lacks."""
+    lacking = (key for key in asked if key.role == WEIGHT and key not in other.keys)
+    return [key.name for key in lacking if asked[key] in used]

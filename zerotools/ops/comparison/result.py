@@ -1,0 +1,258 @@
+"""What a comparison found: a value, its verdict, and its JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Origin
+from zerotools.core.dtypes import DType
+from zerotools.io.numeric.distance import Distance, Extreme
+from zerotools.ops.comparison.tolerance import Tolerance
+
+SCHEMA = "zerotools.diff/1"
+
+EQUAL, CAST, WITHIN, DIFFERS = "equal", "equal_after_cast", "within_tolerance", "differs"
+SHAPE, DTYPE, UNREADABLE = "shape", "dtype", "unreadable"
+ONLY_A, ONLY_B = "only_in_a", "only_in_b"
+STATUSES = (EQUAL, CAST, WITHIN, DIFFERS, SHAPE, DTYPE, UNREADABLE, ONLY_A, ONLY_B)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A tensor as its own checkpoint has it."""
+
+    key: Key
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """What there is to say of one tensor, which may be in one checkpoint alone.
+
+    `status` is one of `STATUSES`. `distance` is None where the bits are equal, or nothing was
+    compared. `is_copy` says that one side is a 16-bit copy of the other's master, which has no such
+    copy: equal after the cast is then all that it can be. `message` says why it cannot be read."""
+
+    name: str
+    role: str
+    status: str
+    a: Described | None = None
+    b: Described | None = None
+    distance: Distance | None = None
+    is_copy: bool = False
+    message: str | None = None
+
+    def is_difference(self, tolerance: Tolerance) -> bool:
+        """Whether the checkpoints differ by it."""
+        if self.status == CAST:
+            return not (tolerance.allows_cast or self.is_copy)
+        return self.status not in (EQUAL, WITHIN)
+
+    @property
+    def where(self) -> tuple[int, ...] | None:
+        """The index of the worst element: the first that is NaN or infinite on one side alone, else
+        the one with the largest absolute difference; of differences that are all 0, the first."""
+        found = self.worst
+        return None if found is None else index_of(found, self.shape)
+
+    @property
+    def worst(self) -> Extreme | None:
+        """The worst element, as `where` says."""
+        distance = self.distance
+        if distance is None:
+            return None
+        largest = distance.max_abs
+        if distance.odd is None and largest is not None and largest.value > 0:
+            return largest
+        return distance.odd or distance.first
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        described = self.a or self.b
+        return () if described is None else described.shape
+
+
+def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index of an element in a tensor of `shape`."""
+    left, found = extreme.place, []
+    for size in reversed(shape):
+        left, position = divmod(left, size)
+        found.append(position)
+    return tuple(reversed(found))
+
+
+@dataclass(frozen=True, slots=True)
+class RunDifference:
+    """A point in which two runs differ; `params` counts the parameters that it is said of, where it
+    is an option of param groups or a number of the optimizer's state."""
+
+    what: str
+    a: Any
+    b: Any
+    params: int | None = None
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """`only_a` and `only_b` are what one of the checkpoints says and the other does not: it is no
+    difference, as formats hold more or less of a run."""
+
+    differences: tuple[RunDifference, ...] = ()
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What `zerotools.diff` returns.
+
+    `a` and `b` say where the checkpoints come from. `tensors` are all that were compared, and all
+    that one side lacks. `run` is None where it was not compared. `different_models` is a sentence
+    where the two have nothing to compare. `proposals` are rules for `--rename` with the number of
+    names that each would match. `problems` are what is wrong with either, `notes` what else there
+    is to know."""
+
+    a: Origin
+    b: Origin
+    tolerance: Tolerance
+    tensors: tuple[TensorDifference, ...]
+    run: RunComparison | None = None
+    different_models: str | None = None
+    proposals: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether no tensor and no point of the run differs, as far as the tolerance asks."""
+        return not (self.different_models or self.differing or (self.run and self.run.differences))
+
+    @property
+    def differing(self) -> tuple[TensorDifference, ...]:
+        """The tensors by which the checkpoints differ."""
+        return tuple(each for each in self.tensors if each.is_difference(self.tolerance))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of tensors of each of `STATUSES`."""
+        found = Counter(each.status for each in self.tensors)
+        return {status: found[status] for status in STATUSES}
+
+    def worst(self, most: int) -> tuple[TensorDifference, ...]:
+        """The tensors that were measured and differ, the farthest apart first: those with NaN or
+        infinity on one side alone, then by the relative norm of their difference."""
+        measured = [each for each in self.differing if each.distance is not None]
+        return tuple(sorted(measured, key=_badness, reverse=True)[:most])
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented, versioned form (docs/reference/diff-json.md)."""
+        run = self.run
+        return {
+            "schema": SCHEMA,
+            "equal": self.is_equal,
+            "different_models": self.different_models,
+            "tolerance": self.tolerance.text,
+            "a": _origin_json(self.a),
+            "b": _origin_json(self.b),
+            "counts": self.counts,
+            "tensors": [
+                _tensor_json(each, self.tolerance) for each in self.tensors if each.status != EQUAL
+            ],
+            "run": None
+            if run is None
+            else {
+                "differences": [
+                    {"what": d.what, "a": d.a, "b": d.b, "params": d.params}
+                    for d in run.differences
+                ],
+                "only_a": list(run.only_a),
+                "only_b": list(run.only_b),
+            },
+            "rename_proposals": [
+                {"rule": rule, "names": names} for rule, names in self.proposals.items()
+            ],
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+        }
+
+
+def _badness(each: TensorDifference) -> tuple[bool, float, float]:
+    distance = each.distance
+    assert distance is not None
+    relative = distance.relative
+    if relative is None:
+        relative = math.inf if distance.difference.value else 0.0
+    return distance.unmatched > 0, relative, float(distance.differing)
+
+
+def _origin_json(origin: Origin) -> dict[str, Any]:
+    return {
+        "path": str(origin.path),
+        "format": origin.format,
+        "stage": origin.stage,
+        "world_size": origin.world_size,
+        "tag": origin.tag,
+        "step": origin.step,
+    }
+
+
+def _tensor_json(each: TensorDifference, tolerance: Tolerance) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "role": each.role,
+        "status": each.status,
+        "is_difference": each.is_difference(tolerance),
+        "is_copy": each.is_copy,
+        "a": _described_json(each.a),
+        "b": _described_json(each.b),
+        "distance": _distance_json(each),
+        "message": each.message,
+    }
+
+
+def _described_json(described: Described | None) -> dict[str, Any] | None:
+    if described is None:
+        return None
+    return {
+        "name": described.key.name,
+        "role": described.key.role,
+        "dtype": described.dtype.name,
+        "shape": list(described.shape),
+    }
+
+
+def _distance_json(each: TensorDifference) -> dict[str, Any] | None:
+    distance, where = each.distance, each.where
+    if distance is None:
+        return None
+    return {
+        "elements": distance.elements,
+        "differing": distance.differing,
+        "outside": distance.outside,
+        "unmatched": distance.unmatched,
+        "both_nan": distance.both_nan,
+        "max_ulp": None if distance.max_ulp is None else distance.max_ulp.value,
+        "max_ulp_where": _where_json(distance.max_ulp, each.shape),
+        "max_abs": None if distance.max_abs is None else number_json(distance.max_abs.value),
+        "max_abs_where": _where_json(distance.max_abs, each.shape),
+        "relative_norm": None if distance.relative is None else number_json(distance.relative),
+        "where": None if where is None else list(where),
+        "a": None if each.worst is None else number_json(each.worst.ours),
+        "b": None if each.worst is None else number_json(each.worst.theirs),
+    }
+
+
+def _where_json(extreme: Extreme | None, shape: Sequence[int]) -> list[int] | None:
+    return None if extreme is None else list(index_of(extreme, shape))
+
+
+def number_json(value: complex) -> float | str:
+    """A number as JSON has it; NaN, infinities and complex numbers as text."""
+    if isinstance(value, complex) or not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,254 @@
+"""Pairs of tensors compared, in two passes: first by their bytes, each until something differs,
+then what differs by its values. Equal checkpoints are read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile
+from zerotools.io.files.open_files import OpenFiles, ThreadFiles
+from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.distance import (
+    BLOCK,
+    NOTHING,
+    Allowance,
+    Distance,
+    distance,
+    same_bytes,
+)
+from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
+from zerotools.ops.comparison.blocks import Block, LocatedTensor, TwoTensors
+from zerotools.ops.comparison.pairing import Pair
+from zerotools.ops.comparison.result import (
+    CAST,
+    DIFFERS,
+    DTYPE,
+    EQUAL,
+    SHAPE,
+    UNREADABLE,
+    WITHIN,
+    Described,
+    TensorDifference,
+)
+from zerotools.ops.comparison.tolerance import Tolerance, common_type
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
+
+
+class _Task(NamedTuple):
+    number: int
+    two: TwoTensors
+    block: Block
+
+
+class _Found(NamedTuple):
+    """Of one block of a pair: whether its bytes are equal, how far apart it is, or why it cannot
+    be read."""
+
+    number: int
+    nbytes: int
+    is_equal: bool = False
+    distance: Distance | None = None
+    message: str | None = None
+
+
+def compare_tensors(
+    a: Checkpoint,
+    b: Checkpoint,
+    pairs: Sequence[Pair],
+    tolerance: Tolerance,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> list[TensorDifference]:
+    """What there is to say of each pair, in their order. `on_bytes` is told what is done of
+    `bytes_of(a, b, pairs)`.
+
+    Raises:
+        BadFile: a file changed while it was read.
+    """
+    described = [_described(a, b, pair) for pair in pairs]
+    numbers = [n for n, (ours, theirs) in enumerate(described) if _obstacle(ours, theirs) is None]
+    same_type = [n for n in numbers if described[n][0].dtype == described[n][1].dtype]
+    with ExitStack() as stack:
+        ours, theirs = (
+            stack.enter_context(OpenFiles(each.root, sources=Sources(each.stamps)))
+            for each in (a, b)
+        )
+        workers = stack.enter_context(TileWorkers(budget))
+        reading = _Reading(a, b, pairs, ours, theirs, workers, budget, on_bytes)
+        alike = set(same_type) - reading.different_bytes(same_type)
+        measured = reading.distances([n for n in numbers if n not in alike], tolerance.allowance)
+    for each in (a, b):
+        Sources(each.stamps).check()
+    return [
+        _judged(pair, described[n], measured.get(n), reading.messages.get(n), tolerance)
+        for n, pair in enumerate(pairs)
+    ]
+
+
+def bytes_of(a: Checkpoint, b: Checkpoint, pairs: Iterable[Pair]) -> int:
+    """Bytes of both tensors of every pair."""
+    return sum(a.tensors[pair.a].nbytes + b.tensors[pair.b].nbytes for pair in pairs)
+
+
+def _described(a: Checkpoint, b: Checkpoint, pair: Pair) -> tuple[Described, Described]:
+    ours, theirs = a.tensors[pair.a], b.tensors[pair.b]
+    return (
+        Described(pair.a, ours.dtype, ours.shape),
+        Described(pair.b, theirs.dtype, theirs.shape),
+    )
+
+
+def _obstacle(ours: Described, theirs: Described) -> str | None:
+    """The status of two tensors whose values cannot be compared."""
+    if ours.shape != theirs.shape:
+        return SHAPE
+    return DTYPE if common_type(ours.dtype, theirs.dtype) is None else None
+
+
+def _judged(
+    pair: Pair,
+    described: tuple[Described, Described],
+    distance: Distance | None,
+    message: str | None,
+    tolerance: Tolerance,
+) -> TensorDifference:
+    is_cast = described[0].dtype != described[1].dtype
+    differing = 0 if distance is None else distance.differing - is_cast * distance.both_nan
+    status = _obstacle(*described)
+    if message is not None:
+        status, distance = UNREADABLE, None
+    elif status is None and not differing:
+        status, distance = (CAST if is_cast else EQUAL), None
+    elif status is None:
+        assert distance is not None, "what differs was measured"
+        is_near = tolerance.allowance != NOTHING and not distance.outside
+        status = WITHIN if is_near else DIFFERS
+    return TensorDifference(
+        pair.name, pair.role, status, *described, distance, pair.is_copy, message
+    )
+
+
+class _Reading:
+    """Both checkpoints open, and what has been found so far. `messages` say why pairs cannot be
+    read."""
+
+    def __init__(
+        self,
+        a: Checkpoint,
+        b: Checkpoint,
+        pairs: Sequence[Pair],
+        ours: OpenFiles,
+        theirs: OpenFiles,
+        workers: TileWorkers,
+        budget: MemoryBudget,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._a = a
+        self._b = b
+        self._pairs = pairs
+        self._ours = ours
+        self._theirs = theirs
+        self._workers = workers
+        self._budget = budget
+        self._on_bytes = on_bytes
+        self._left = [bytes_of(a, b, (pair,)) for pair in pairs]
+        self.messages: dict[int, str] = {}
+
+    def different_bytes(self, numbers: Iterable[int]) -> set[int]:
+        """Those of which a byte differs; what follows it is not read."""
+        differing: set[int] = set()
+
+        def compare(_: _Task, ours: Array, theirs: Array) -> _Found:
+            return _Found(0, 0, is_equal=same_bytes(ours, theirs))
+
+        for found in self._each(numbers, compare, differing):
+            if found.message is None and not found.is_equal:
+                differing.add(found.number)
+        return differing
+
+    def distances(self, numbers: Iterable[int], allowance: Allowance) -> dict[int, Distance]:
+        """How far apart each of them is."""
+        total: dict[int, Distance] = {}
+
+        def compare(task: _Task, ours: Array, theirs: Array) -> _Found:
+            return _Found(0, 0, distance=_distance(task, ours, theirs, allowance))
+
+        for found in self._each(numbers, compare, set()):
+            if found.distance is not None:
+                known = total.get(found.number)
+                total[found.number] = found.distance if known is None else known + found.distance
+        return total
+
+    def _each(
+        self,
+        numbers: Iterable[int],
+        compare: Callable[[_Task, Array, Array], _Found],
+        settled: set[int],
+    ) -> Iterator[_Found]:
+        """Do `compare` on every block of pairs that are neither settled nor unreadable."""
+
+        def work(task: _Task, scratch: Scratch) -> _Found:
+            with self._ours.holding() as ours, self._theirs.holding() as theirs:
+                found = _compared(task, ours, theirs, scratch, compare)
+            count = task.block.end - task.block.begin
+            return found._replace(number=task.number, nbytes=count * task.two.itemsize)
+
+        tasks = self._tasks(numbers, settled)
+        for found in self._workers.share(tasks, work, tiles=2):
+            if found.message is not None:
+                self.messages.setdefault(found.number, found.message)
+            done = min(found.nbytes, self._left[found.number])
+            if done:
+                self._left[found.number] -= done
+                self._on_bytes(done)
+            yield found
+
+    def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
+        """The blocks; where a tensor lies is found out when it is its turn, and not kept: of many
+        ranks it is much."""
+        sizes = 2 * self._budget.tile_bytes, self._budget.wide_bytes
+        for number in numbers:
+            if number in self.messages:
+                continue
+            pair = self._pairs[number]
+            try:
+                two = TwoTensors(LocatedTensor(self._a, pair.a), LocatedTensor(self._b, pair.b))
+            except BadFile as error:
+                self.messages[number] = str(error)
+                continue
+            for block in two.blocks(*sizes):
+                if number in settled or number in self.messages:
+                    break
+                yield _Task(number, two, block)
+
+
+def _compared(
+    task: _Task,
+    ours: ThreadFiles,
+    theirs: ThreadFiles,
+    scratch: Scratch,
+    compare: Callable[[_Task, Array, Array], _Found],
+) -> _Found:
+    try:
+        return compare(task, *task.two.read(ours, theirs, task.block, scratch))
+    except BadFile as error:
+        return _Found(0, 0, message=str(error))
+
+
+def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:
+    """Of one block, some elements at a time, in the type in which both are compared."""
+    two, block = task.two, task.block
+    dtype = common_type(two.ours.dtype, two.theirs.dtype)
+    assert dtype is not None, "a pair without a common type is not read"
+    values = [
+        raw.view(numpy_dtype(each.dtype)) for raw, each in ((ours, two.ours), (theirs, two.theirs))
+    ]
+    total = Distance()
+    for first in range(0, block.end - block.begin, BLOCK):
+        parts = [as_type(each[first : first + BLOCK], dtype) for each in values]
+        total += distance(parts[0], parts[1], block.begin + first, allowance)
+    return total

@@ -1,0 +1,86 @@
+"""How far apart two tensors may be and still be equal, and in which type they are compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+from zerotools.core.dtypes import (
+    COMPLEX64,
+    COMPLEX128,
+    FLOAT8_E8M0FNU,
+    FLOAT32,
+    FLOAT64,
+    INT64,
+    UINT64,
+    DType,
+)
+from zerotools.core.errors import BadRequest
+from zerotools.io.numeric.distance import NOTHING, Allowance
+
+_COMPLEX = (COMPLEX64, COMPLEX128)
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """`text` is what the user wrote. `allows_cast` says whether tensors of two types may be equal;
+    `allowance` is for each element, in the type in which the two are compared."""
+
+    text: str = "bits"
+    allows_cast: bool = False
+    allowance: Allowance = NOTHING
+
+
+def parse_tolerance(text: str) -> Tolerance:
+    """What `bits`, `cast`, `ulp=N`, `abs=X`, `rel=Y` or `abs=X,rel=Y` means.
+
+    Raises:
+        BadRequest: it is none of these, or a number is negative or not finite.
+    """
+    if text in ("bits", "cast"):
+        return Tolerance(text, text == "cast")
+    words = [word.partition("=") for word in text.split(",")]
+    names = [name for name, _, _ in words]
+    try:
+        if names == ["ulp"]:
+            return Tolerance(text, True, Allowance(ulps=_at_least_0(int(words[0][2]))))
+        if names in (["abs"], ["rel"], ["abs", "rel"], ["rel", "abs"]):
+            numbers = {name: _at_least_0(float(value)) for name, _, value in words}
+            allowance = Allowance(None, numbers.get("abs", 0.0), numbers.get("rel", 0.0))
+            return Tolerance(text, True, allowance)
+    except ValueError:
+        pass
+    raise BadRequest(
+        f"--tolerance {text!r} is not bits, cast, ulp=N or abs=X,rel=Y; write ulp=2, say, or "
+        "abs=1e-6,rel=1e-3"
+    )
+
+
+def _at_least_0(number: Number) -> Number:
+    if not (number >= 0 and math.isfinite(number)):
+        raise ValueError
+    return number
+
+
+def common_type(ours: DType, theirs: DType) -> DType | None:
+    """The type in which two tensors are compared; None: no type holds what both mean.
+
+    Of two floating-point types it is the narrower, as after an export; of two of one width, and of
+    scales and other numbers, one that holds the values of both exactly, as of two integer types. An
+    integer and a float are compared in float64."""
+    if ours == theirs:
+        return ours
+    if ours in _COMPLEX or theirs in _COMPLEX:
+        return COMPLEX64 if ours in _COMPLEX and theirs in _COMPLEX else None
+    if ours.is_float and theirs.is_float:
+        narrow, wide = sorted((ours, theirs), key=lambda dtype: dtype.bits)
+        if narrow == FLOAT8_E8M0FNU or narrow.bits == wide.bits:
+            return FLOAT64 if wide == FLOAT64 else FLOAT32
+        return narrow
+    if ours.is_float or theirs.is_float:
+        return FLOAT64
+    if UINT64 not in (ours, theirs):
+        return INT64
+    return UINT64 if all(each.name.startswith(("u", "bool")) for each in (ours, theirs)) else None
