@@ -1,7 +1,7 @@
 """Tools for sharded training checkpoints, and the client of the training daemon.
 
-`open` and `load_state_dict` read any checkpoint that the command line reads, `verify` checks one, and
-`diff` compares two. They are imported when they are first asked for.
+`open` and `load_state_dict` read any checkpoint that the command line reads, `verify` checks one,
+and `diff` compares two. They are imported when they are first asked for.
 """
 
 from importlib import import_module

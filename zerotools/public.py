@@ -20,8 +20,8 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 
 if TYPE_CHECKING:
     from zerotools.io.numeric.numpy_dtypes import Array
-    from zerotools.ops.verification.findings import Verification
     from zerotools.ops.comparison.result import Difference
+    from zerotools.ops.verification.findings import Verification
 
 __all__ = [
     "BadFile",
