@@ -172,7 +172,7 @@ def diff(
             read. Tensors that cannot be read are told in the result.
         Unsupported: one is in a format that is not read.
     """
-    from zerotools.ops.comparison import diff as comparison
+    from zerotools.ops.comparison import checkpoint_diff as comparison
 
     options = comparison.DiffOptions(
         roles=_several(role),

@@ -15,7 +15,7 @@ from tests.ops.exports import export, model, noise
 from zerotools.cli.commands.diff import describe
 from zerotools.cli.main import build, run
 from zerotools.cli.output.render import width
-from zerotools.ops.comparison.diff import DiffOptions, diff
+from zerotools.ops.comparison.checkpoint_diff import DiffOptions, diff
 
 Z3 = DEEPSPEED / "z3-bf16-w2/checkpoint"
 Z2 = DEEPSPEED / "z2-bf16-w2/checkpoint"

@@ -18,7 +18,7 @@ from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.comparison import result
-from zerotools.ops.comparison.diff import DiffOptions, carry_out_diff, prepare_diff
+from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, prepare_diff
 from zerotools.ops.comparison.result import Difference, RunComparison, TensorDifference
 
 _PATH = click.Path(path_type=Path)

@@ -121,9 +121,11 @@ def _earlier(one: Extreme | None, other: Extreme | None) -> Extreme | None:
 
 def same_bytes(ours: Array, theirs: Array) -> bool:
     """Whether two arrays of bytes, which begin at multiples of 8, are equal."""
-    whole = len(ours) // 8 * 8
-    wide = ours[:whole].view(np.uint64), theirs[:whole].view(np.uint64)
-    return np.array_equal(*wide) and np.array_equal(ours[whole:], theirs[whole:])
+    rest = len(ours) % 8
+    if rest and not np.array_equal(ours[-rest:], theirs[-rest:]):
+        return False
+    whole = len(ours) - rest
+    return bool((ours[:whole].view(np.uint64) == theirs[:whole].view(np.uint64)).all())
 
 
 def distance(ours: Array, theirs: Array, begin: int, allowance: Allowance) -> Distance:

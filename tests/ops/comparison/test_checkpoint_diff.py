@@ -18,7 +18,7 @@ from tests.ops.exports import BF16, export, model, noise
 from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.comparison import result
-from zerotools.ops.comparison.diff import DiffOptions, carry_out_diff, diff, prepare_diff
+from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, diff, prepare_diff
 from zerotools.ops.comparison.result import Difference, TensorDifference
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform

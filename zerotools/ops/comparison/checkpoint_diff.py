@@ -32,7 +32,7 @@ from zerotools.ops.comparison.result import (
     TensorDifference,
 )
 from zerotools.ops.comparison.runs import compare_runs, training_or_note
-from zerotools.ops.comparison.tensors import bytes_of, compare_tensors
+from zerotools.ops.comparison.tensor_diff import bytes_of, compare_tensors
 from zerotools.ops.comparison.tolerance import Tolerance, parse_tolerance
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.weights.renaming import parse_rule
