@@ -15,6 +15,8 @@ import pytest
 from harness.started import run
 from tests.golden_files import DEEPSPEED, GOLDEN, JOB
 from tests.ops.exports import BF16, export, model, noise
+from zerotools import formats
+from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.comparison import result
@@ -73,6 +75,28 @@ def test_a_checkpoint_is_equal_to_itself(source: Path) -> None:
     assert not found.problems
     assert set(found.counts) == set(result.STATUSES)
     assert found.counts[result.EQUAL] == len(found.tensors) > 0
+
+
+@pytest.mark.parametrize("source", SOURCES[:4], ids=lambda path: path.parent.name)
+def test_a_flipped_bit_is_found_in_its_tensor_alone(tmp_path: Path, source: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(source, damaged)
+    checkpoint = formats.read(damaged)
+    flipped: dict[Key, tuple[int, ...]] = {}
+    for number, (key, tensor) in enumerate(checkpoint.tensors.items()):
+        chunk = tensor.chunks[-1]
+        is_replica = any(each.box == chunk.box for each in tensor.chunks[:-1])
+        if number % 2 or is_replica or key.role == "step":  # which parameters share
+            continue
+        with checkpoint.path_of(chunk).open("r+b") as file:
+            file.seek(chunk.offset)
+            first = file.read(1)[0]
+            file.seek(chunk.offset)
+            file.write(bytes([first ^ 1]))
+        flipped[key] = chunk.box.start
+    found = compared(source, damaged)
+    assert {each.a.key: each.where for each in found.differing if each.a is not None} == flipped
+    assert len(flipped) > 3
 
 
 def test_an_export_is_equal_after_the_cast(tmp_path: Path) -> None:

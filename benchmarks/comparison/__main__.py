@@ -1,6 +1,6 @@
 """`zerotools diff` against reading both checkpoints.
 
-    python -m benchmarks.diff 271M [--runs 3]
+    python -m benchmarks.comparison 271M [--runs 3]
 
 ZeRO-3 of 4 ranks (3.2 GB of optimizer state) and its DCP conversion, in the cache and not: how long
 `diff` takes when they are equal and when every value differs, against a program that reads every

@@ -1,0 +1,1 @@
+"""`zerotools diff` against reading both checkpoints."""
