@@ -20,7 +20,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 
 if TYPE_CHECKING:
     from zerotools.io.numeric.numpy_dtypes import Array
-    from zerotools.ops.comparison.result import Difference
+    from zerotools.ops.comparison.result import CheckpointDiff
     from zerotools.ops.verification.findings import Verification
 
 __all__ = [
@@ -160,7 +160,7 @@ def diff(
     tag: str | None = None,
     layout: str | os.PathLike[str] | None = None,
     section: str | None = None,
-) -> Difference:
+) -> CheckpointDiff:
     """Compare two checkpoints of any format; the options are those of the command `zerotools diff`,
     and each may be one string or several. Neither is merged, and memory stays below 256 MB.
 

@@ -21,7 +21,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.comparison import result
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, diff, prepare_diff
-from zerotools.ops.comparison.result import Difference, TensorDifference
+from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
@@ -37,18 +37,18 @@ SOURCES = [
 ]
 
 
-def compared(a: Path, b: Path, **options: Any) -> Difference:
+def compared(a: Path, b: Path, **options: Any) -> CheckpointDiff:
     return diff(a, b, DiffOptions(**options))
 
 
 def two(
     tmp_path: Path, a: Mapping[str, Array], b: Mapping[str, Array], **options: Any
-) -> Difference:
+) -> CheckpointDiff:
     """The difference of two models as safetensors' own writer makes them."""
     return compared(model(tmp_path / "a", a), model(tmp_path / "b", b), **options)
 
 
-def only(found: Difference) -> TensorDifference:
+def only(found: CheckpointDiff) -> TensorDifference:
     (tensor,) = found.tensors
     return tensor
 

@@ -19,7 +19,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.comparison import result
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, prepare_diff
-from zerotools.ops.comparison.result import Difference, RunComparison, TensorDifference
+from zerotools.ops.comparison.result import CheckpointDiff, RunComparison, TensorDifference
 
 _PATH = click.Path(path_type=Path)
 
@@ -119,7 +119,7 @@ _WORDS = {
 }
 
 
-def describe(difference: Difference, top: int, columns: int | None = None) -> list[str]:
+def describe(difference: CheckpointDiff, top: int, columns: int | None = None) -> list[str]:
     """Lines for people: the verdict, what was found how often, then at most `top` of each kind."""
     lines = [_verdict(difference), *_origins(difference)]
     if difference.different_models is None:
@@ -130,7 +130,7 @@ def describe(difference: Difference, top: int, columns: int | None = None) -> li
     return [*lines, *_proposals(difference)]
 
 
-def _verdict(difference: Difference) -> str:
+def _verdict(difference: CheckpointDiff) -> str:
     """What a script or a hurried reader looks for, in one line."""
     if difference.different_models is not None:
         text = f"DIFFERENT MODELS: {render.clean(difference.different_models)}"
@@ -148,7 +148,7 @@ def _verdict(difference: Difference) -> str:
     return paint(f"DIFFERENT: {', '.join(parts)}", "bad", sys.stdout)
 
 
-def _origins(difference: Difference) -> list[str]:
+def _origins(difference: CheckpointDiff) -> list[str]:
     return render.fields([("A", _origin(difference.a)), ("B", _origin(difference.b))])
 
 
@@ -163,14 +163,14 @@ def _origin(origin: Origin) -> str:
     return f"{origin.path} ({', '.join(facts)})"
 
 
-def _counts(difference: Difference) -> list[str]:
+def _counts(difference: CheckpointDiff) -> list[str]:
     counts = difference.counts
     return render.fields(
         [(_WORDS[s], f"{n}{_of_copies(difference, s)}" if n else "") for s, n in counts.items()]
     )
 
 
-def _of_copies(difference: Difference, status: str) -> str:
+def _of_copies(difference: CheckpointDiff, status: str) -> str:
     copies = sum(each.is_copy for each in difference.tensors if each.status == status)
     if status != result.CAST or not copies:
         return ""
@@ -180,7 +180,7 @@ def _of_copies(difference: Difference, status: str) -> str:
 _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
 
 
-def _worst(difference: Difference, top: int, columns: int | None) -> Iterator[str]:
+def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterator[str]:
     """The tensors that are farthest apart; names below their rows where they do not fit."""
     measured = difference.worst(len(difference.tensors))
     shown = measured[:top]
@@ -216,7 +216,7 @@ def _name(each: TensorDifference) -> str:
     return each.name if each.role == "param" else f"{each.name} ({each.role})"
 
 
-def _others(difference: Difference, top: int) -> Iterator[str]:
+def _others(difference: CheckpointDiff, top: int) -> Iterator[str]:
     """What differs and has no distance, by kind."""
     for status in (result.UNREADABLE, result.SHAPE, result.DTYPE):
         yield from _listed(_WORDS[status], _of(difference, status), top)
@@ -232,11 +232,11 @@ def _others(difference: Difference, top: int) -> Iterator[str]:
         yield "--role param compares the weights alone"
 
 
-def _of(difference: Difference, status: str) -> list[TensorDifference]:
+def _of(difference: CheckpointDiff, status: str) -> list[TensorDifference]:
     return [each for each in difference.differing if each.status == status]
 
 
-def _lacking_roles(difference: Difference, status: str) -> set[str]:
+def _lacking_roles(difference: CheckpointDiff, status: str) -> set[str]:
     """The roles of which the other checkpoint has nothing, as one without an optimizer."""
     found = {each.role for each in difference.tensors if each.status == status}
     return found - {each.role for each in difference.tensors if each.status != status}
@@ -252,7 +252,7 @@ def _listed(title: str, found: Sequence[TensorDifference], top: int) -> Iterator
         yield f"  ... and {len(found) - top} more (--json lists all)"
 
 
-def _cast(difference: Difference) -> Iterator[str]:
+def _cast(difference: CheckpointDiff) -> Iterator[str]:
     """One line for each two types: which tensors they are says nothing more."""
     counts: dict[str, int] = {}
     for each in _of(difference, result.CAST):
@@ -309,6 +309,6 @@ def _value(value: Any) -> str:
     return render.shorten(str(value), _LONGEST_VALUE)
 
 
-def _proposals(difference: Difference) -> Iterator[str]:
+def _proposals(difference: CheckpointDiff) -> Iterator[str]:
     for rule, names in difference.proposals.items():
         yield f"--rename '{render.clean(rule)}' would match {counted(names, 'weight')} more"

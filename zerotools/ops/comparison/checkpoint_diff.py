@@ -26,8 +26,8 @@ from zerotools.ops.comparison.proposals import propose
 from zerotools.ops.comparison.result import (
     ONLY_A,
     ONLY_B,
+    CheckpointDiff,
     Described,
-    Difference,
     RunComparison,
     TensorDifference,
 )
@@ -123,7 +123,7 @@ def carry_out_diff(
     prepared: PreparedDiff,
     budget: MemoryBudget | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
-) -> Difference:
+) -> CheckpointDiff:
     """Read what was paired, and say how it differs. `on_bytes` is told what is done of
     `prepared.bytes`.
 
@@ -155,7 +155,7 @@ def carry_out_diff(
     if prepared.is_of_runs and different is None:
         run, more = _run(a, b, trainings, pairing)
         notes += more
-    return Difference(
+    return CheckpointDiff(
         a.checkpoint.origin,
         b.checkpoint.origin,
         prepared.tolerance,
@@ -168,7 +168,7 @@ def carry_out_diff(
     )
 
 
-def diff(a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS) -> Difference:
+def diff(a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS) -> CheckpointDiff:
     """Compare two checkpoints; raises as `prepare_diff` and `carry_out_diff`."""
     return carry_out_diff(prepare_diff(a, b, options, table))
 

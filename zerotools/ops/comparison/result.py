@@ -108,7 +108,7 @@ class RunComparison:
 
 
 @dataclass(frozen=True)
-class Difference:
+class CheckpointDiff:
     """What `zerotools.diff` returns.
 
     `a` and `b` say where the checkpoints come from. `tensors` are all that were compared, and all
