@@ -42,7 +42,7 @@ def test_an_interpreter_without_torch_is_refused_with_the_line_to_type(tmp_path:
     python = bare(tmp_path / "python")
     assert refusal(python) == (
         f"python = {python}: has no torch and no transformers; type: "
-        f'{python} -m pip install "torch>=2.6" "transformers>=5.0"'
+        f'{python} -m pip install "torch>=2.6" "transformers>=5.1"'
     )
 
 

@@ -16,6 +16,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, HubLayout, HubPiece, pieces_of
 from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.weights.lora_merge import BASE
 
 
@@ -50,7 +51,7 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
     """The tensors of `weights` taken apart and put together as `layout` says.
 
     Raises:
-        BadFile: a block is not in its tensor.
+        BadFile: a block is not in its tensor, or one that is taken apart by rows is incomplete.
         Unsupported: tensors of different types would become one.
     """
     if not layout:
@@ -60,7 +61,9 @@ def restored(weights: Checkpoint, layout: HubLayout) -> Checkpoint:
         blocks = layout.get(key.name)
         if blocks is None:
             blocks = (HubBlock(key.name, tensor.shape, Box.whole(tensor.shape)),)
-        source = _Source(tensor)
+        if any(block.strides is not None for block in blocks):
+            prove_source(key, tensor, weights)  # a row is a chunk: no more than the files have
+        source = _Source(key.name, tensor)
         for block in blocks:
             _check(weights, key, tensor, block)
             new = Key(block.name, key.role)
@@ -108,7 +111,8 @@ def _check(weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock) -> No
 class _Source:
     """A tensor of the job, and its chunks by where they are in it."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        self._name = name
         self._tensor = tensor
 
     @cached_property
@@ -119,24 +123,22 @@ class _Source:
     def _index(self) -> BoxIndex:
         return BoxIndex([chunk.box for chunk in self._chunks])
 
-    def chunks_of(self, piece: HubPiece) -> Iterator[Chunk]:
-        """The chunks of `piece`, in the coordinates of the Hub's tensor."""
-        for position, common in self._index.meeting(piece.source):
-            yield _moved(self._chunks[position], common, piece, self._tensor.dtype.itemsize)
+    def chunks_of(self, block: HubBlock) -> Iterator[Chunk]:
+        """The chunks of `block`, in the coordinates of the Hub's tensor."""
+        for position, common in self._index.meeting(block.box):
+            part = block.part(common)
+            assert part is not None
+            for piece in pieces_of(self._name, part):
+                yield _moved(self._chunks[position], piece, self._tensor.dtype.itemsize)
 
 
-def _moved(chunk: Chunk, common: Box, piece: HubPiece, itemsize: int) -> Chunk:
+def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
+    """`piece`, which is in `chunk`."""
     steps = chunk.strides or row_major_strides(chunk.box.shape)
-    inside = common.relative_to(chunk.box).start
+    inside = piece.source.relative_to(chunk.box).start
     offset = chunk.offset + itemsize * sum(i * s for i, s in zip(inside, steps, strict=True))
-    begin = common.relative_to(piece.source).start
-    start = tuple(
-        first if dim < 0 else first + begin[dim]
-        for first, dim in zip(piece.box.start, piece.dims, strict=True)
-    )
-    shape = tuple(1 if dim < 0 else common.shape[dim] for dim in piece.dims)
     strides = tuple(1 if dim < 0 else steps[dim] for dim in piece.dims)
-    moved = Chunk(Box(start, shape), chunk.file, offset, strides)
+    moved = Chunk(piece.box, chunk.file, offset, strides)
     return replace(moved, strides=None) if moved.is_contiguous else moved
 
 
@@ -147,7 +149,7 @@ class _Restored:
     first: Key
     example: Tensor
     shape: tuple[int, ...]
-    parts: list[tuple[_Source, HubPiece]] = field(default_factory=list)
+    parts: list[tuple[_Source, HubBlock]] = field(default_factory=list)
 
     def add(
         self, weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock, source: _Source
@@ -163,11 +165,11 @@ class _Restored:
                 f"{weights.origin.path}: {self.first} is {self.example.dtype} and {key} is "
                 f"{tensor.dtype}, and both are parts of {block.name}, which has one type"
             )
-        self.parts += ((source, piece) for piece in pieces_of(key.name, block))
+        self.parts.append((source, block))
 
     def tensor(self) -> Tensor:
         """The tensor, whose chunks are computed when they are asked for."""
         return Tensor(self.example.dtype, self.shape, ChunksOnDemand(self._chunks))
 
     def _chunks(self) -> list[Chunk]:
-        return [chunk for source, piece in self.parts for chunk in source.chunks_of(piece)]
+        return [chunk for source, block in self.parts for chunk in source.chunks_of(block)]

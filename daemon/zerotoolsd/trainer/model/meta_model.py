@@ -23,7 +23,7 @@ from zerotools.jobs.tables.model import ModelSpec
 from zerotoolsd.trainer.model.lora import add_adapters, refuse_tied
 
 CONFIG = "config.json"
-OLDEST_TRANSFORMERS = 5
+OLDEST_TRANSFORMERS = (5, 1)
 NO_ADAPTERS = LoraSpec()
 LONGEST_REASON = 400
 SPECIAL_FLOAT = "__float__"
@@ -63,11 +63,12 @@ def read_config(model: ModelSpec) -> Any:
         BadRequest: it cannot be read, names no known model_type, or its values do not fit; or
             transformers is too old.
     """
-    # Before 5.0 a model's initialisation left out norms and buffers, in silence.
-    if int(transformers_version.split(".")[0]) < OLDEST_TRANSFORMERS:
+    # Before 5.0 a model's initialisation left out norms and buffers, in silence; 5.0 itself reports
+    # what it loaded in another way than all others.
+    if tuple(map(int, transformers_version.split(".")[:2])) < OLDEST_TRANSFORMERS:
         raise BadRequest(
             f"{sys.executable} has transformers {transformers_version} and training needs "
-            f"{OLDEST_TRANSFORMERS}.0 or later: upgrade it there"
+            f"{'.'.join(map(str, OLDEST_TRANSFORMERS))} or later: upgrade it there"
         )
     if model.path is not None:
         source, tree = _load(Path(model.path) / CONFIG)

@@ -9,6 +9,7 @@ here too, and no rank needs more of a tensor than the blocks that its shard is f
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
-from zerotoolsd.trainer.model.stored import HubTensor, refuse_quantised, stored_tensors
+from zerotoolsd.trainer.model.stored import HubTensor, refuse_quantised, same_values, stored_tensors
 from zerotoolsd.trainer.model.traced import TracedTensor, blocks_of, traced
 
 LISTED = 4
@@ -68,6 +69,7 @@ def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained
     refuse_quantised(stored)
     loaded, info = _load(model, {name: tensor.shape for name, tensor in stored.items()})
     _refuse_shapes(model, info, stored, directory)
+    _refuse_untied(loaded, aliases, stored, directory)
     held = {aliases.get(name, name) for name in loaded}
     missing = {aliases.get(name, name) for name in info.missing_keys} - held
     unused = sorted(info.unexpected_keys)
@@ -119,13 +121,19 @@ def _load(
             device_map={"": "meta"}, weight_mapping=get_model_conversion_mapping(filled)
         )
         given = {name: traced(name, shape) for name, shape in shapes.items()}
-        info, _ = convert_and_load_state_dict_in_model(filled, given, rules)
+        info, _ = convert_and_load_state_dict_in_model(filled, given, rules, **_no_plan())
     names = {
         name: blocks_of(value)
         for name, value in filled.state_dict(keep_vars=True).items()
         if isinstance(value, TracedTensor)
     }
     return names, info
+
+
+def _no_plan() -> dict[str, None]:
+    """Older releases of transformers want to be told of tensor parallelism."""
+    known = inspect.signature(convert_and_load_state_dict_in_model).parameters
+    return {"tp_plan": None} if "tp_plan" in known else {}
 
 
 def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], directory: Path) -> None:
@@ -153,6 +161,19 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
             f"model.path: {directory}: {name} has shape {found} and the model's config says "
             f"{wanted}"
         )
+
+
+def _refuse_untied(
+    loaded: HubLayout, aliases: Mapping[str, str], stored: Mapping[str, HubTensor], directory: Path
+) -> None:
+    """Raises BadRequest where the directory has two tensors for what its config calls one."""
+    for alias, name in aliases.items():
+        one, other = loaded.get(alias, ()), loaded.get(name, ())
+        if len(one) == len(other) == 1 and not same_values(stored, one[0], other[0]):
+            raise BadRequest(
+                f"model.path: {directory}: {one[0].name} and {other[0].name} differ, and "
+                "config.json says that they are tied: set tie_word_embeddings to false there"
+            )
 
 
 def _spellings(model: Any, name: str) -> tuple[str, ...]:

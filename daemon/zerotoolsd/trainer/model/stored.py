@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from zerotools.core.boxes import Box
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock
@@ -19,6 +20,7 @@ from zerotools.io.huggingface.model_directory import read_index
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+COMPARED_ELEMENTS = 1 << 22
 TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 
 
@@ -99,3 +101,20 @@ class StoredReader:
             return self._open[path].get_slice(name)
         except (SafetensorError, OSError) as error:
             raise BadFile(f"model.path: {path} cannot be read: {error}") from None
+
+
+def same_values(stored: Mapping[str, HubTensor], one: HubBlock, other: HubBlock) -> bool:
+    """Whether two blocks of one shape hold the same values; they are read some rows at a time."""
+    if one == other or not one.box.shape:
+        return True
+    rows = max(1, COMPARED_ELEMENTS // max(1, torch.Size(one.box.shape[1:]).numel()))
+    with ExitStack() as stack:
+        reader = StoredReader(stored, stack)
+        for first in range(0, one.box.shape[0], rows):
+            count = min(rows, one.box.shape[0] - first)
+            box = Box((first, *one.box.start[1:]), (count, *one.box.shape[1:]))
+            parts = [block.part(box) for block in (one, other)]
+            values = [reader.read(part) for part in parts if part is not None]
+            if not torch.equal(*values):
+                return False
+    return True

@@ -32,6 +32,10 @@ def under_the_head(state: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "lm_head.weight": embedding.clone()}
 
 
+def under_both(state: dict[str, Any]) -> dict[str, Any]:
+    return {**state, "lm_head.weight": state["model.embed_tokens.weight"].clone()}
+
+
 def with_more(state: dict[str, Any]) -> dict[str, Any]:
     import torch
 
@@ -48,6 +52,7 @@ LOADED: dict[str, tuple[dict[str, Any], Change, str]] = {
     "without prefix": (TINY_GPT2, unprefixed, ""),
     "tied": (TIED, same, ""),
     "tied, under the other name": (TIED, under_the_head, ""),
+    "tied, under both": (TIED, under_both, ""),
     "no head": (TINY_LLAMA, headless, "lacks lm_head.weight, which get"),
     "more tensors": (TINY_LLAMA, with_more, "the model does not use score.weight"),
 }
@@ -144,6 +149,10 @@ def without_expert(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def untied(state: dict[str, Any]) -> dict[str, Any]:
+    return {**state, "lm_head.weight": state["model.embed_tokens.weight"] + 1}
+
+
 def eight_bits(state: dict[str, Any]) -> dict[str, Any]:
     import torch
 
@@ -185,6 +194,12 @@ REFUSED: dict[str, tuple[dict[str, Any], Change, str]] = {
         without_expert,
         r"model: model.layers.0.mlp.experts.gate_up_proj cannot be made of what is there: shapes "
         r"\[3, 64, 32\] and \[2, 64, 32\] do not join",
+    ),
+    "two tensors of a tied one": (
+        TIED,
+        untied,
+        "lm_head.weight and model.embed_tokens.weight differ, and config.json says that they are "
+        "tied: set tie_word_embeddings to false there",
     ),
     "eight bits": (
         TINY_LLAMA,
