@@ -6,7 +6,7 @@ Every .json (.conf, .txt) is read as a DeepSpeed JSON, every .yaml as an acceler
 and where that fails with --lenient. Each is imported twice, for engine torch and for engine
 deepspeed. What is accepted for engine deepspeed is given to `deepspeed.DeepSpeedConfig` and what
 the engine torch would train with is held against what Hugging Face's Trainer and DeepSpeed make of
-the file (`benchmarks.configs_judge`, in a child). `--seen` writes every row as JSON.
+the file (`benchmarks.configs.judge`, in a child). `--seen` writes every row as JSON.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _effective(spec: JobSpec) -> dict[str, Any]:
 def _judge(rows: list[Row]) -> None:
     asked = [asdict(row) for row in rows if row.outcome == "accepted"]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.configs_judge"],
+        [sys.executable, "-m", "benchmarks.configs.judge"],
         input=json.dumps(asked),
         env={**os.environ, "DS_ACCELERATOR": "cpu"},
         capture_output=True,
