@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
@@ -19,7 +18,7 @@ from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics
 from zerotoolsd.trainer.checkpoints.save_sequence import Saves, Write
 from zerotoolsd.trainer.checkpoints.saving import SaveFailed, Saver
 from zerotoolsd.trainer.engine.protocol import CopyingEngine, Engine, StepResult
-from zerotoolsd.trainer.rank.group import CONTROL_TIMEOUT, WorldGroup
+from zerotoolsd.trainer.rank.group import WorldGroup, control_group
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
@@ -92,7 +91,7 @@ def make_checkpointing(
     committer = Committer(Path(spec.output_dir or ""), keeping, add_files, before_commit)
     if not (wanted.asynchronous and isinstance(engine, CopyingEngine)):
         return Checkpointing(Saves(Saver(committer, group), lambda: engine.write), reporter)
-    beside = replace(group, control=dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
+    beside = replace(group, control=control_group())
     saver = Saver(committer, beside)
     return Checkpointing(Saves(saver, _copies(engine, beside), beside=True), reporter)
 

@@ -12,10 +12,14 @@ from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluation
 from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED
-from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.rank.group import STEP_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.rank.start_timing import Phases
 from zerotoolsd.trainer.rank.stop_request import StopRequest
 from zerotoolsd.trainer.reporting.reporter import Reporter
+
+COMPILING_STEPS = 10
+"""Steps of a run with torch.compile that may wait as its start may: another length of sequences is
+compiled for again, by each rank when it first has one."""
 
 
 @dataclass
@@ -81,6 +85,8 @@ class TrainingRun:
             self.phases.done("first step")
             self.reporter.say(f"ready in {self.phases}")
         self.step += 1
+        if self.step - first == (COMPILING_STEPS if train.compile else 1):
+            self.group.wait_at_most(STEP_TIMEOUT)
         self.consumed += size
         self.reporter.stepped(self.step, outcome, share.tokens, time.monotonic() - started)
         self.checkpoints.stepped(outcome)

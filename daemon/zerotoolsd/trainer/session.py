@@ -30,7 +30,7 @@ from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
-from zerotoolsd.trainer.rank.group import WorldGroup, joined
+from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup, joined
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, read_spec
 from zerotoolsd.trainer.rank.start_timing import Phases
@@ -140,6 +140,7 @@ def prepare(
         for note in pretrained.notes():
             reporter.say(note)
     engine = make_engine(spec, layout, meta_model, group, reporter, start, pretrained)
+    group.wait_at_most(START_TIMEOUT)  # in groups that the engine has made, too
     phases.done("weights")
     hub = _hub(meta_model, pretrained, start)
     begin(spec, engine, group, reporter, start)

@@ -7,22 +7,21 @@ a larger storage again before it writes it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from zerotoolsd.trainer.checkpoints.replicas import TensorTree
-from zerotoolsd.trainer.memory.page_lock import lock
-
-LOCKED_BYTES = 1 << 20
-"""A smaller buffer shares its pages with others: it stays pageable, and its copy is short."""
+from zerotoolsd.trainer.memory.page_lock import LockFailed, PinnedArena
 
 
 @dataclass
 class HostCopy:
     """Buffers by name. Until the next `take`, what `take` returned is the caller's to read."""
 
+    arena: PinnedArena = field(default_factory=PinnedArena)
     _buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def take(self, tree: TensorTree) -> TensorTree:
@@ -42,16 +41,16 @@ class HostCopy:
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         buffer = self._buffers.get(name)
         if buffer is None or buffer.shape != local.shape or buffer.dtype != local.dtype:
-            buffer = self._buffers[name] = _buffer_for(local)
+            buffer = self._buffers[name] = self._buffer_for(local)
         buffer.copy_(local.detach(), non_blocking=True)
         if not isinstance(tensor, DTensor):
             return buffer
         # from_local would move the buffer to the mesh's device.
         return DTensor(buffer, tensor._spec, requires_grad=False)
 
-
-def _buffer_for(local: torch.Tensor) -> torch.Tensor:
-    buffer = torch.empty(local.shape, dtype=local.dtype, device="cpu")
-    if local.is_cuda and buffer.nbytes >= LOCKED_BYTES:
-        lock(buffer)  # where no more pages may be locked, the copy is slower, and right
-    return buffer
+    def _buffer_for(self, local: torch.Tensor) -> torch.Tensor:
+        if local.is_cuda:
+            # Where no more pages may be locked, the copy is slower, and right.
+            with suppress(LockFailed):
+                return self.arena.empty(local.shape, local.dtype)
+        return torch.empty(local.shape, dtype=local.dtype, device="cpu")

@@ -29,7 +29,7 @@ from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activation
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import REPLICATE, shard
 from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers, values_by_rule
-from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
@@ -57,6 +57,7 @@ def build(
     memory = make_memory(group.device, layout.state_tier, spec.offload)
     kept = kept_in_fp32(meta_model.model, spec.train)
     model = shard(meta_model, layout, memory, compiled=spec.train.compile, kept=kept)
+    group.wait_at_most(START_TIMEOUT)  # in the groups of its meshes, too
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
     update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)

@@ -19,7 +19,7 @@ import torch
 from zerotools.core.errors import BadRequest
 from zerotools.core.memory_layout import DEVICE, DISK, HOST
 from zerotools.jobs.tables.offload import OffloadSpec
-from zerotoolsd.trainer.memory.page_lock import lock
+from zerotoolsd.trainer.memory.page_lock import LockFailed, PinnedArena
 
 SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
 """What memory is for, beside what the memory layout names; `start` is what initial weights are made
@@ -80,11 +80,17 @@ class MemoryTier:
 class PinnedTier(MemoryTier):
     """Host memory that a GPU copies to and from by itself, while both go on."""
 
+    arena: PinnedArena = field(default_factory=PinnedArena)
+
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        tensor = torch.empty(shape, dtype=dtype)
-        if tensor.nbytes:
-            _pin(tensor)
-        return tensor
+        try:
+            return self.arena.empty(shape, dtype)
+        except LockFailed as error:
+            raise BadRequest(
+                f"offload: {shape.numel() * dtype.itemsize} bytes of host memory cannot be pinned "
+                f"(CUDA error {error.status}): set offload.pin_memory = false, or raise the limit "
+                "(ulimit -l)"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -168,12 +174,3 @@ def _make_file(path: Path, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
-
-
-def _pin(tensor: torch.Tensor) -> None:
-    status = lock(tensor)
-    if status:
-        raise BadRequest(
-            f"offload: {tensor.nbytes} bytes of host memory cannot be pinned (CUDA error "
-            f"{status}): set offload.pin_memory = false, or raise the limit (ulimit -l)"
-        )

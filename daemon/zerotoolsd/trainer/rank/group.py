@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
@@ -18,8 +19,13 @@ from zerotoolsd.trainer.rank.settings import Rank
 
 Value = TypeVar("Value")
 
+CONTROL = "control"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 STEP_TIMEOUT = timedelta(minutes=10)
 """Longest wait for another rank within a step. A rank that died is noticed at once on gloo."""
+START_TIMEOUT = timedelta(hours=2)
+"""The same until steps are taken: ranks read weights and compile in unlike times."""
 CONTROL_TIMEOUT = timedelta(hours=6)
 """Longest wait for rank 0 to read the data or to write a checkpoint."""
 
@@ -57,6 +63,12 @@ class WorldGroup:
         dist.all_gather_object(values, value, group=self.control)
         return values
 
+    def wait_at_most(self, longest: timedelta) -> None:
+        """How long a rank waits for another from here on, in every group but those for control."""
+        for group in list(distributed_c10d._world.pg_map):
+            if group.group_desc != CONTROL:
+                distributed_c10d._set_pg_timeout(longest, group)
+
     def total(self, values: list[float]) -> list[float]:
         """The sums of the ranks' `values`, in fp64."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -80,11 +92,13 @@ def joined(rank: Rank, device: str) -> Iterator[WorldGroup]:
 
 
 def join(rank: Rank, device: str) -> WorldGroup:
-    """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda".
+    """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda". They wait for
+    one another up to START_TIMEOUT: see `WorldGroup.wait_at_most`.
 
     Raises:
         BadRequest: the job wants GPUs and this torch sees too few.
     """
+    stay_on_this_machine(os.environ)
     if device == "cuda":
         visible = torch.cuda.device_count()
         if visible <= rank.local:
@@ -96,16 +110,26 @@ def join(rank: Rank, device: str) -> WorldGroup:
         torch.cuda.set_device(place)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl",
-            timeout=STEP_TIMEOUT,
+            timeout=START_TIMEOUT,
             rank=rank.index,
             world_size=rank.world_size,
             device_id=place,
         )
     else:
         place = torch.device("cpu")
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
-            "gloo", timeout=STEP_TIMEOUT, rank=rank.index, world_size=rank.world_size
+            "gloo", timeout=START_TIMEOUT, rank=rank.index, world_size=rank.world_size
         )
-    control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
-    return WorldGroup(rank, place, control)
+    return WorldGroup(rank, place, control_group())
+
+
+def control_group() -> dist.ProcessGroup:
+    """A new group of all ranks for decisions and checkpoints; all of them call it together."""
+    return dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT, group_desc=CONTROL)
+
+
+def stay_on_this_machine(environment: MutableMapping[str, str]) -> None:
+    """Have gloo, which jobs on GPUs use too, listen where the ranks meet: the address of the host's
+    name, which it takes else, may be that of no interface, or be behind a firewall."""
+    if environment.get("MASTER_ADDR") in LOOPBACK:
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -89,7 +89,8 @@ def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> 
     master = memory.state.zeros(weight.shape, torch.float32, MASTERS)
     assert weight.is_cuda
     assert not master.is_cuda
-    assert buffer.is_pinned()
+    small = [memory.transfer.empty((3,), torch.bfloat16, GRADIENTS) for _ in range(8)]
+    assert all(each.is_pinned() for each in (buffer, *small))
     copies = make_copy_stream(device)
     copies.to_host(torch.ones_like(weight), buffer)
     copies.wait_on_host()
@@ -98,3 +99,9 @@ def test_offloaded_state_is_on_the_host_of_a_gpu(tmp_path: Path, text: Path) -> 
     copies.to_device(buffer, weight)
     copies.wait_on_device()
     assert bool((weight == 2).all())
+    sums = memory.transfer.empty(weight.shape, torch.float32, GRADIENTS)
+    copies.to_host(torch.ones_like(weight), sums)
+    norm = copies.add_to_host(torch.full_like(weight, 2), sums)
+    copies.wait_on_host()
+    assert bool((sums == 3).all())
+    assert float(norm) == pytest.approx(3 * weight.numel() ** 0.5)
