@@ -18,6 +18,7 @@ each_job = runpy.run_path(str(Path(__file__).resolve().parents[3] / "harness" / 
 ]
 
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor._utils import (  # noqa: E402
     compute_local_shape_and_global_offset,
@@ -155,17 +156,25 @@ def write_weights(engine: Any, directory: Path, group: WorldGroup) -> None:
     engine.files.write_weights(directory)
 
 
+def longest_wait() -> float:
+    """Seconds that a rank waits for another in a collective operation."""
+    backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
+    return float(backend.options._timeout.total_seconds())
+
+
 def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     """Run the job in `run_dir`; what there is to compare."""
     spec = read_spec(run_dir)
     reporter = Recorder(group.rank, Notifier(None, group.rank.index), steps=spec.train.steps)
     ready = prepare(spec, run_dir, group, reporter, Phases(time.monotonic()))
     evaluated, error = first_batch(ready, group), None
+    waits = [longest_wait()]
     begun, start = state(ready.engine, group)
     try:
         assert ready.train() == 0
     except Diverged as diverged:
         error = str(diverged)
+    waits.append(longest_wait())
     ended, end = state(ready.engine, group)
     if spec.engine == "deepspeed":
         write_weights(ready.engine, run_dir / "weights", group)
@@ -178,6 +187,7 @@ def run(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
         "end": end,
         "ended": ended,
         "error": error,
+        "waits": waits,
     }
 
 

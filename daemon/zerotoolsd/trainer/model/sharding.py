@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
+    FSDPModule,
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
@@ -153,21 +154,35 @@ def _allocate(
 ) -> None:
     place = memory.transfer if layout.params_tier == HOST else memory.device
     made: dict[nn.Parameter, nn.Parameter] = {}
+    records = _records(model)
     whole = meta_model.model.named_buffers(remove_duplicate=False)
     types = {name: buffer.dtype for name, buffer in whole}
     for prefix, module in model.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter not in made:
-                made[parameter] = _with_memory(parameter, place)
+                made[parameter] = _with_memory(parameter, place, records[parameter])
             setattr(module, name, made[parameter])
         for name, buffer in list(module.named_buffers(recurse=False)):
             dtype = types[f"{prefix}.{name}" if prefix else name]
             module._buffers[name] = memory.device.empty(buffer.shape, dtype, BUFFERS)
 
 
-def _with_memory(parameter: nn.Parameter, place: MemoryTier) -> nn.Parameter:
+def _records(model: nn.Module) -> dict[nn.Parameter, Any]:
+    """FSDP's own record of each parameter."""
+    states = (m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule))
+    groups = (state._fsdp_param_group for state in states)
+    return {each.sharded_param: each for group in groups if group for each in group.fsdp_params}
+
+
+def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.Parameter:
     assert isinstance(parameter, DTensor)
     local = parameter.to_local()
-    memory = place.empty(local.shape, local.dtype, WEIGHTS)
+    padded = place.empty(record.padded_sharded_param_size, local.dtype, WEIGHTS)
+    rows = local.shape[0] if local.numel() else 0
+    padded[rows:].zero_()
+    # Memory that it does not know FSDP would copy, with room for as many rows as the first rank
+    # has, to memory of torch's own: pinned by powers of two, and in nobody's count.
+    record._sharded_param_data = padded.view(-1)
+    memory = padded[:rows].view(local.shape)
     tensor = wrap(memory, parameter.device_mesh, parameter.placements, parameter.shape)
     return nn.Parameter(tensor, requires_grad=parameter.requires_grad)

@@ -119,6 +119,7 @@ def by_ranks(tmp_path_factory: pytest.TempPathFactory, text: Path, four: Runs) -
 def test_compiled_blocks_train_alike_and_keep_their_names(by_ranks: dict[int, Runs]) -> None:
     runs = by_ranks[1]
     assert runs.losses("compiled") == pytest.approx(runs.losses("plain"), rel=TOLERANCE)
+    assert [runs.report[name]["waits"][1] for name in ("plain", "compiled")] == [600, 7200]
     kept = [formats.read(runs.checkpoint(name, 2)).tensors.keys() for name in ("compiled", "plain")]
     assert kept[0] == kept[1]
     assert runs.report["from-compiled"]["begun"] != runs.report["plain"]["begun"]

@@ -80,6 +80,11 @@ def test_all_begin_with_the_same_weights(by_ranks: dict[int, Runs]) -> None:
     assert len(begun) == 1
 
 
+def test_ranks_wait_longer_for_one_another_until_steps_are_taken(by_ranks: dict[int, Runs]) -> None:
+    for report in by_ranks[2].report.values():
+        assert report["waits"] == [7200, 600]
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_losses_are_those_of_stage_0_on_one_rank(by_ranks: dict[int, Runs], ranks: int) -> None:
     wanted = pytest.approx(by_ranks[1].losses("stage-0"), rel=TOLERANCE)
