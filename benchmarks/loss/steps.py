@@ -17,7 +17,7 @@ from zerotoolsd.trainer.data.sequences import Example
 from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
 from zerotoolsd.trainer.engine.objective import training_loss
 
-CASES = [(2048, 50304, 512, 6)]
+CASES = [(2304, 32768, 256, 4)]
 """Tokens, vocabulary, width and layers."""
 REPEATS = 3
 

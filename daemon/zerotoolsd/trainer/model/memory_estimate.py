@@ -41,7 +41,7 @@ class Prediction:
         if self.gathered:
             parts[0] += f" and {_mib(self.gathered)} of gathered weights"
         if self.loss:
-            parts[0] += f" and {_mib(self.loss)} for the loss"
+            parts[0] += f" and at most {_mib(self.loss)} for the loss"
         if self.host:
             parts.append(f"{_mib(self.host)} in the host's memory")
         if self.disk:
