@@ -152,6 +152,15 @@ def test_a_manifest_of_another_model_is_refused(tmp_path: Path) -> None:
         compared(ZERO3, manifest_of(tmp_path / "other.safetensors"))
 
 
+def test_a_checkpoint_that_lost_every_tensor_is_damaged_and_not_another(tmp_path: Path) -> None:
+    path = copy(ZERO3, tmp_path)
+    other = manifest_of(path)
+    next(path.rglob("bf16_zero_pp_rank_1_*")).unlink()
+    found = compared(path, other)
+    assert found.verdict is Soundness.FAULTY
+    assert "another model" not in messages(found)
+
+
 def test_names_that_match_in_part_are_listed_once(tmp_path: Path) -> None:
     out = made(ZERO3, tmp_path / "out", "export-bf16")
     file = out / "model.safetensors"

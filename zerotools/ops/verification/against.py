@@ -113,7 +113,7 @@ class Comparing:
             BadRequest: the manifest is of another model.
         """
         manifest, path = other.manifest, other.path
-        refuse_another(manifest, self._keys, self._files.subject)
+        refuse_another(manifest, list(self._checkpoint.tensors), self._files.subject)
         own = self._manifest(digests)
         if None not in (own.step, manifest.step) and own.step != manifest.step:
             message = (

@@ -25,7 +25,7 @@ from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
 from zerotools.runs.manifest import write_durably
 
 SCHEMA = "zerotools.manifest/1"
-_LARGEST = 2**30
+_LARGEST = 2**26
 _HEX = 32
 
 

@@ -46,7 +46,7 @@ def compare_files(
     for name, expected in manifest.files.items():
         actual = found.get(name)
         if actual is None:
-            yield name, "is missing, and the manifest lists it"
+            yield name, "is missing or cannot be read, and the manifest lists it"
         elif actual.size != expected.size:
             yield name, f"has {actual.size} bytes, and the manifest says {expected.size}"
         elif actual.digest != expected.digest:
