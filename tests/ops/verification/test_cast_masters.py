@@ -87,6 +87,17 @@ def test_files_of_two_tags_do_not_fit(tmp_path: Path) -> None:
     assert "is not the bfloat16 of its master" in found
 
 
+@pytest.mark.torch
+def test_the_model_file_of_a_rank_of_another_step_is_found(tmp_path: Path) -> None:
+    """At stage 3 nothing is read from it but the first rank's."""
+    path = copy(DEEPSPEED / "z3-bf16-w2" / "checkpoint", tmp_path)
+    file = next(path.rglob("zero_pp_rank_1_*model_states.pt"))
+    tree = torch.load(file, weights_only=False)
+    tree["global_steps"] -= 1
+    torch.save(tree, file)
+    assert "step 1" in messages(verify(prepare(path), budget=SMALL))
+
+
 def pair(tmp_path: Path, changed: int | None) -> Checkpoint:
     values = np.random.default_rng(3).normal(size=NUMEL).astype(np.float32)
     values[[5, 2**20 + 3]] = np.nan

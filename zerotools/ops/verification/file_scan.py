@@ -8,6 +8,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import local
+
+import numpy as np
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
@@ -25,7 +28,6 @@ NEVER_NEGATIVE = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum",
 """Roles of optimizer state that is a sum of squares, or a largest magnitude."""
 # Enough for the bytes of a number that begins at the end of what is read.
 _SLACK = 16
-_READ_BYTES = 2**19
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,27 +144,38 @@ class _Reader:
         self._files = files
         self._claims = claims
         self._digests = digests
+        self._own = local()
         self._starts: Mapping[int, list[int]] = {
             number: [record.begin for record in file.records] for number, file in enumerate(files)
         }
 
     def read(self, block: _Block, scratch: Scratch) -> _Seen:
         seen = _Seen(block, {}, [])
-        step = min(_READ_BYTES, scratch.tile.nbytes - _SLACK)
+        buffer = self._buffer(scratch)
+        step = min(BLOCK_BYTES, buffer.nbytes - _SLACK)
         hasher = block_hasher() if self._digests else None
         with self._opened.holding() as held:
             for begin in range(block.begin, block.begin + block.length, step):
                 end = min(begin + step, block.begin + block.length)
                 try:
-                    self._read(held, seen, begin, end, scratch.tile)
+                    self._read(held, seen, begin, end, buffer)
                     if hasher is not None:
-                        hasher.update(scratch.tile[: end - begin].data)
+                        hasher.update(buffer[: end - begin].data)
                 except BadFile as error:
                     seen.error = str(error)
                     break
         if hasher is not None:
             seen.digest = hasher.digest()
         return seen
+
+    def _buffer(self, scratch: Scratch) -> Array:
+        """For a block and the slack, in place of a tile of its size; else the smaller tile."""
+        if scratch.tile.nbytes < BLOCK_BYTES:
+            return scratch.tile
+        if not hasattr(self._own, "buffer"):
+            self._own.buffer = np.empty(BLOCK_BYTES + _SLACK, np.uint8)
+        buffer: Array = self._own.buffer
+        return buffer
 
     def _read(self, held: ThreadFiles, seen: _Seen, begin: int, end: int, buffer: Array) -> None:
         file = self._files[seen.block.file]

@@ -71,6 +71,12 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
             if any(problem.file == other for problem in checkpoint.problems):
                 continue  # it is left over
             model = parse_model(TorchFile.open(mp_shard.model.file.root, other))
+            if model.global_steps != mp_shard.model.global_steps:
+                raise BadFile(
+                    f"{model.file.path} is of step {model.global_steps}, and {name} of step "
+                    f"{mp_shard.model.global_steps}: the files are from two saves; take another "
+                    "checkpoint"
+                )
             for key, tensor in own.items():
                 stored = (model.module or {}).get(key.name)
                 if stored is None or stored.shape != tensor.shape or stored.dtype != tensor.dtype:
