@@ -16,6 +16,12 @@ from benchmarks.judging_training.setting import MODELS, STEPS, TASKS, Setting, m
 
 TOLERANCE = 1e-5
 """Relative, of any step's loss: fp32 sums in another order, through the steps before it."""
+HEADING = """# Losses against other programs
+
+`./scripts/judge-training`: the same weights, order of examples and schedule (see
+`benchmarks/judging_training/setting.py`). `text`: windows of bytes; `examples`: prompts and
+responses, of which the responses count. Differences are from the plain loop, of any step.
+"""
 SHOWN = (1, 10, 20, STEPS)
 Losses = Callable[[], list[float]]
 
@@ -40,6 +46,7 @@ def main() -> int:
     """Train all and print the table."""
     torch.set_num_threads(1)
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "trl"))
+    print(HEADING)
     print(f"torch {torch.__version__}, {', '.join(versions)}; fp32 on CPUs, {STEPS} steps.\n")
     heads = [f"loss of step {step}" for step in SHOWN]
     print(f"| task | model | program | {' | '.join(heads)} | largest difference, relative |")
