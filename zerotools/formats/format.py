@@ -143,6 +143,8 @@ class Format(Protocol):
     """The fields of `WriteOptions`, beside `world_size`, that `reshard` uses."""
     sidecar_names: ClassVar[frozenset[str]] = frozenset()
     """Files beside the tensors that belong to the format itself, and say nothing of the run."""
+    says_its_step: ClassVar[bool] = False
+    """Whether every file says of which step it is, so that files of two saves are told apart."""
     may_hold_leftovers: ClassVar[bool] = False
     """Whether a save leaves files of an earlier save under the same name where they are."""
 

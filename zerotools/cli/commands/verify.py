@@ -21,7 +21,7 @@ from zerotools.ops.verification.against import against as compared_with
 from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.findings import Check, Soundness, Verification
 from zerotools.ops.verification.verification_json import to_json
-from zerotools.ops.verification.verify import prepare, verify
+from zerotools.ops.verification.verify import OF_ANY_SAVE, prepare, verify
 
 MAX_FINDINGS = 20
 MAX_NAMED = 4
@@ -149,7 +149,14 @@ def _compared(found: Verification) -> Iterator[str]:
 
 
 def _unchecked(found: Verification) -> Iterator[str]:
+    unsure = [name for name, why in found.unchecked.items() if why == OF_ANY_SAVE]
     essential = [name for name in found.unchecked if name in found.files.essential]
+    essential = [name for name in essential if name not in unsure]
+    if unsure:
+        yield (
+            "without a manifest nothing tells whether all are of one save: "
+            f"{counted(len(unsure), 'file')}: {_some(unsure)}"
+        )
     others = [name for name in found.unchecked if name not in found.files.essential]
     if essential:
         yield (

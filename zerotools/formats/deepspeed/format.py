@@ -37,6 +37,7 @@ class DeepSpeedFormat(Format):
     reshards = True
     reshard_options = _ZERO_OPTIONS
     sidecar_names = SIDECAR_NAMES
+    says_its_step = True
     may_hold_leftovers = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:

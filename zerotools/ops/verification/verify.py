@@ -28,6 +28,7 @@ from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 DEFAULT_MEMORY = 256 * 2**20
 _WEIGHTS = ("param", "param16")
 _MAX_NAMED = 3
+OF_ANY_SAVE = "nothing in it tells of which save it is"
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,7 @@ class _Verifying:
     def _without_manifest(self, to_scan: FilesToScan) -> dict[str, str]:
         """What is still unchecked after a job's manifest has been."""
         vouched: set[str] = set()
+        unchecked = {**self._of_any_save(), **to_scan.unchecked}
         for directory in {self._files.base, self._checkpoint.root.parent}:
             if not directory.is_relative_to(self._files.base) or not (
                 (directory / MANIFEST).is_file()
@@ -263,7 +265,15 @@ class _Verifying:
             except BadFile:
                 continue
             vouched |= {self._files.name_of(directory / name) for name in listed}
-        return {name: why for name, why in to_scan.unchecked.items() if name not in vouched}
+        return {name: why for name, why in unchecked.items() if name not in vouched}
+
+    def _of_any_save(self) -> dict[str, str]:
+        """Files that may each be sound, and of another save than the others."""
+        if self._form.says_its_step or len(self._checkpoint.files) < 2:
+            return {}
+        below = self._checkpoint.root.relative_to(self._files.base)
+        names = ((below / name).as_posix() for name in self._checkpoint.files)
+        return dict.fromkeys(names, OF_ANY_SAVE)
 
     def _sound_tensors(self) -> Mapping[Key, Tensor]:
         faulty = {finding.tensor.name for finding in self.findings if finding.tensor is not None}
