@@ -1,7 +1,7 @@
 """`zerotools verify` against reading the same bytes with CRC-32, in as many threads.
 
-    python -m benchmarks.verify [--model 271M] [--runs 5] [--work DIRECTORY]
-    python -m benchmarks.verify --floor PATH
+    python -m benchmarks.verification.speed [--model 271M] [--runs 5] [--work DIRECTORY]
+    python -m benchmarks.verification.speed --floor PATH
 
 271M: 4 ranks of ZeRO-3, 3.2 GB, warm cache. The floor opens every file below PATH, and takes the
 CRC-32 of each stretch of 1 MiB: no zip directory, no number is looked at. Both are timed without
@@ -67,7 +67,7 @@ def own_seconds(result: Measurement) -> float:
 
 def compare(source: Path, runs: int) -> None:
     threads = min(8, len(os.sched_getaffinity(0)))
-    least = [sys.executable, "-m", "benchmarks.verify", "--floor", str(source)]
+    least = [sys.executable, "-m", "benchmarks.verification.speed", "--floor", str(source)]
     manifest = source.parent / "manifest.json"
     commands: Commands = {
         "reading with CRC-32": partial(measure, least, sampling=True),

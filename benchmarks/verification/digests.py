@@ -1,6 +1,6 @@
 """The digests that a manifest could have, and CRC-32, in GiB/s of 1 MiB blocks.
 
-    python -m benchmarks.digests [--seconds 1]
+    python -m benchmarks.verification.digests [--seconds 1]
 
 Needs xxhash; blake3 is measured where it is installed.
 """

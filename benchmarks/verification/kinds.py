@@ -13,7 +13,7 @@ from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
 
-RUN = Path(__file__).parent.parent / "tests/golden/deepspeed-0.19.8/z2-bf16-w2-tags/checkpoint"
+RUN = Path(__file__).parents[2] / "tests/golden/deepspeed-0.19.8/z2-bf16-w2-tags/checkpoint"
 
 
 @dataclass(frozen=True)

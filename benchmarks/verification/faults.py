@@ -1,6 +1,6 @@
 """Damage of every sort to six kinds of checkpoint, and who finds it.
 
-    python -m benchmarks.faults [--flips 1000] [--peer-flips 100] [--kinds zero3,dcp]
+    python -m benchmarks.verification.faults [--flips 1000] [--peer-flips 100] [--kinds zero3,dcp]
 
 Tiny checkpoints of two steps of one real run of DeepSpeed, as they are and in other formats. Every
 damage is done to a copy, `verify` is asked with and without a manifest, and the copy is mended. A
@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from benchmarks.faults_kinds import KINDS, Kind, make
-from benchmarks.faults_peers import said_by_peer
 from benchmarks.measuring import machine
+from benchmarks.verification.kinds import KINDS, Kind, make
+from benchmarks.verification.peers import said_by_peer
 from zerotools import formats
 from zerotools.core.errors import ZerotoolsError
 from zerotools.ops.execution.workers import MemoryBudget
