@@ -29,6 +29,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"rms_norm_epz": 1e-5}, "did you mean 'rms_norm_eps'?"),
 }
 
+SMALL = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+OTHER_KINDS: dict[str, dict[str, Any]] = {
+    "bidirectional": {**SMALL, "model_type": "bert", "num_attention_heads": 2},
+    "no loss": {**TINY_LLAMA, "output_router_logits": True},
+    "unbalanced": {**SMALL, "model_type": "mixtral", "num_local_experts": 2},
+}
+
 
 def job(**config: Any) -> dict[str, Any]:
     return {
@@ -48,6 +55,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         path = str(saved(root / name, TINY_LLAMA, change))
         jobs[name] = {**job(), "model": {"path": path}}
     jobs["resumed"] = {**jobs["names"], "resume_from": "/somewhere"}
+    for name, config in OTHER_KINDS.items():
+        jobs[name] = {**job(), "model": {"config": config}}
     jobs["good"] = job()
     jobs["foreign"] = job(colour="blue")
     program = (
@@ -76,6 +85,13 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_rank_would_refuse_is_refused(name: str, answers: dict[str, Any]) -> None:
     assert REFUSED[name][1] in answers[name]["problem"]
+
+
+def test_what_a_model_would_learn_wrongly_is_said(answers: dict[str, Any]) -> None:
+    assert "a bert model with this config is bidirectional" in answers["bidirectional"]["problem"]
+    assert "a llama model adds no loss for it" in answers["no loss"]["problem"]
+    [note] = answers["unbalanced"]["notes"]
+    assert "output_router_logits = false" in note
 
 
 def test_the_whole_reason_is_told(answers: dict[str, Any]) -> None:
