@@ -100,6 +100,7 @@ jobs/ID/attempt-N/         one start of a job:
   progress.jsonl           what the ranks reported, one JSON object per line
   exit.json                how it ended
 jobs/ID/held.log           why the job was held, if it was, with the traceback
+data-cache/                tokenised data, for restarts and for other jobs
 jobs/ID/output/            checkpoints of a job without `output_dir`
 cleaning/ID                a job that is being removed
 ```

@@ -105,6 +105,24 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataCacheConfig:
+    """`[data_cache]`: tokenised data that restarts and other jobs take again."""
+
+    directory: str | None = key(
+        "Where it lies; default: `data-cache` in the state directory. It may be removed at any "
+        "time.",
+        default=None,
+        path=True,
+    )
+    bytes: int = key(
+        "It does not grow beyond this: what was used longest ago is removed. 0: there is none, and "
+        "each attempt tokenises its data.",
+        default=64 * 2**30,
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole file."""
 
@@ -112,6 +130,9 @@ class Config:
     stop: StopConfig = key("How attempts end.", factory=StopConfig)
     retry: RetryConfig = key("How long a crashed job waits.", factory=RetryConfig)
     watch: WatchConfig = key("When a job is shown as making no progress.", factory=WatchConfig)
+    data_cache: DataCacheConfig = key(
+        "Tokenised data that is taken again.", factory=DataCacheConfig
+    )
     retention: RetentionConfig = key("What is removed automatically.", factory=RetentionConfig)
 
 

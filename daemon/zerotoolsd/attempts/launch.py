@@ -14,7 +14,7 @@ import zerotools
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.programs import command_of, finder_command, make_importable
-from zerotoolsd.config import Config
+from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import sync_directory, write_json
@@ -22,6 +22,8 @@ from zerotoolsd.supervisor.plan import ATTEMPT, FINDER, NOTIFY, Plan
 
 SPEC = "spec.json"
 SCRIPT = "script"
+DATA_CACHE = "data-cache"
+"""In the state directory: tokenised data."""
 BEFORE = "checkpoints-before.json"
 """In a job's directory: what lay in its `script.checkpoint_dir` before its first attempt."""
 SUPERVISOR_LOG = "supervisor.log"
@@ -57,7 +59,9 @@ def base_environment(spec: JobSpec) -> dict[str, str]:
     return {**inherited, **spec.env}
 
 
-def rank_environment(spec: JobSpec, attempt: AttemptRow) -> dict[str, str]:
+def rank_environment(
+    spec: JobSpec, attempt: AttemptRow, cache: DataCacheConfig | None = None
+) -> dict[str, str]:
     """All variables of the ranks but those that differ between them."""
     run_dir = Path(attempt.run_dir)
     threads = max(1, len(os.sched_getaffinity(0)) // spec.world_size)
@@ -69,11 +73,20 @@ def rank_environment(spec: JobSpec, attempt: AttemptRow) -> dict[str, str]:
     return {
         **defaults,
         **base_environment(spec),
+        **(_cache_environment(run_dir, cache) if cache and spec.engine != SCRIPT else {}),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(attempt.gpu_uuids),
         "ZEROTOOLS_NOTIFY": str(run_dir / NOTIFY),
         "ZEROTOOLS_RUN_DIR": str(run_dir),
         "ZEROTOOLS_TOKEN": attempt.token,
+    }
+
+
+def _cache_environment(run_dir: Path, cache: DataCacheConfig) -> dict[str, str]:
+    directory = cache.directory or str(run_dir.parents[2] / DATA_CACHE)
+    return {
+        "ZEROTOOLS_DATA_CACHE": directory,
+        "ZEROTOOLS_DATA_CACHE_BYTES": str(cache.bytes),
     }
 
 
@@ -116,7 +129,7 @@ def _plan(
         attempt=attempt.number,
         token=attempt.token,
         argv=command_of(spec, attempt.gpu_uuids) if own else command(spec, run_dir),
-        env=rank_environment(spec, attempt),
+        env=rank_environment(spec, attempt, config.data_cache),
         cwd=spec.script.directory if own else str(run_dir),
         umask=umask,
         world_size=spec.world_size,

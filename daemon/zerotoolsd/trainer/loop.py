@@ -9,6 +9,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpointing import Checkpointing
 from zerotoolsd.trainer.data.batches import Batches
+from zerotoolsd.trainer.data.prefetch import Prefetch
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult
 from zerotoolsd.trainer.evaluation.evaluating import Evaluation
 from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED
@@ -53,10 +54,14 @@ class TrainingRun:
             SaveFailed: the last checkpoint could not be written; one on the way may be missed.
             Diverged: the state is not fit to go on from.
         """
-        with self.checkpoints.settled():
-            return self._train()
+        rank, size = self.group.rank, self.spec.train.batch_size
+        with (
+            self.checkpoints.settled(),
+            Prefetch(self.batches, size, rank.index, rank.world_size) as batches,
+        ):
+            return self._train(batches)
 
-    def _train(self) -> int:
+    def _train(self, batches: Prefetch) -> int:
         steps, every = self.spec.train.total_steps, self.spec.checkpoint.every
         stop = self._asked_before_the_first_step()
         if self.step >= steps:
@@ -64,7 +69,7 @@ class TrainingRun:
         first = self.step
         while self.step < steps and not stop:
             self.reporter.enter("train") if self.step == first else None
-            stop = self._one_step(first).stop
+            stop = self._one_step(first, batches).stop
             if self.evaluation is not None and self.evaluation.is_due(self.step, steps):
                 self._evaluate(self.evaluation)
             last = stop or self.step == steps
@@ -75,11 +80,10 @@ class TrainingRun:
     def _asked_before_the_first_step(self) -> bool:
         return self.group.total([float(self.stop.asked())])[0] > 0
 
-    def _one_step(self, first: int) -> StepResult:
+    def _one_step(self, first: int, batches: Prefetch) -> StepResult:
         started = time.monotonic()
-        train, rank = self.spec.train, self.group.rank
-        size = train.batch_size
-        share = self.batches.share(self.consumed, size, rank.index, rank.world_size)
+        size = self.spec.train.batch_size
+        share = batches.share(self.consumed)
         outcome = self.engine.step(share, self.step, self.stop.asked)
         if self.step == first:
             self.phases.done("first step")

@@ -17,7 +17,7 @@ from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint, adopted, choose_resume_point
 from zerotoolsd.trainer.data.epochs import with_steps
-from zerotoolsd.trainer.data.reading import open_data, positions_of
+from zerotoolsd.trainer.data.reading import DataReading, TrainingData, positions_of
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
 from zerotoolsd.trainer.engine.loss_choice import loss_size_of
 from zerotoolsd.trainer.engine_choice import make_engine
@@ -91,15 +91,8 @@ def prepare(
         ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
     """
     config = read_config(spec.model)
-    reporter.prepares("reading the data")
-    data = open_data(spec, run_dir, group, config)
-    spec = with_steps(spec, len(data.batches.pool))
-    reporter.expect(spec.train.total_steps)
-    for note in data.notes:
-        reporter.say(note)
-    phases.done("data")
-    length = fixed_length(spec.data, positions_of(config))
-    check_fit(config, data.vocabulary, length or stated_length(spec.data))
+    # Beside all that follows, until the data is needed.
+    reading = DataReading(spec, run_dir, group, config).start()
     meta_model = draw(config, spec.lora)
     set_attention(spec, meta_model.model)
     reporter.measure_by(
@@ -107,7 +100,7 @@ def prepare(
             group,
             config,
             meta_model.parameter_count(),
-            length or 0,
+            fixed_length(spec.data, positions_of(config)) or 0,
             spec.train.precision,
         )
     )
@@ -118,9 +111,6 @@ def prepare(
     reporter.expect_state(
         predict(meta_model, layout, on_gpu=on_gpu, loss_size=loss_size, kept=kept)
     )
-    evaluation = make_evaluation(spec, data.held_out, meta_model, group)
-    for note in evaluation.notes if evaluation is not None else ():
-        reporter.say(note)
     phases.done("model")
     decision = choose_resume_point(spec, group)
     for skipped in decision.skipped:
@@ -131,6 +121,11 @@ def prepare(
         group.decided_by_rank_zero(lambda: check_leaks(config, packing=spec.data.packing))
     if decision.foreign is not None:
         start = adopted(decision.foreign, spec, meta_model)
+    data = None
+    if spec.train.steps is None:  # which the engine must know
+        data = _opened(reading, reporter, phases)
+        spec = with_steps(spec, len(data.batches.pool))
+    reporter.expect(spec.train.total_steps)
     reporter.enter("load")
     reporter.prepares(
         "loading the weights" if start is None else f"loading step {start.record.step}"
@@ -144,6 +139,11 @@ def prepare(
     phases.done("weights")
     hub = _hub(meta_model, pretrained, start)
     begin(spec, engine, group, reporter, start)
+    if data is None:
+        data = _opened(reading, reporter, phases)
+    evaluation = make_evaluation(spec, data.held_out, meta_model, group)
+    for note in evaluation.notes if evaluation is not None else ():
+        reporter.say(note)
     if loss_size.is_cut():
         engine.evaluate([data.batches.pool.example(0)])  # sees whether it can be
     if start is not None:
@@ -178,6 +178,18 @@ def _hub(
     if start is None or converted:
         return hub_layout(meta_model.plain, pretrained)
     return start.record.hub
+
+
+def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> TrainingData:
+    """The data, waited for, which fits the model."""
+    reporter.prepares("reading the data")
+    data, spec, config = reading.opened(), reading.spec, reading.config
+    for note in data.notes:
+        reporter.say(note)
+    length = fixed_length(spec.data, positions_of(config))
+    check_fit(config, data.vocabulary, length or stated_length(spec.data))
+    phases.done("data")
+    return data
 
 
 def _pretrained(spec: JobSpec, meta_model: MetaModel) -> Pretrained | None:

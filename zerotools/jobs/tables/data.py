@@ -20,6 +20,8 @@ FORMATS = (AUTO, COLUMNS, MESSAGES, ALPACA)
 ALL, LAST = "all", "last"
 DOCUMENTS = (AUTO, "on", "off")
 PROMPT_COLUMN = "prompt"
+SUM_TOLERANCE = 1e-4
+"""Of weights that are written with few digits: 0.3333 three times is not 1."""
 STREAM_LENGTH = 256
 """`sequence_length` of `text` and `tokens` where it is not set."""
 _OF_EXAMPLES = (
@@ -90,6 +92,13 @@ class DataSpec:
         default=AUTO,
         stored_default=COLUMNS,
         allowed=FORMATS,
+    )
+    mixture: tuple[float, ...] = key(
+        "Mixture weights, which add up to 1: one for each path or pattern of `text`, `tokens` or "
+        "`examples`. An epoch has as many sequences as all files together, and of each pattern "
+        "the share that its weight says: a small one comes several times.",
+        default=(),
+        stored_default=(),
     )
     prompt_column: str = key("The key of the prompt in an example.", default=PROMPT_COLUMN)
     response_column: str = key(
@@ -238,6 +247,7 @@ def check_data(data: DataSpec) -> Iterator[str]:
         yield f"data: {names} cannot be combined; leave all but one out"
     if len(given) == 1:
         yield from _check_unused(data, given[0])
+        yield from _check_mixture(data)
         yield from _check_kind(data, given[0])
 
 
@@ -254,6 +264,22 @@ def _check_unused(data: DataSpec, kind: str) -> Iterator[str]:
             yield (
                 f"{unused_key} = {show(value)}: cannot be combined with data.{kind}; leave it out"
             )
+
+
+def _check_mixture(data: DataSpec) -> Iterator[str]:
+    weights, patterns = data.mixture, patterns_of(data)
+    if not weights:
+        return
+    what = f"data.mixture = {show(list(weights))}"
+    if len(weights) != len(patterns):
+        yield (
+            f"{what}: has {len(weights)} weights, and data.{kind_of(data)} has {len(patterns)} "
+            "entries: give one weight for each"
+        )
+    elif min(weights) <= 0:
+        yield f"{what}: each weight must be above 0; leave the files of the others out"
+    elif abs(sum(weights) - 1) > SUM_TOLERANCE:
+        yield f"{what}: the weights add up to {sum(weights):.6g}, and must add up to 1"
 
 
 def _check_kind(data: DataSpec, kind: str) -> Iterator[str]:

@@ -39,6 +39,8 @@ RESERVED_ENV = frozenset(
         "MASTER_PORT",
         "RANK",
         "WORLD_SIZE",
+        "ZEROTOOLS_DATA_CACHE",
+        "ZEROTOOLS_DATA_CACHE_BYTES",
         "ZEROTOOLS_NOTIFY",
         "ZEROTOOLS_OUTPUT_DIR",
         "ZEROTOOLS_RESUME_FROM",

@@ -6,6 +6,7 @@ in epoch `p // n`. A step takes the next `batch_size` positions; a rank takes it
 
 from __future__ import annotations
 
+from zerotoolsd.trainer.data.mixture import MixedPools
 from zerotoolsd.trainer.data.sequences import Example, ExamplePool, RankBatch
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
@@ -25,7 +26,9 @@ class Batches:
         if epoch != self._epoch:
             self._shuffle = Shuffle(len(self.pool), seed=self._seed, epoch=epoch)
             self._epoch = epoch
-        return self._shuffle[index]
+        # Of a mixture, another epoch has other examples.
+        before = epoch * len(self.pool) if isinstance(self.pool, MixedPools) else 0
+        return before + self._shuffle[index]
 
     def examples(self, first: int, count: int) -> list[Example]:
         """`count` examples from position `first` on."""

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.counts import counted
-from zerotools.core.errors import BadRequest
-from zerotools.jobs.datafiles.documents import has_documents
-from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
+from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.tables.data import (
-    BYTES,
     DataSpec,
     fixed_length,
     kind_of,
     longest_sequence,
     patterns_of,
-    tokenizer_of,
 )
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
-from zerotoolsd.trainer.data.corpus import (
-    ByteTokens,
-    Tokens,
-    find_files,
-    measure,
-    read_pieces,
-    write_bytes,
-)
-from zerotoolsd.trainer.data.examplestore import BYTE_TYPE, ID_TYPE, Examples, index_of
+from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens
+from zerotoolsd.trainer.data.examplestore import Examples
+from zerotoolsd.trainer.data.mixture import JoinedPools, MixedPools
 from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
-from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, prepare_examples
+from zerotoolsd.trainer.data.preparing import ModelInput
 from zerotoolsd.trainer.data.sequences import ExamplePool, TokenWindows, hold_out
-from zerotoolsd.trainer.data.tokenizing import TokenFile, load_tokenizer, tokenize
-from zerotoolsd.trainer.data.tokenstream import TokenStream, largest_id
+from zerotoolsd.trainer.data.sources import ReadSource, SourceReader, sources_of, tokenizer_for
+from zerotoolsd.trainer.data.tokencache import cache_from
+from zerotoolsd.trainer.data.tokenizing import TokenFile
+from zerotoolsd.trainer.data.tokenstream import TokenStream
 from zerotoolsd.trainer.rank.group import WorldGroup
 
-TOKEN_FILE = "tokens.u32"
-EVAL_FILE = "eval.u32"
 PACKS_FILE = "packs.u64"
 
 
@@ -60,84 +53,150 @@ class TrainingData:
 
 
 @dataclass(frozen=True)
-class _Files:
-    """Some files of the job's data: the key that names them, and where their ids may be written."""
+class _Opened:
+    """What a source is to be trained on, and the part of it that is held out."""
+
+    train: ExamplePool
+    held_out: ExamplePool | None
+
+
+@dataclass
+class DataReading:
+    """The reading of a job's data: `start` begins it beside what the ranks do next, `opened` waits
+    for it. All ranks call both."""
 
     spec: JobSpec
+    run_dir: Path
     group: WorldGroup
-    reader: ModelInput
-    key: str
-    patterns: tuple[str, ...]
-    ids: Path
+    config: Any
+    _files: SourceReader = field(init=False)
+    _found: Future[list[ReadSource]] | None = field(default=None, init=False)
 
-    def found(self) -> list[Path]:
-        return find_files(self.patterns, self.key)
+    def start(self) -> DataReading:
+        """
+        Raises:
+            BadRequest: the model cannot be trained on this kind of data.
+        """
+        reader = model_input_of(self.config)
+        kind, packing = kind_of(self.spec.data), self.spec.data.packing
+        if reader.encoder_decoder and (kind != "examples" or packing):
+            what = "data.packing" if kind == "examples" else f"data.{kind}"
+            raise BadRequest(
+                f"{what}: model_type {self.config.model_type!r} has an encoder and a decoder; such "
+                "a model trains on data.examples, without data.packing"
+            )
+        if packing:
+            packed_length(self.spec.data, reader.positions)
+        self._files = SourceReader(self.spec, self.run_dir, reader, cache_from(os.environ))
+        if self.group.rank.leads:
+            self._found = Future()
+            self._begin(self._found)
+        return self
 
+    def _begin(self, found: Future[list[ReadSource]]) -> None:
+        try:
+            # Not in the thread: two that import parts of transformers get in each other's way.
+            self._files = replace(self._files, tokenizer=tokenizer_for(self.spec))
+        except ZerotoolsError as error:
+            found.set_exception(error)
+            return
+        # A daemon: a rank that ends for another reason does not wait for it.
+        threading.Thread(target=self._read, args=(found,), daemon=True).start()
 
-@dataclass(frozen=True)
-class _Opened:
-    pool: ExamplePool
-    vocabulary: int
-    record: DataRecord
-    longest: int
-    notes: tuple[str, ...] = ()
+    def _read(self, found: Future[list[ReadSource]]) -> None:
+        try:
+            found.set_result([self._files.read(source) for source in sources_of(self.spec)])
+        except BaseException as error:
+            found.set_exception(error)
 
+    def _result(self) -> list[ReadSource]:
+        assert self._found is not None  # of rank 0, which alone asks
+        return self._found.result()
 
-@dataclass(frozen=True)
-class _Text:
-    """`paths` are files that are read as they are, one token per byte; else the tokens were
-    written."""
+    def opened(self) -> TrainingData:
+        """The data, the same on every rank.
 
-    count: int
-    paths: list[Path]
-    sizes: list[int]
-    vocabulary: int
+        Raises:
+            ZerotoolsError: no file matches, one cannot be read as what it should be, there is too
+                little in it, or the tokenizer does not load; on every rank.
+        """
+        with self._files.until_opened:
+            sources = self.group.decided_by_rank_zero(self._result)
+            return self._opened(sources)
 
-
-def open_data(spec: JobSpec, run_dir: Path, group: WorldGroup, config: Any) -> TrainingData:
-    """The data of the job for a model of the Hugging Face `config`, the same on every rank.
-
-    Raises:
-        ZerotoolsError: no file matches, one cannot be read as what it should be, there is too
-            little in it, or the tokenizer does not load; on every rank.
-    """
-    kind = kind_of(spec.data)
-    reader = model_input_of(config)
-    if reader.encoder_decoder and (kind != "examples" or spec.data.packing):
-        what = "data.packing" if kind == "examples" else f"data.{kind}"
-        raise BadRequest(
-            f"{what}: model_type {config.model_type!r} has an encoder and a decoder; such a "
-            "model trains on data.examples, without data.packing"
+    def _opened(self, sources: Sequence[ReadSource]) -> TrainingData:
+        spec, reader = self.spec, self._files.reader
+        trained = [source for source in sources if source.key != "eval.files"]
+        pools = [self._pool(source) for source in sources]
+        parts = [self._part(pool, number) for number, pool in enumerate(pools[: len(trained)])]
+        held_out = [part.held_out for part in parts if part.held_out is not None]
+        held_out += pools[len(trained) :]
+        self.group.gathered(None)  # all have opened theirs
+        train, mixed = _mixed([part.train for part in parts], spec)
+        record = DataRecord(
+            sum(source.files for source in trained),
+            sum(_tokens(source, pool) for source, pool in zip(trained, pools, strict=False)),
+            len(train),
         )
-    opener = {"text": _open_text, "tokens": _open_tokens, "examples": _open_examples}[kind]
-    key, patterns = f"data.{kind}", patterns_of(spec.data)
-    opened = opener(_Files(spec, group, reader, key, patterns, run_dir / TOKEN_FILE))
-    train, held_out, vocabulary = opened.pool, None, opened.vocabulary
-    notes: tuple[str, ...] = ()
-    if spec.eval.files:
-        files = _Files(spec, group, reader, "eval.files", spec.eval.files, run_dir / EVAL_FILE)
-        other = opener(files)
-        held_out, vocabulary = other.pool, max(vocabulary, other.vocabulary)
-        notes = other.notes
-    elif spec.eval.fraction:
-        train, held_out = hold_out(train, spec.eval.fraction, spec.seed)
-    if spec.data.packing:
-        length = packed_length(spec.data, reader.positions)
-        train = _packed(train, spec, length, run_dir / PACKS_FILE, group)
-    _unlink(run_dir, group)
-    record = replace(opened.record, sequences=len(train))
-    longest = longest_sequence(spec.data, reader.positions) or opened.longest
-    batches = Batches(train, seed=spec.seed)
-    return TrainingData(batches, held_out, vocabulary, record, longest, opened.notes + notes)
+        return TrainingData(
+            Batches(train, seed=spec.seed),
+            _joined(held_out) if held_out else None,
+            max(source.vocabulary for source in sources),
+            record,
+            longest_sequence(spec.data, reader.positions)
+            or max(source.longest for source in sources),
+            tuple(note for source in sources for note in source.notes) + mixed,
+        )
+
+    def _pool(self, source: ReadSource) -> ExamplePool:
+        if kind_of(self.spec.data) == "examples":
+            assert source.ids is not None
+            return Examples(source.ids, encoder_decoder=self._files.reader.encoder_decoder)
+        length = fixed_length(self.spec.data, self._files.reader.positions)
+        assert length is not None
+        return TokenWindows(_tokens_of(source), length, source.key)
+
+    def _part(self, pool: ExamplePool, number: int) -> _Opened:
+        spec, held_out = self.spec, None
+        if spec.eval.fraction:
+            pool, held_out = hold_out(pool, spec.eval.fraction, spec.seed)
+        if spec.data.packing:
+            length = packed_length(spec.data, self._files.reader.positions)
+            path = self.run_dir / f"{number}-{PACKS_FILE}"
+            self._files.until_opened.callback(path.unlink, missing_ok=True)
+            planned = pool
+            self.group.decided_by_rank_zero(lambda: plan_packs(planned, length, spec.seed, path))
+            pool = PackedSequences(pool, path, spec.seed)
+        return _Opened(pool, held_out)
 
 
-def _unlink(run_dir: Path, group: WorldGroup) -> None:
-    """Take the names from the files that rank 0 wrote: their room is free when the ranks end."""
-    group.gathered(None)  # all have opened theirs
-    if group.rank.leads:
-        for name in (TOKEN_FILE, EVAL_FILE, PACKS_FILE):
-            (run_dir / name).unlink(missing_ok=True)
-            index_of(run_dir / name).unlink(missing_ok=True)
+def _tokens_of(source: ReadSource) -> Tokens:
+    if source.arrays:
+        return TokenStream(source.arrays, source.vocabulary)
+    if source.ids is None:
+        return ByteTokens(source.paths, source.sizes)
+    return TokenFile(source.ids, source.vocabulary, source.typecode)
+
+
+def _tokens(source: ReadSource, pool: ExamplePool) -> int:
+    return len(pool.tokens) if isinstance(pool, TokenWindows) else source.tokens
+
+
+def _joined(pools: Sequence[ExamplePool]) -> ExamplePool:
+    return pools[0] if len(pools) == 1 else JoinedPools(pools)
+
+
+def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tuple[str, ...]]:
+    """(one pool, what to say of the mixture)."""
+    if not spec.data.mixture:
+        return _joined(pools), ()
+    mixed = MixedPools(pools, spec.data.mixture, spec.seed)
+    notes = (
+        f"data.mixture: an epoch takes {count} sequences of {pattern}, which has {len(pool)} "
+        f"({count / len(pool):.3g} times)"
+        for pattern, count, pool in zip(patterns_of(spec.data), mixed.counts, pools, strict=True)
+    )
+    return mixed, tuple(notes)
 
 
 def model_input_of(config: Any) -> ModelInput:
@@ -149,70 +208,6 @@ def positions_of(config: Any) -> int | None:
     """How many positions a model of the Hugging Face `config` has; None: any number."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     return positions if isinstance(positions, int) and positions > 0 else None
-
-
-def _open_text(files: _Files) -> _Opened:
-    directory = tokenizer_of(files.spec.data, files.spec.model.path)
-
-    data = files.spec.data
-
-    def survey() -> _Text:
-        paths = files.found()
-        if directory is None or directory == BYTES:
-            if not any(has_documents(path, data) for path in paths):
-                return _Text(len(paths), paths, measure(paths), ByteTokens.vocabulary)
-            write_bytes(paths, data, files.ids)
-            return _Text(len(paths), [], [], ByteTokens.vocabulary)
-        tokenizer = load_tokenizer(Path(directory))
-        pieces = (piece for path in paths for piece in read_pieces(path, data))
-        tokenize(pieces, tokenizer, files.ids)
-        return _Text(len(paths), [], [], len(tokenizer))
-
-    found = files.group.decided_by_rank_zero(survey)
-    tokens: Tokens
-    if found.paths:
-        tokens = ByteTokens(found.paths, found.sizes)
-    else:
-        typecode = BYTE_TYPE if directory == BYTES else ID_TYPE
-        tokens = TokenFile(files.ids, found.vocabulary, typecode)
-    return _windows(files, tokens, found.count)
-
-
-def _open_tokens(files: _Files) -> _Opened:
-    def survey() -> tuple[list[TokenArray], int]:
-        arrays = [read_token_header(path, files.spec.data.token_type) for path in files.found()]
-        return arrays, largest_id(arrays)
-
-    arrays, largest = files.group.decided_by_rank_zero(survey)
-    return _windows(files, TokenStream(arrays, largest + 1), len(arrays))
-
-
-def _windows(files: _Files, tokens: Tokens, count: int) -> _Opened:
-    length = fixed_length(files.spec.data, files.reader.positions)
-    assert length is not None
-    pool = TokenWindows(tokens, length, files.key)
-    record = DataRecord(files=count, tokens=len(tokens))
-    return _Opened(pool, tokens.vocabulary, record, length)
-
-
-def _open_examples(files: _Files) -> _Opened:
-    spec = files.spec
-
-    def survey() -> tuple[int, int, ReadingStats]:
-        paths = files.found()
-        tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))
-        found = prepare_examples(paths, tokenizer, spec.data, files.reader, files.ids)
-        return len(paths), len(tokenizer), found
-
-    count, vocabulary, found = files.group.decided_by_rank_zero(survey)
-    pool = Examples(files.ids, encoder_decoder=files.reader.encoder_decoder)
-    note = f"{files.key}: {counted(found.count, 'example')} of {found.tokens} tokens"
-    if found.empty:
-        note += f"; {found.empty} more without a prompt or a response are left out"
-    cut = found.cut_words(spec.data, files.reader.positions)
-    notes = (note, f"{files.key}: {cut}") if cut else (note,)
-    record = DataRecord(files=count, tokens=found.tokens)
-    return _Opened(pool, vocabulary, record, found.longest, notes)
 
 
 def packed_length(data: DataSpec, positions: int | None) -> int:
@@ -228,10 +223,3 @@ def packed_length(data: DataSpec, positions: int | None) -> int:
             "of positions to take in its place; set it"
         )
     return length
-
-
-def _packed(
-    pool: ExamplePool, spec: JobSpec, length: int, path: Path, group: WorldGroup
-) -> ExamplePool:
-    group.decided_by_rank_zero(lambda: plan_packs(pool, length, spec.seed, path))
-    return PackedSequences(pool, path, spec.seed)

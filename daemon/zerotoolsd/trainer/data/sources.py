@@ -1,0 +1,206 @@
+"""The files of a job as tokens, each source once: what rank 0 does, while the model is loaded."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.jobs.datafiles.documents import has_documents
+from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
+from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.corpus import (
+    BYTES_VOCABULARY,
+    find_files,
+    measure,
+    read_pieces,
+    write_bytes,
+)
+from zerotoolsd.trainer.data.examplestore import BYTE_TYPE, ID_TYPE
+from zerotoolsd.trainer.data.fingerprint import fingerprint
+from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, prepare_examples
+from zerotoolsd.trainer.data.tokencache import Build, Entry, TokenCache
+from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
+from zerotoolsd.trainer.data.tokenstream import largest_id
+
+IDS = "ids.u32"
+_OF_SOURCES = ("text", "tokens", "examples", "tokenizer", "mixture", "packing", "token_type")
+"""Keys of `[data]` that the content says better, or that change no token."""
+_OF_TEXT = ("documents", "text_column")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files that `key` of the job names, by one pattern or by all."""
+
+    key: str
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """What every rank opens: `ids` that were written, files of bytes that are read as they are
+    (`paths`, of `sizes`), or `arrays` of ids. `notes` are lines for people."""
+
+    key: str
+    files: int
+    vocabulary: int
+    tokens: int = 0
+    longest: int = 0
+    ids: Path | None = None
+    typecode: str = ID_TYPE
+    paths: tuple[Path, ...] = ()
+    sizes: tuple[int, ...] = ()
+    arrays: tuple[TokenArray, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def sources_of(spec: JobSpec) -> list[Source]:
+    """What is trained on, one source for each weight of a mixture, and last what is evaluated on,
+    where files are named for that."""
+    patterns, key = patterns_of(spec.data), f"data.{kind_of(spec.data)}"
+    groups = [(pattern,) for pattern in patterns] if spec.data.mixture else [patterns]
+    evaluated = [Source("eval.files", spec.eval.files)] if spec.eval.files else []
+    return [*(Source(key, group) for group in groups), *evaluated]
+
+
+def tokenizer_for(spec: JobSpec) -> Any:
+    """The tokenizer that the data of `spec` goes through; None: it needs none.
+
+    Raises:
+        BadRequest: it cannot be loaded.
+    """
+    named = tokenizer_of(spec.data, spec.model.path)
+    if named is None or named == BYTES or kind_of(spec.data) == "tokens":
+        return None
+    return load_tokenizer(Path(named))
+
+
+@dataclass(frozen=True)
+class SourceReader:
+    """Reads sources for a job through its `tokenizer`; what is written lies in its run directory or
+    in the `cache`, and stays while `until_opened` is."""
+
+    spec: JobSpec
+    run_dir: Path
+    reader: ModelInput
+    cache: TokenCache | None
+    tokenizer: Any = None
+    until_opened: ExitStack = field(default_factory=ExitStack)
+
+    def read(self, source: Source) -> ReadSource:
+        """
+        Raises:
+            ZerotoolsError: no file matches, one cannot be read as what it should be, or the
+                tokenizer does not load.
+        """
+        paths = find_files(source.patterns, source.key)
+        kind = kind_of(self.spec.data)
+        if kind == "tokens":
+            return self._arrays(source, paths)
+        return self._text(source, paths) if kind == "text" else self._examples(source, paths)
+
+    def _arrays(self, source: Source, paths: list[Path]) -> ReadSource:
+        arrays = tuple(read_token_header(path, self.spec.data.token_type) for path in paths)
+        return ReadSource(source.key, len(paths), largest_id(arrays) + 1, arrays=arrays)
+
+    def _text(self, source: Source, paths: list[Path]) -> ReadSource:
+        data = self.spec.data
+        named = tokenizer_of(data, self.spec.model.path)
+        if named is None or named == BYTES:
+            if not any(has_documents(path, data) for path in paths):
+                sizes = tuple(measure(paths))
+                read = ReadSource(source.key, len(paths), BYTES_VOCABULARY)
+                return replace(read, paths=tuple(paths), sizes=sizes)
+
+            def build(directory: Path) -> dict[str, Any]:
+                write_bytes(paths, data, directory / IDS)
+                return {"vocabulary": BYTES_VOCABULARY}
+        else:
+
+            def build(directory: Path) -> dict[str, Any]:
+                pieces = (piece for path in paths for piece in read_pieces(path, data))
+                tokenize(pieces, self.tokenizer, directory / IDS)
+                return {"vocabulary": len(self.tokenizer)}
+
+        settings = {name: getattr(data, name) for name in _OF_TEXT}
+        is_bytes = named is None or named == BYTES
+        made = self._made(source, paths, None if is_bytes else named, settings, build)
+        return ReadSource(
+            source.key,
+            len(paths),
+            made.facts["vocabulary"],
+            ids=made.path / IDS,
+            typecode=BYTE_TYPE if is_bytes else ID_TYPE,
+            notes=_notes(source, made),
+        )
+
+    def _examples(self, source: Source, paths: list[Path]) -> ReadSource:
+        data = self.spec.data
+        named = tokenizer_of(data, self.spec.model.path) or ""
+
+        def build(directory: Path) -> dict[str, Any]:
+            found = prepare_examples(paths, self.tokenizer, data, self.reader, directory / IDS)
+            return {"vocabulary": len(self.tokenizer), "stats": asdict(found)}
+
+        settings = {
+            **{name: value for name, value in asdict(data).items() if name not in _OF_SOURCES},
+            **asdict(self.reader),
+        }
+        made = self._made(source, paths, named, settings, build)
+        stats = ReadingStats(**made.facts["stats"])
+        return ReadSource(
+            source.key,
+            len(paths),
+            made.facts["vocabulary"],
+            stats.tokens,
+            stats.longest,
+            made.path / IDS,
+            notes=(*_notes(source, made), *self._said(source, stats)),
+        )
+
+    def _said(self, source: Source, stats: ReadingStats) -> tuple[str, ...]:
+        note = f"{source.key}: {counted(stats.count, 'example')} of {stats.tokens} tokens"
+        if stats.empty:
+            note += f"; {stats.empty} more without a prompt or a response are left out"
+        cut = stats.cut_words(self.spec.data, self.reader.positions)
+        return (note, f"{source.key}: {cut}") if cut else (note,)
+
+    def _made(
+        self,
+        source: Source,
+        paths: list[Path],
+        tokenizer: str | None,
+        settings: dict[str, Any],
+        build: Build,
+    ) -> Entry:
+        """The files of `build`, from the cache where there is one that can be used."""
+        note = None
+        if self.cache is not None:
+            try:
+                key = fingerprint(
+                    paths,
+                    None if tokenizer is None else Path(tokenizer),
+                    [kind_of(self.spec.data), settings],
+                    self.cache.directory / "stamps",
+                )
+                return self.cache.entry(key, build, self.until_opened)
+            except OSError as error:
+                note = (
+                    f"{source.key}: tokenised data cannot be kept in {self.cache.directory}: "
+                    f"{error.strerror}; it is made for this attempt alone"
+                )
+        directory = Path(tempfile.mkdtemp(prefix="tokens-", dir=self.run_dir))
+        self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
+        return Entry(directory, build(directory), note, is_new=True)
+
+
+def _notes(source: Source, made: Entry) -> tuple[str, ...]:
+    if made.note is not None:
+        return (made.note,)
+    return () if made.is_new else (f"{source.key}: taken as it was tokenised before ({made.path})",)

@@ -1,0 +1,152 @@
+"""Tokenised data is built once, whole, for all who come, and never taken when it is damaged."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerotools.core.errors import BadFile
+from zerotoolsd.trainer.data.fingerprint import fingerprint
+from zerotoolsd.trainer.data.tokencache import META, Entry, TokenCache, cache_from
+
+
+class Builder:
+    """Writes a file of `size` bytes, and counts how often."""
+
+    def __init__(self, size: int = 10) -> None:
+        self.size, self.count = size, 0
+
+    def __call__(self, directory: Path) -> dict[str, Any]:
+        self.count += 1
+        (directory / "ids").write_bytes(bytes(self.size))
+        return {"vocabulary": self.size}
+
+
+def take(cache: TokenCache, key: str, build: Any) -> Entry:
+    with ExitStack() as stack:
+        return cache.entry(key, build, stack)
+
+
+def test_it_is_built_once_and_taken_again(tmp_path: Path) -> None:
+    cache, build = TokenCache(tmp_path / "cache", 1 << 20), Builder()
+    first, again = take(cache, "a", build), take(cache, "a", build)
+    assert (build.count, first.is_new, again.is_new) == (1, True, False)
+    assert first.facts == again.facts == {"vocabulary": 10}
+    assert (again.path / "ids").read_bytes() == bytes(10)
+
+
+@pytest.mark.parametrize("damage", ["bytes", "short", "gone", "meta"])
+def test_what_is_damaged_is_built_again_and_said(tmp_path: Path, damage: str) -> None:
+    cache, build = TokenCache(tmp_path, 1 << 20), Builder()
+    path = take(cache, "a", build).path
+    if damage == "gone":
+        (path / "ids").unlink()
+    else:
+        name, content = {"bytes": ("ids", b"x" * 10), "short": ("ids", b""), "meta": (META, b"{")}[
+            damage
+        ]
+        (path / name).write_bytes(content)
+    found = take(cache, "a", build)
+    assert build.count == 2
+    assert found.note is not None
+    assert f"tokenised data in {path} is damaged" in found.note
+    assert (path / "ids").read_bytes() == bytes(10)
+    assert take(cache, "a", build).note is None
+
+
+def test_what_fails_or_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    cache = TokenCache(tmp_path, 1 << 20)
+
+    def fail(directory: Path) -> dict[str, Any]:
+        (directory / "ids").write_bytes(b"half")
+        raise BadFile("no text")
+
+    with pytest.raises(BadFile, match="no text"):
+        take(cache, "a", fail)
+    # as a kill leaves it
+    (tmp_path / "drafts" / "a").mkdir(parents=True)
+    (tmp_path / "drafts" / "a" / "old").touch()
+    build = Builder()
+    found = take(cache, "a", build)
+    assert sorted(path.name for path in found.path.iterdir()) == [META, "ids"]
+
+
+def test_two_jobs_at_once_build_it_once(tmp_path: Path) -> None:
+    cache, inside, go = TokenCache(tmp_path, 1 << 20), threading.Event(), threading.Event()
+    built: list[str] = []
+
+    def slow(directory: Path) -> dict[str, Any]:
+        inside.set()
+        assert go.wait(60)
+        built.append("first")
+        (directory / "ids").write_bytes(b"1")
+        return {}
+
+    def never(directory: Path) -> dict[str, Any]:
+        built.append("second")
+        return {}
+
+    first = threading.Thread(target=take, args=(cache, "a", slow))
+    second = threading.Thread(target=take, args=(cache, "a", never))
+    first.start()
+    assert inside.wait(60)
+    second.start()
+    go.set()
+    first.join()
+    second.join()
+    assert built == ["first"]
+
+
+def test_the_oldest_go_and_what_is_in_use_stays(tmp_path: Path) -> None:
+    cache = TokenCache(tmp_path, 3000)
+    for number, key in enumerate("abc"):
+        path = take(cache, key, Builder(900)).path
+        os.utime(path, (number, number))
+    with ExitStack() as stack:
+        cache.entry("a", Builder(), stack)
+        os.utime(tmp_path / "entries" / "a", (0, 0))
+        take(cache, "d", Builder(900))
+        left = sorted(path.name for path in (tmp_path / "entries").iterdir())
+    assert "a" in left  # the oldest, which is in use
+    assert "b" not in left
+    assert "d" in left
+
+
+def test_where_the_daemon_says_it_is(tmp_path: Path) -> None:
+    there = {"ZEROTOOLS_DATA_CACHE": str(tmp_path), "ZEROTOOLS_DATA_CACHE_BYTES": "5"}
+    assert cache_from(there) == TokenCache(tmp_path, 5)
+    assert cache_from({**there, "ZEROTOOLS_DATA_CACHE_BYTES": "0"}) is None
+    assert cache_from({}) is None
+
+
+def test_the_key_follows_content_tokenizer_and_settings(tmp_path: Path) -> None:
+    data, tokenizer, stamps = tmp_path / "a.txt", tmp_path / "tok", tmp_path / "stamps"
+    tokenizer.mkdir()
+
+    def key(settings: Any = 1) -> str:
+        return fingerprint([data], tokenizer, settings, stamps)
+
+    (tokenizer / "tokenizer.json").write_text("{}")
+    data.write_text("one")
+    os.utime(data, (1, 1))
+    first = key()
+    assert key() == first
+    assert key(2) != first
+    (tokenizer / "model.safetensors").write_text("weights are no part of it")
+    assert key() == first
+    (tokenizer / "chat_template.jinja").write_text("{{ messages }}")
+    assert key() != first
+    (tokenizer / "chat_template.jinja").unlink()
+    data.write_text("two")
+    os.utime(data, (1, 1))
+    assert key() != first
+    data.write_text("one")
+    assert key() == first
+    data.rename(tmp_path / "b.txt")
+    data = tmp_path / "b.txt"
+    assert key() == first
