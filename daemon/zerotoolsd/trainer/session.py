@@ -91,6 +91,8 @@ def prepare(
         ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
     """
     config = read_config(spec.model)
+    length = fixed_length(spec.data, positions_of(config))
+    check_fit(config, 0, length or stated_length(spec.data))
     # Beside all that follows, until the data is needed.
     reading = DataReading(spec, run_dir, group, config).start()
     meta_model = draw(config, spec.lora)
@@ -100,7 +102,7 @@ def prepare(
             group,
             config,
             meta_model.parameter_count(),
-            fixed_length(spec.data, positions_of(config)) or 0,
+            length or 0,
             spec.train.precision,
         )
     )
@@ -183,11 +185,10 @@ def _hub(
 def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> TrainingData:
     """The data, waited for, which fits the model."""
     reporter.prepares("reading the data")
-    data, spec, config = reading.opened(), reading.spec, reading.config
+    data = reading.opened()
     for note in data.notes:
         reporter.say(note)
-    length = fixed_length(spec.data, positions_of(config))
-    check_fit(config, data.vocabulary, length or stated_length(spec.data))
+    check_fit(reading.config, data.vocabulary, None)
     phases.done("data")
     return data
 

@@ -122,7 +122,11 @@ class DataReading:
         """
         with self._files.until_opened:
             sources = self.group.decided_by_rank_zero(self._result)
-            return self._opened(sources)
+            try:
+                return self._opened(sources)
+            finally:
+                # Also where all refuse it: rank 0 removes what another may be about to open.
+                self.group.gathered(None)
 
     def _opened(self, sources: Sequence[ReadSource]) -> TrainingData:
         spec, reader = self.spec, self._files.reader
@@ -131,7 +135,6 @@ class DataReading:
         parts = [self._part(pool, number) for number, pool in enumerate(pools[: len(trained)])]
         held_out = [part.held_out for part in parts if part.held_out is not None]
         held_out += pools[len(trained) :]
-        self.group.gathered(None)  # all have opened theirs
         train, mixed = _mixed([part.train for part in parts], spec)
         record = DataRecord(
             sum(source.files for source in trained),

@@ -1,0 +1,162 @@
+"""How fast text, documents and chats are tokenised, and how soon a job on text takes a step.
+
+    python -m benchmarks.tokenising OUT --megabytes 20 --restart 1000
+
+A byte-level BPE of 16,000 tokens is trained on Python's standard library, whose text is also the
+corpus, with a number in each line, so that no line comes twice. OUT is written to; nothing is
+removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness.launching import TINY_LLAMA, job, run
+from zerotools.jobs.tables.data import DataSpec
+from zerotoolsd.trainer.data.corpus import read_pieces
+from zerotoolsd.trainer.data.preparing import ModelInput, prepare_examples
+from zerotoolsd.trainer.data.tokencache import DIRECTORY, MOST_BYTES
+from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
+
+VOCABULARY = 16000
+TEMPLATE = (
+    "{% for turn in messages %}<|{{ turn.role }}|>{{ turn.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--megabytes", type=int, default=20)
+    parser.add_argument("--restart", type=int, default=0, help="megabytes of a job that restarts")
+    options = parser.parse_args()
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"cores: {len(os.sched_getaffinity(0))}, load before: {os.getloadavg()[0]:.1f}")
+    tokenizer = make_tokenizer(out / "tokenizer")
+    for name, write, read in (
+        ("plain text", write_text, read_text),
+        ("documents in JSONL", write_documents, read_text),
+        ("chats in JSONL, all answers", write_chats, read_chats),
+    ):
+        path = out / f"{write.__name__}.jsonl" if write is not write_text else out / "text.txt"
+        size = write(path, options.megabytes * 10**6)
+        began, used = time.monotonic(), time.process_time()
+        read(path, tokenizer, out / "ids")
+        seconds, cpu = time.monotonic() - began, time.process_time() - used
+        print(f"{name}: {size / seconds / 1e6:.2f} MB/s, {size / cpu / 1e6:.2f} MB per cpu second")
+    if options.restart:
+        restart(out, options.restart)
+
+
+def restart(out: Path, megabytes: int) -> None:
+    text = out / "large.txt"
+    if not text.exists():
+        write_text(text, megabytes * 10**6)
+    cache = {DIRECTORY: str((out / "cache").absolute()), MOST_BYTES: str(1 << 40)}
+    tree = job(
+        text,
+        model={"config": {**TINY_LLAMA, "vocab_size": VOCABULARY}},
+        data={"tokenizer": str((out / "tokenizer").absolute())},
+        train={"steps": 2},
+    )
+    for name in ("first", "restarted"):
+        directory = out / f"{name}-{time.time_ns()}"
+        began = time.monotonic()
+        attempt = run_with(directory, {**tree, "env": cache})
+        [ready] = [line for line in attempt.log().splitlines() if line.startswith("ready in")]
+        print(f"{megabytes} MB, {name}: {ready}; the process {time.monotonic() - began:.1f} s")
+
+
+def run_with(directory: Path, tree: dict[str, Any]) -> Any:
+    os.environ.setdefault("ZEROTOOLS_TEST_PATIENCE", "20")
+    return run(directory, tree)
+
+
+def make_tokenizer(directory: Path) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    if not directory.exists():
+        backend = Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=VOCABULARY,
+            special_tokens=SPECIAL,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        backend.train_from_iterator(lines(4_000_000), trainer)
+        made = PreTrainedTokenizerFast(
+            tokenizer_object=backend, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE
+        )
+        made.save_pretrained(directory)
+    return load_tokenizer(directory)
+
+
+def lines(size: int) -> Iterator[str]:
+    """Lines of the standard library, `size` bytes of them."""
+    sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = [line for path in sources for line in path.read_text("utf-8").splitlines() if line]
+    written = number = 0
+    while written < size:
+        line = f"{number} {text[number % len(text)]}\n"
+        number += 1
+        written += len(line.encode())
+        yield line
+
+
+def write_text(path: Path, size: int) -> int:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(lines(size))
+    return path.stat().st_size
+
+
+def grouped(size: int, count: int) -> Iterator[list[str]]:
+    group: list[str] = []
+    for line in lines(size):
+        group.append(line)
+        if len(group) == count:
+            yield group
+            group = []
+
+
+def write_documents(path: Path, size: int) -> int:
+    with path.open("w", encoding="utf-8") as file:
+        for group in grouped(size, 50):
+            file.write(json.dumps({"text": "".join(group)}) + "\n")
+    return path.stat().st_size
+
+
+def write_chats(path: Path, size: int) -> int:
+    with path.open("w", encoding="utf-8") as file:
+        for group in grouped(size, 24):
+            turns = [
+                {"role": ("user", "assistant")[turn % 2], "content": "".join(group[turn * 6 :][:6])}
+                for turn in range(4)
+            ]
+            file.write(json.dumps({"messages": turns}) + "\n")
+    return path.stat().st_size
+
+
+def read_text(path: Path, tokenizer: Any, ids: Path) -> None:
+    tokenize(read_pieces(path, DataSpec()), tokenizer, ids)
+
+
+def read_chats(path: Path, tokenizer: Any, ids: Path) -> None:
+    reader = ModelInput(encoder_decoder=False, positions=4096)
+    prepare_examples([path], tokenizer, DataSpec(examples=(str(path),)), reader, ids)
+
+
+if __name__ == "__main__":
+    main()
