@@ -82,7 +82,7 @@ class TrainingRun:
 
     def _one_step(self, first: int, batches: Prefetch) -> StepResult:
         started = time.monotonic()
-        size = self.spec.train.batch_size
+        train = self.spec.train
         share = batches.share(self.consumed)
         outcome = self.engine.step(share, self.step, self.stop.asked)
         if self.step == first:
@@ -91,7 +91,7 @@ class TrainingRun:
         self.step += 1
         if self.step - first == (COMPILING_STEPS if train.compile else 1):
             self.group.wait_at_most(STEP_TIMEOUT)
-        self.consumed += size
+        self.consumed += train.batch_size
         self.reporter.stepped(self.step, outcome, share.tokens, time.monotonic() - started)
         self.checkpoints.stepped(outcome)
         return outcome

@@ -21,6 +21,7 @@ from zerotools.jobs.tables.data import (
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
+from zerotoolsd.trainer.data.cache.tokencache import cache_from
 from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens
 from zerotoolsd.trainer.data.examplestore import Examples
 from zerotoolsd.trainer.data.mixture import JoinedPools, MixedPools
@@ -28,7 +29,6 @@ from zerotoolsd.trainer.data.packing import PackedSequences, plan_packs
 from zerotoolsd.trainer.data.preparing import ModelInput
 from zerotoolsd.trainer.data.sequences import ExamplePool, TokenWindows, hold_out
 from zerotoolsd.trainer.data.sources import ReadSource, SourceReader, sources_of, tokenizer_for
-from zerotoolsd.trainer.data.tokencache import cache_from
 from zerotoolsd.trainer.data.tokenizing import TokenFile
 from zerotoolsd.trainer.data.tokenstream import TokenStream
 from zerotoolsd.trainer.rank.group import WorldGroup

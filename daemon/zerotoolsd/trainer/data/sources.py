@@ -14,6 +14,8 @@ from zerotools.jobs.datafiles.documents import has_documents
 from zerotools.jobs.datafiles.token_files import TokenArray, read_token_header
 from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.cache.fingerprint import fingerprint
+from zerotoolsd.trainer.data.cache.tokencache import Build, CacheEntry, TokenCache
 from zerotoolsd.trainer.data.corpus import (
     BYTES_VOCABULARY,
     find_files,
@@ -22,9 +24,7 @@ from zerotoolsd.trainer.data.corpus import (
     write_bytes,
 )
 from zerotoolsd.trainer.data.examplestore import BYTE_TYPE, ID_TYPE
-from zerotoolsd.trainer.data.fingerprint import fingerprint
 from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, prepare_examples
-from zerotoolsd.trainer.data.tokencache import Build, Entry, TokenCache
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
 from zerotoolsd.trainer.data.tokenstream import largest_id
 
@@ -178,7 +178,7 @@ class SourceReader:
         tokenizer: str | None,
         settings: dict[str, Any],
         build: Build,
-    ) -> Entry:
+    ) -> CacheEntry:
         """The files of `build`, from the cache where there is one that can be used."""
         note = None
         if self.cache is not None:
@@ -197,10 +197,10 @@ class SourceReader:
                 )
         directory = Path(tempfile.mkdtemp(prefix="tokens-", dir=self.run_dir))
         self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
-        return Entry(directory, build(directory), note, is_new=True)
+        return CacheEntry(directory, build(directory), note, is_new=True)
 
 
-def _notes(source: Source, made: Entry) -> tuple[str, ...]:
+def _notes(source: Source, made: CacheEntry) -> tuple[str, ...]:
     if made.note is not None:
         return (made.note,)
     return () if made.is_new else (f"{source.key}: taken as it was tokenised before ({made.path})",)

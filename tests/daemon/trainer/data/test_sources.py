@@ -11,9 +11,9 @@ import pytest
 from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.finetuning import adverts, make_tokenizer, write_lines
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotoolsd.trainer.data.cache.tokencache import TokenCache
 from zerotoolsd.trainer.data.preparing import ModelInput
 from zerotoolsd.trainer.data.sources import IDS, SourceReader, sources_of, tokenizer_for
-from zerotoolsd.trainer.data.tokencache import TokenCache
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import BadFile
-from zerotoolsd.trainer.data.fingerprint import fingerprint
-from zerotoolsd.trainer.data.tokencache import META, Entry, TokenCache, cache_from
+from zerotoolsd.trainer.data.cache.fingerprint import fingerprint
+from zerotoolsd.trainer.data.cache.tokencache import META, CacheEntry, TokenCache, cache_from
 
 
 class Builder:
@@ -27,7 +27,7 @@ class Builder:
         return {"vocabulary": self.size}
 
 
-def take(cache: TokenCache, key: str, build: Any) -> Entry:
+def take(cache: TokenCache, key: str, build: Any) -> CacheEntry:
     with ExitStack() as stack:
         return cache.entry(key, build, stack)
 

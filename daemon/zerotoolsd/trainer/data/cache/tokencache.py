@@ -30,7 +30,7 @@ Build = Callable[[Path], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """A directory of files that are whole, and what `Build` said of them. `note` is for people."""
 
     path: Path
@@ -47,7 +47,7 @@ class TokenCache:
     directory: Path
     most_bytes: int
 
-    def entry(self, key: str, build: Build, until_opened: ExitStack) -> Entry:
+    def entry(self, key: str, build: Build, until_opened: ExitStack) -> CacheEntry:
         """The entry `key`, built if it is not there; it is not removed while `until_opened` is.
 
         Raises:
@@ -58,7 +58,7 @@ class TokenCache:
         path, note = self.directory / "entries" / key, None
         if path.is_dir():
             try:
-                entry = Entry(path, _checked(path))
+                entry = CacheEntry(path, _checked(path))
             except ValueError as error:
                 note = f"tokenised data in {path} is damaged ({error}): built again"
                 shutil.rmtree(path)
@@ -66,7 +66,7 @@ class TokenCache:
                 os.utime(path)
                 fcntl.flock(lock, fcntl.LOCK_SH)
                 return entry
-        built = Entry(path, self._built(path, build), note, is_new=True)
+        built = CacheEntry(path, self._built(path, build), note, is_new=True)
         fcntl.flock(lock, fcntl.LOCK_SH)
         self._make_room()
         return built

@@ -1,6 +1,6 @@
 """How fast text, documents and chats are tokenised, and how soon a job on text takes a step.
 
-    python -m benchmarks.tokenising OUT --megabytes 20 --restart 1000
+    python -m benchmarks.data.tokenising OUT --megabytes 20 --restart 1000
 
 A byte-level BPE of 16,000 tokens is trained on Python's standard library, whose text is also the
 corpus, with a number in each line, so that no line comes twice. OUT is written to; nothing is
@@ -20,9 +20,9 @@ from typing import Any
 
 from harness.launching import TINY_LLAMA, job, run
 from zerotools.jobs.tables.data import DataSpec
+from zerotoolsd.trainer.data.cache.tokencache import DIRECTORY, MOST_BYTES
 from zerotoolsd.trainer.data.corpus import read_pieces
 from zerotoolsd.trainer.data.preparing import ModelInput, prepare_examples
-from zerotoolsd.trainer.data.tokencache import DIRECTORY, MOST_BYTES
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
 
 VOCABULARY = 16000
