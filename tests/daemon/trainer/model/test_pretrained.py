@@ -13,6 +13,11 @@ from harness.launching import TINY_GPT2, TINY_LLAMA
 pytestmark = pytest.mark.torch
 
 MIXTRAL = {**TINY_LLAMA, "model_type": "mixtral", "num_local_experts": 3}
+BERT = {
+    **{key: TINY_LLAMA[key] for key in TINY_LLAMA if key != "num_key_value_heads"},
+    "model_type": "bert",
+    "is_decoder": True,
+}
 TIED = {**TINY_LLAMA, "tie_word_embeddings": True}
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -42,6 +47,16 @@ def with_more(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "model.rotary_emb.inv_freq": torch.ones(4), "score.weight": torch.ones(2, 32)}
 
 
+def of_old(state: dict[str, Any]) -> dict[str, Any]:
+    """As BERT was published."""
+    names = {".weight": ".gamma", ".bias": ".beta"}
+    changed = {}
+    for name, value in state.items():
+        stem, _, kind = name.rpartition(".")
+        changed[f"{stem}{names[f'.{kind}']}" if stem.endswith("LayerNorm") else name] = value
+    return changed
+
+
 def same(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
@@ -53,6 +68,7 @@ LOADED: dict[str, tuple[dict[str, Any], Change, str]] = {
     "tied": (TIED, same, ""),
     "tied, under the other name": (TIED, under_the_head, ""),
     "tied, under both": (TIED, under_both, ""),
+    "names of old": (BERT, of_old, ""),
     "no head": (TINY_LLAMA, headless, "lacks lm_head.weight, which get"),
     "more tensors": (TINY_LLAMA, with_more, "the model does not use score.weight"),
 }
