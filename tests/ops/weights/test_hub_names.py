@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.core.test_hub_layout import LAYOUTS, filled, hub_tensors
 from tests.runs.records import a_record
@@ -16,8 +17,11 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubBlock, renamed
 from zerotools.formats.dcp.native import DcpNative
+from zerotools.ops.conversions import consolidate
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.hub_names import hub_layout_of, keys_on_hub, restored
+from zerotools.runs.manifest import write_manifest
+from zerotools.runs.record import write_record
 
 
 def written(root: Path, arrays: dict[str, np.ndarray], cut: int = 1, dim: int = 0) -> Checkpoint:
@@ -123,3 +127,17 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         restored(with_type(source, "b", dtypes.FLOAT16), joined)
     with pytest.raises(BadFile, match=r"has ab in shape \[4, 3\] and in shape \[2, 3\]"):
         restored(source, {**joined, "b": (renamed("ab", (2, 3)),)})
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_weights_alone_of_a_job_have_its_record(tmp_path: Path, alone: bool) -> None:
+    """DeepSpeed with state on NVMe leaves them as safetensors; a record beside others says nothing
+    of them."""
+    directory = tmp_path / "step-00000002"
+    directory.mkdir()
+    save_file({"w": np.ones((2, 3), "f4")}, directory / "model.safetensors")
+    layout = {"w": (renamed("v", (2, 3)),)}
+    write_record(directory, a_record(hub=layout, weights_only=alone))
+    write_manifest(directory)
+    done = consolidate.prepare(directory, tmp_path / "out", consolidate.Options(dtype="fp32"))
+    assert [key.name for key in done.target.checkpoint.tensors] == ["v" if alone else "w"]
