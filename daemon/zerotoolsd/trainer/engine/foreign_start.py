@@ -121,6 +121,7 @@ def _weights_of_directory(
     try:
         found = match(meta_model.plain, meta_model.aliases, run.directory)
     except BadRequest as error:
+        check_weights(run, wanted)  # says more of a checkpoint: names on both sides
         why = str(error).removeprefix("model.path: ")
         raise BadRequest(f"resume_from = {run.path}: {why}") from None
     if found.unused or found.initial:
