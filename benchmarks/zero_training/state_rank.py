@@ -133,7 +133,8 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     for module in inner(live.model):
         module.register_forward_hook(note_blocks)
     ready.train()
-    parameters, layout = parameters_of(draw(read_config(spec.model))), memory_layout_of(spec)
+    meta_model, layout = draw(read_config(spec.model), spec.lora), memory_layout_of(spec)
+    parameters = parameters_of(meta_model)
     ours, paper = torch_engine_state(parameters, layout), textbook(parameters, layout)
     held = group.gathered(dict(found["held"]))
     return {

@@ -13,6 +13,9 @@ from benchmarks.zero_training.setting import Setting
 
 SCRIPT = Path(__file__).with_name("state_rank.py")
 MODEL = llama(256, 1024, layers=6, heads=4)
+ODD = {**MODEL, "vocab_size": 257, "intermediate_size": 1022, "num_hidden_layers": 5}
+"""Of which some rows do not divide by 2, others not by 4."""
+ADAPTERS = {"rank": 8, "target_modules": ["q_proj", "v_proj"], "frozen_precision": "train"}
 RANKS = (1, 2, 4)
 PLACES = ("device", "host", "disk")
 HOSTED = {"none": {}, "cpu": {"optimizer": "cpu"}, "params": {"params": "cpu"}}
@@ -44,6 +47,11 @@ def jobs(work: Path, device: str, ranks: int) -> Iterator[tuple[str, dict[str, A
         train = {**base["train"], "batch_size": 2 * ranks, "micro_batch_size": 1}
         changes = {"train": {**train, "accumulate": way}, "zero": {"stage": stage}}
         yield f"torch {stage} {name} {way}", {**base, **changes, "offload": HOSTED[name]}
+    for stage, name in ((0, "none"), (1, "none"), (3, "none"), (3, "cpu"), (3, "params")):
+        places = {"zero": {"stage": stage}, "offload": HOSTED[name]}
+        yield f"torch {stage} {name} adapters", {**base, **places, "lora": ADAPTERS}
+        if stage == 3:
+            yield f"torch 3 {name} odd", {**base, **places, "model": {"config": ODD}}
     third = {**base, "zero": {"stage": 3}}
     yield "torch 3 params", {**third, "offload": {"params": "cpu"}}
     yield "torch 3 params disk", {**third, "offload": {**spill, "params": "cpu"}}
