@@ -33,7 +33,7 @@ def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
     """Each file that a tokenizer may be made of, by its name, and its digest."""
     files = sorted(
         path
-        for path in directory.rglob("*")
+        for path in (*directory.iterdir(), *directory.glob("*templates/*"))
         if path.is_file() and path.suffix.lower() not in _WEIGHTS
     )
     return [(str(path.relative_to(directory)), digest(path)) for path in files]
