@@ -14,7 +14,12 @@ from zerotools.jobs.binding.declaration import key, keys_of, means_none, with_st
 class Inner:
     """A table of a table."""
 
-    way: str | None = key("New, and another way by default.", default="new", stored_default="old")
+    way: str | None = key(
+        "New, and another way by default.",
+        default="new",
+        stored_default="old",
+        allowed=("new", "old"),
+    )
     plain: int = key("Older than all jobs.", default=3)
 
 

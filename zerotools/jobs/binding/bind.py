@@ -117,7 +117,8 @@ def check_allowed(item: Field[Any], value: Any) -> None:
     allowed = item.metadata.get("allowed")
     if value is None and item.default is None:
         return
-    if allowed is not None and value not in allowed:
+    # No value is one of its own where the type has it: what older jobs are read with.
+    if allowed is not None and value is not None and value not in allowed:
         close = value_meant(value, allowed)
         hint = f"; did you mean {show(close)}?" if close else ""
         raise Mismatch(f"must be one of {', '.join(show(choice) for choice in allowed)}{hint}")
