@@ -245,7 +245,7 @@ class Cleaner:
         """Finish what was interrupted; then remove what is older than the settings, for ever."""
         try:
             await self.finish()
-        except Exception:  # as below
+        except Exception:  # nothing else waits for this, and retention must go on
             log.exception("a defect in zerotoolsd: an interrupted clean cannot be finished")
         while True:
             await self._guarded(retention)
