@@ -55,8 +55,12 @@ BATCH = RankBatch([Example([1, 2], [2, 3])], predicted=2, tokens=2)
 class Model:
     """Says what makes the loss that is wanted."""
 
-    config = SimpleNamespace(is_encoder_decoder=False)
     loss = 1.0
+
+    def __init__(self) -> None:
+        from transformers import LlamaConfig
+
+        self.config = LlamaConfig(attn_implementation="sdpa")
 
     def __call__(self, **_: Any) -> Any:
         import torch
@@ -133,7 +137,8 @@ def engine_torch(text: Path, precision: str, scale: float, stop_after_nan: int =
     env = {"env": {"ZEROTOOLS_FP16_ON_CPU": "1"}} if fp16 else {}
     spec = job_from_dict(job(text, train=train, **fp16, **env), source="job")
     model, optimizer = Model(), Optimizer()
-    live: Any = SimpleNamespace(model=model, optimizer=optimizer)
+    layout = SimpleNamespace(accumulate="local")
+    live: Any = SimpleNamespace(model=model, optimizer=optimizer, layout=layout)
     return TorchEngine(spec, live, GROUP), model, optimizer
 
 
