@@ -40,5 +40,9 @@ def every_checkpoint() -> list[Path]:
     """All of them: of cases with a truth the directory `checkpoint`, else what a program wrote."""
     cases = sorted(GOLDEN.glob("*/*/checkpoint"))
     files = {case.parent for case in cases}
-    others = (path for path in sorted(GOLDEN.glob("*/*")) if path.is_dir() and path not in files)
+    others = (
+        path
+        for path in sorted(GOLDEN.glob("*/*"))
+        if path.is_dir() and path not in files and not path.parent.name.startswith("datasets-")
+    )
     return [*cases, *others]

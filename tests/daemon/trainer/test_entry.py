@@ -1,4 +1,5 @@
-"""A rank needs nothing of zerotools in its interpreter, and only torch's company besides."""
+"""A rank needs nothing of zerotools in its interpreter, and only torch, transformers and what these
+need (numpy) besides."""
 
 import json
 import os
@@ -18,11 +19,9 @@ STDLIB_ONLY = (
     "zerotools.runs.checkpoint_dirs",
     "zerotools.io.distcp.metadata",
     "zerotools.runs.manifest",
-    "zerotoolsd.trainer.data.batches",
-    "zerotoolsd.trainer.data.corpus",
+    "zerotoolsd.trainer.data.epochs",
     "zerotoolsd.trainer.process",
     "zerotoolsd.trainer.engine.schedule",
-    "zerotoolsd.trainer.data.tokenizing",
 )
 
 
