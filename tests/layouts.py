@@ -13,8 +13,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, FilePlan, Key, Origin, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
+from zerotools.core.target import FilePlan, Target
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 
 shapes = st.lists(st.integers(1, 5), max_size=4).map(tuple)

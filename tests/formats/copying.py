@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Key, Target
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.target import Target
 from zerotools.ops.conversions.conversion import with_target_sources
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.plan import plan

@@ -13,11 +13,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Problem, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 
 if TYPE_CHECKING:
+    from zerotools.core.target import Dropped, Target
     from zerotools.runs.record import JobRecord
 
 

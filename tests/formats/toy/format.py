@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.formats.toy.file_names import METADATA
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.target import Target
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 

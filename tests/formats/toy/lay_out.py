@@ -13,7 +13,8 @@ from tests.formats.toy.file_names import METADATA, rank_file
 from tests.formats.toy.read import VERSION
 from tests.formats.toy.training_state import state_of
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, FilePlan, Key, Origin, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.target import FilePlan, Target
 from zerotools.core.training import TrainingState
 from zerotools.io.output.plain_files import literal, sidecar_files
 

@@ -16,8 +16,9 @@ from tests.formats.toy.made import TABLE, example
 from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.boxes import prove_cover
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Opaque, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Opaque, Tensor
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.target import Target
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats import table_of
 from zerotools.formats.format import WriteOptions

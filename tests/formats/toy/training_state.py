@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from tests.formats.toy.file_names import METADATA
 from tests.formats.toy.json_fields import JsonFields
 from tests.formats.toy.plain_values import NotPlain, decode, encode
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key
+from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import Unsupported
+from zerotools.core.target import Dropped
 from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
 
 _T = TypeVar("_T")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotools.core.checkpoint import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
+from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
 from zerotools.io.files.crc32 import of_zeros
 from zerotools.ops.execution.checksums import ChecksummedRange, checksums, known_parts
 

@@ -11,19 +11,9 @@ import pytest
 from tests.layouts import Placement, load, store, target
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import (
-    CarriedBytes,
-    Checkpoint,
-    Checksum,
-    Chunk,
-    FilePlan,
-    Key,
-    LiteralBytes,
-    Origin,
-    Target,
-    Tensor,
-)
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats import table_of
 from zerotools.formats.format import Format, Found, ReadOptions

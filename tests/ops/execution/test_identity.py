@@ -6,20 +6,9 @@ from pathlib import Path
 
 from tests.golden_files import GOLDEN
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import (
-    CarriedBytes,
-    Checkpoint,
-    Checksum,
-    Chunk,
-    FilePlan,
-    Key,
-    LiteralBytes,
-    Origin,
-    Target,
-    Tensor,
-    ZeroBytes,
-)
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32
+from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target, ZeroBytes
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions import reshard
 from zerotools.ops.execution.identity import identity_of

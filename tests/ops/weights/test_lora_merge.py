@@ -11,8 +11,9 @@ import pytest
 from tests.runs.records import a_record
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import Target
 from zerotools.formats.dcp.native import DcpNative
 from zerotools.ops.conversions.conversion import Conversion, check_output
 from zerotools.ops.execution.load_arrays import load

@@ -41,7 +41,8 @@ _PHRASES = (
 )
 _ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
 """How a clause begins that tells what to do (a regular expression)."""
-_HINT = re.compile(rf"^(.*); ((?:{_ADVICE})(?!\.?\w|-)[^;]*(?:; or [^;]*)?)$", re.DOTALL)
+_HINT = rf"^(.*); ((?:{_ADVICE})(?!\.?\w|-)[^;]*(?:; or [^;]*)?)$"
+"""Compiled where a message is split: that takes 1 ms."""
 _EXCERPT = re.compile(r" +\d* \| ")
 """A line of a file that a message shows, or the mark below it."""
 _NARROWEST = 40
@@ -52,7 +53,7 @@ def split(message: str) -> tuple[str, str]:
     head, newline, excerpt = message.partition("\n")
     if not all(_EXCERPT.match(line) for line in excerpt.splitlines()):
         return message, ""
-    found = _HINT.match(head)
+    found = re.match(_HINT, head, re.DOTALL)
     return (found[1] + newline + excerpt, found[2]) if found else (message, "")
 
 

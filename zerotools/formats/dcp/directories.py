@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, FilePlan, Problem, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
+from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.dcp.directory_names import fsdp_models
 from zerotools.formats.dcp.native import native_of
 from zerotools.io.distcp.file_names import METADATA

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Target
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.dcp.directory_names import fsdp_models
@@ -22,6 +22,7 @@ from zerotools.io.files.listing import names_in
 from zerotools.runs.file_names import DCP, RECORD
 
 if TYPE_CHECKING:
+    from zerotools.core.target import Dropped, Target
     from zerotools.runs.record import JobRecord
 
 

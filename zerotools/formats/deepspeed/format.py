@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerotools.core.checkpoint import Checkpoint, Problem, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.schema.signs import (
@@ -17,6 +17,7 @@ from zerotools.formats.deepspeed.schema.signs import (
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
+    from zerotools.core.target import Target
     from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
     from zerotools.runs.record import JobRecord
 

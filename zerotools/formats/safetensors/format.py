@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
+    from zerotools.core.target import Target
     from zerotools.runs.record import JobRecord
 
 _SUFFIX = ".safetensors"

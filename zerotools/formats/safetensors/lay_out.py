@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zerotools.core import dtypes
-from zerotools.core.checkpoint import Checkpoint, FilePlan, LiteralBytes, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.target import FilePlan, LiteralBytes, Target
 from zerotools.formats.safetensors.header import LARGEST_HEADER, METADATA
 from zerotools.io.huggingface.model_directory import ModelFileStyle, lay_out_model
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.io.torchzip.file_names import SUFFIXES
+
+if TYPE_CHECKING:
+    from zerotools.core.target import Target
 
 _INDEX = ".bin.index.json"
 _MODEL = re.compile(

@@ -12,15 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import (
-    Checkpoint,
-    Chunk,
-    FilePlan,
-    Key,
-    Target,
-    Tensor,
-)
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import FilePlan, Target
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.regular import read_regular
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype

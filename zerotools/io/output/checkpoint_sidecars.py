@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from zerotools.core.checkpoint import FilePlan
+from zerotools.core.target import FilePlan
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.plain_files import carried_file
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zerotools.core.checkpoint import CarriedBytes, Checkpoint, FilePlan, LiteralBytes
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
 from zerotools.io.files.regular import regular_file
 
 

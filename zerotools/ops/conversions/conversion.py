@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Key, Stamp, Target
+from zerotools.core.checkpoint import Checkpoint, Key, Stamp
 from zerotools.core.dtypes import FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from zerotools import formats
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dropping import optimizer_roles
 from zerotools.core.errors import BadRequest
+from zerotools.core.target import Target
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, WriteOptions, flag, spelling

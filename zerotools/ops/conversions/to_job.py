@@ -10,9 +10,9 @@ from typing import Any
 
 import zerotools
 from zerotools import formats
-from zerotools.core.checkpoint import Dropped, Target
 from zerotools.core.dropping import state_words
 from zerotools.core.errors import BadRequest
+from zerotools.core.target import Dropped, Target
 from zerotools.formats.dcp.writing.lay_out_job import lay_out_job
 from zerotools.formats.format import flag
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES

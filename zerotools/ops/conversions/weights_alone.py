@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dropping import extra_roles, state_words
 from zerotools.core.dtypes import FLOAT32
+from zerotools.core.target import Dropped
 from zerotools.core.training import TrainingState
 from zerotools.formats import FormatTable
 from zerotools.formats.format import Format

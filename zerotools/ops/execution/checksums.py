@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from zerotools.core.checkpoint import Checksum, FilePlan
+from zerotools.core.target import Checksum, FilePlan
 from zerotools.io.files.crc32 import combine, of_zeros
 
 

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import CarriedBytes, FilePlan, Key, Target
+from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import chunk_locations
+from zerotools.core.target import CarriedBytes, FilePlan, Target
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory

@@ -8,16 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zerotools import __version__
-from zerotools.core.checkpoint import (
-    CarriedBytes,
-    Checkpoint,
-    Checksum,
-    LiteralBytes,
-    Stamp,
-    Target,
-    ZeroBytes,
-)
+from zerotools.core.checkpoint import Checkpoint, Stamp
 from zerotools.core.ranges import Ranges
+from zerotools.core.target import CarriedBytes, Checksum, LiteralBytes, Target, ZeroBytes
 
 FilePart = LiteralBytes | CarriedBytes | Checksum | ZeroBytes
 

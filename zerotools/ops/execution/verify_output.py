@@ -10,8 +10,9 @@ import numpy as np
 
 from zerotools import formats
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Key, Target, Tensor
+from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import BadFile
+from zerotools.core.target import Target
 from zerotools.formats.format import ReadOptions
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular import open_regular

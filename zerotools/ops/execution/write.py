@@ -9,7 +9,8 @@ from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
-from zerotools.core.checkpoint import Key, Target
+from zerotools.core.checkpoint import Key
+from zerotools.core.target import Target
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses

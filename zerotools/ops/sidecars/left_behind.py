@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target
+from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.errors import Unsupported
+from zerotools.core.target import Dropped, Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
 from zerotools.io.output.marker import MARKER

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
+from zerotools.core.target import Target
 from zerotools.io.huggingface.model_sidecars import (
     CONFIG,
     find_model_sidecars,

@@ -13,9 +13,10 @@ from tests.formats.copying import write
 from tests.formats.elements import assert_true
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from zerotools import formats
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Opaque, Target
+from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
+from zerotools.core.target import Dropped, Target
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
 from zerotools.formats.dcp.writing.lay_out_other_format import (

@@ -14,9 +14,10 @@ import pytest
 from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED, JOB
-from zerotools.core.checkpoint import Checkpoint, Key, Target
+from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.target import Target
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal

@@ -12,8 +12,9 @@ import pytest
 from tests.formats.elements import assert_true, elements
 from tests.golden_files import DEEPSPEED, GOLDEN, TORCH
 from zerotools import formats
-from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Target
+from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.target import Target
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile.writing.lay_out_other_format import lay_out_training
 from zerotools.ops.conversions.conversion import Conversion, perform, with_target_sources

@@ -10,15 +10,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from zerotools.core.checkpoint import (
-    Checkpoint,
-    FilePlan,
-    Key,
-    Origin,
-    Target,
-)
+from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
+from zerotools.core.target import FilePlan, Target
 from zerotools.formats.dcp.directories import (
     is_replicated,
     is_shard,

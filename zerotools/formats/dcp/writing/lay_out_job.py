@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Key, Origin, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32
+from zerotools.core.target import Target
 from zerotools.core.training import Scalar
 from zerotools.formats.dcp.writing.lay_out import check_world_size
 from zerotools.formats.dcp.writing.rank_files import (

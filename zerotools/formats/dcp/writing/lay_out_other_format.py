@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Origin, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadRequest
+from zerotools.core.target import Dropped, Target
 from zerotools.core.training import Scalar, TrainingState
 from zerotools.formats.dcp.directories import is_replicated
 from zerotools.formats.dcp.native import DcpNative, native_of

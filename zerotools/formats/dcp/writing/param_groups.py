@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Dropped
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.target import Dropped
 from zerotools.core.training import ParamGroup, TrainingState
 from zerotools.formats.torch_optimizers import (
     STATE_ROLE,

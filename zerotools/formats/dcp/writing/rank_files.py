@@ -14,16 +14,9 @@ from typing import Any
 from zlib import crc32
 
 from zerotools.core.boxes import Box, row_major_strides
-from zerotools.core.checkpoint import (
-    CarriedBytes,
-    Checksum,
-    Chunk,
-    FilePlan,
-    Key,
-    LiteralBytes,
-    Tensor,
-)
+from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import DType
+from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.formats.dcp.writing.save_plan import RankShard, SaveItem, assign_shards
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.metadata import Item

@@ -13,9 +13,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.target import Dropped
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.logical.hyperparameters import steps_are_numbers
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative

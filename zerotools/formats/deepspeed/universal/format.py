@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zerotools.core.checkpoint import Checkpoint, Problem, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.schema.signs import SIDECAR_NAMES, is_deepspeed
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from zerotools.core.target import Target
 
 
 class UniversalFormat(Format):

@@ -19,18 +19,10 @@ from types import MappingProxyType
 from typing import Any
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import (
-    Checkpoint,
-    Chunk,
-    Dropped,
-    FilePlan,
-    Key,
-    Origin,
-    Target,
-    Tensor,
-)
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dropping import LOOSE
 from zerotools.core.errors import BadRequest
+from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import new_stored_tensor as new_tensor
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Target
+from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
+from zerotools.core.target import Target
 from zerotools.io.output.plain_files import literal
 from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
 from zerotools.runs.manifest import MANIFEST, write_manifest

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Dropped, Key, Target, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.target import Dropped, Target
 from zerotools.formats.deepspeed.logical.change_stage import COPY, change_stage
 from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_of
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of

@@ -7,16 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import (
-    Checkpoint,
-    Dropped,
-    Origin,
-    Target,
-    ZeroBytes,
-)
+from zerotools.core.checkpoint import Checkpoint, Origin
 from zerotools.core.dropping import LOOSE
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.target import Dropped, Target, ZeroBytes
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import COPY
 from zerotools.formats.deepspeed.logical.from_other_format import (

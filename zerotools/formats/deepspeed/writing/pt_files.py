@@ -15,18 +15,10 @@ from typing import Any
 from zlib import crc32
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import (
-    CarriedBytes,
-    Checksum,
-    Chunk,
-    FilePlan,
-    Key,
-    LiteralBytes,
-    Tensor,
-    ZeroBytes,
-)
+from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
+from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor

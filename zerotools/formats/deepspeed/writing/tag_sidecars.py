@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, FilePlan
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.target import FilePlan
 from zerotools.formats.deepspeed.schema.file_names import is_tag_directory
 from zerotools.formats.deepspeed.schema.signs import LATEST
 from zerotools.formats.deepspeed.schema.tag import run_directory

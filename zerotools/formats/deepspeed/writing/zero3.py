@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zerotools.core.checkpoint import FilePlan, Key, Tensor
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.target import FilePlan
 from zerotools.formats.deepspeed.logical.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
 from zerotools.formats.deepspeed.schema import model_tree

@@ -17,15 +17,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import (
-    Checkpoint,
-    Dropped,
-    Key,
-    Target,
-    Tensor,
-)
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dropping import LOOSE, WEIGHTS, extra_roles
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.target import Dropped, Target
 from zerotools.core.training import ParamGroup, Scalar, TrainingState
 from zerotools.formats.torchfile.schema import training_keys
 from zerotools.formats.torchfile.schema.file_names import TRAINING

@@ -9,8 +9,9 @@ from typing import Any
 from zlib import crc32
 
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checksum, Chunk, FilePlan, Key, LiteralBytes, Tensor
+from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import FLOAT32
+from zerotools.core.target import Checksum, FilePlan, LiteralBytes
 from zerotools.formats.torchfile.writing.lay_out import stored_tensor
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import StoredTensor

@@ -1,0 +1,106 @@
+"""A checkpoint that is laid out and not written: where every byte of it will lie.
+
+A writer's `lay_out` returns a `Target`: a checkpoint whose files are not there yet, and what
+each of them has that no tensor fills. Readers need none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralBytes:
+    """Bytes that a writer knows before any tensor is copied."""
+
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedBytes:
+    """Bytes taken over unchanged from a file of the source."""
+
+    offset: int
+    source: Path
+    source_offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroBytes:
+    """`length` zero bytes: padding that a checksum covers."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), to be written at each
+    `target_offset`.
+
+    Every byte of the range is a chunk's, a literal's, carried, or zero as the plan says.
+    """
+
+    start: int
+    length: int
+    target_offset: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """One output file: its size, and every byte of it that is not a chunk's."""
+
+    size: int
+    literals: Sequence[LiteralBytes] = ()
+    carried: Sequence[CarriedBytes] = ()
+    checksums: Sequence[Checksum] = ()
+    zeros: Sequence[ZeroBytes] = ()
+
+
+def _nothing(_: Path) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something of the source that the output does not hold. `what` is a role (`exp_avg`) or a part
+    of the training state (`lr_scheduler`), `why` the rest of the sentence."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """A checkpoint that is laid out and not written: where every byte will go.
+
+    `checkpoint.root` is the destination; while it is written the files lie in a staging directory
+    with the same relative paths. `finalize` is called with that directory when all files are there,
+    before it is renamed: for files that can only be made from finished ones (a manifest).
+    `notes` are sentences for the user on what was left out or changed, `dropped` what the format
+    cannot hold. `carried` are tensors whose bytes lie in literals or in what files carry over: a
+    reader finds them, and no copy fills them. `sources` are tensors of the source under names that
+    only this target has for them, such as the 16-bit weights that are cast from masters.
+    `unlisted` are tensors of the target that its reader does not name, because they repeat others.
+    `target_keys` has the keys of a tensor of the source in the target, where they are not its own:
+    each model-parallel rank has a shard of it.
+    `compared` gives the tensors, by the target's keys, of what the format's reader finds in the
+    output; None: those that it names.
+    """
+
+    checkpoint: Checkpoint
+    files: Mapping[str, FilePlan]
+    finalize: Callable[[Path], None] = _nothing
+    notes: tuple[str, ...] = ()
+    carried: Mapping[Key, Tensor] = field(default_factory=dict)
+    sources: Mapping[Key, Tensor] = field(default_factory=dict)
+    dropped: tuple[Dropped, ...] = ()
+    unlisted: frozenset[Key] = frozenset()
+    target_keys: Mapping[Key, tuple[Key, ...]] = field(default_factory=dict)
+    compared: Callable[[Checkpoint], Mapping[Key, Tensor]] | None = None
