@@ -12,7 +12,13 @@ from .case import Case
 from .cases import CASES
 from .launch import DEADLINE_SECONDS, environment, launch
 
-SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
+_SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
+
+
+def remove_scripts(directory: Path) -> None:
+    """Removes DeepSpeed's own scripts, which it puts beside every checkpoint."""
+    for script in [file for name in _SCRIPTS for file in directory.rglob(name)]:
+        script.unlink()
 
 
 def convert_to_universal(directory: Path) -> None:
@@ -45,8 +51,7 @@ def generate(case: Case, root: Path) -> Path:
         launch("tests.deepspeed_runs.rank", [case.name], world_size, directory)
     if case.universal:
         convert_to_universal(directory)
-    for script in (f for name in SCRIPTS for f in directory.rglob(name)):
-        script.unlink()
+    remove_scripts(directory)
     return directory
 
 

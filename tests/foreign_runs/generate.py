@@ -4,6 +4,7 @@ import argparse
 import shutil
 from pathlib import Path
 
+from ..deepspeed_runs.generate import remove_scripts
 from ..deepspeed_runs.launch import launch
 from ..golden_files import FOREIGN
 from .cases import CASES
@@ -15,8 +16,7 @@ def generate(name: str, root: Path) -> Path:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     launch("tests.foreign_runs.rank", [name], CASES[name].ranks, directory)
-    for script in directory.rglob("zero_to_fp32.py"):  # DeepSpeed's own, the same everywhere
-        script.unlink()
+    remove_scripts(directory)
     return directory
 
 

@@ -194,3 +194,8 @@ def test_the_hints_of_a_job_mean_what_they_name(tmp_path: Path) -> None:
     (tmp_path / "best").write_text("global_step10\n")  # DeepSpeed has such a file too
     with pytest.raises(BadFile, match="best is not a checkpoint"):
         formats.read(tmp_path / "best")
+
+
+def test_no_script_of_another_project_is_kept() -> None:
+    """DeepSpeed and transformers put some beside what they save."""
+    assert list(GOLDEN.rglob("*.py")) == []
