@@ -114,6 +114,8 @@ def main() -> None:
         threads = min(8, len(os.sched_getaffinity(0)))
         print(json.dumps({"seconds": floor(asked.floor, threads)}))
         return
+    if asked.work is not None:
+        asked.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=asked.work) as temporary:
         os.environ["PYTHONPYCACHEPREFIX"] = f"{temporary}/compiled"
         print(f"{asked.model}: {machine()}; medians of {asked.runs}, interleaved\n")

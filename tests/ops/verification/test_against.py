@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -171,9 +172,37 @@ def test_names_that_match_in_part_are_listed_once(tmp_path: Path) -> None:
     tensors["added"], tensors[second] = values, tensors[second].reshape(-1)
     save_file(tensors, file)
     found = messages(compared(file, other))
-    assert f"{first}: is in the manifest and not in the checkpoint" in found
-    assert "added: is not in the manifest" in found
-    assert f"{second}: has the shape" in found
+    assert f"{first} is in the manifest and not in the checkpoint" in found
+    assert "added is not in the manifest" in found
+    assert f"{second} has the shape" in found
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ("a", "a has other values"),
+        ("ab", "a and b have other values"),
+        ("abc", "a, b and c have other values"),
+        ("abcde", "a, b, c and 2 more have other values"),
+    ],
+)
+def test_what_differs_alike_is_one_sentence(names: str, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({name: np.ones(2, np.float32) for name in "abcdef"}, file)
+    other = manifest_of(file)
+    values = {name: np.full(2, 2 if name in names else 1, np.float32) for name in "abcdef"}
+    save_file(values, file)
+    assert f"{file}: {sentence} than the manifest says" in messages(compared(file, other))
+
+
+def test_a_manifest_goes_into_a_regular_file_alone(tmp_path: Path) -> None:
+    given = prepare(copy(ZERO3, tmp_path))
+    found = verify(given, digests=True, budget=SMALL)
+    os.mkfifo(tmp_path / "fifo")
+    assert found.manifest is not None
+    for place in (tmp_path / "fifo", Path("/dev/full"), tmp_path):
+        with pytest.raises(BadRequest, match="is not a regular file; choose another file"):
+            write_digest_manifest(found.manifest, place, given.files)
 
 
 def test_a_damaged_manifest_beside_it_is_a_finding(tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ def write_digest_manifest(manifest: DigestManifest, path: Path, files: Checkpoin
     if inside in path.resolve().parents or path.resolve() == inside:
         raise BadRequest(f"{path} is inside the checkpoint {files.subject}; write it elsewhere")
     if path.exists():
+        if not path.is_file():
+            raise BadRequest(f"{path} is not a regular file; choose another file for the manifest")
         try:
             read_digest_manifest(path)
         except (BadFile, Unsupported, OSError):

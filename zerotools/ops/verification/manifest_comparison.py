@@ -13,6 +13,8 @@ from zerotools.ops.verification.digests import TensorDigest
 
 _MAX_NAMED = 3
 _COPY = "param16"
+_OF_SEVERAL = {"has": "have", "is": "are"}
+"""The verbs with which a difference of one tensor begins, for several."""
 
 
 @dataclass(frozen=True)
@@ -174,5 +176,13 @@ def said(differing: Mapping[Key, str]) -> Iterator[tuple[str, Key]]:
     for key, what in differing.items():
         by_what.setdefault(what, []).append(key)
     for what, keys in by_what.items():
-        more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
-        yield f"{', '.join(map(str, keys[:_MAX_NAMED]))}{more}: {what}", keys[0]
+        verb, rest = what.split(" ", 1)
+        verb = verb if len(keys) == 1 else _OF_SEVERAL[verb]
+        yield f"{_named(keys)} {verb} {rest}", keys[0]
+
+
+def _named(keys: Sequence[Key]) -> str:
+    names = [str(key) for key in keys[:_MAX_NAMED]]
+    if len(keys) > _MAX_NAMED:
+        names.append(f"{len(keys) - _MAX_NAMED} more")
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
