@@ -14,8 +14,11 @@ import numpy as np
 
 from zerotools.io.numeric.numpy_dtypes import Array
 
-BLOCK = 2**15
-"""Elements that are looked at together: what is between takes memory."""
+BLOCK = 2**13
+"""Elements that are looked at together. What is between them has 64 KiB an array then, which the
+allocator keeps; larger ones it gives back, and the system fills their pages anew each time."""
+_SQUARABLE = 1e-100, 1e100
+"""The largest magnitudes whose squares, and the sum of very many of them, are float64 numbers."""
 _UNSIGNED = "float8_e8m0fnu"
 """The float that has no sign: the type of scales."""
 
@@ -136,7 +139,7 @@ def distance(ours: Array, theirs: Array, begin: int, allowance: Allowance) -> Di
         differs = differs.any(axis=1)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         wide = _widened(ours)
-        found = Distance(ours.size, norm=_norm(wide[np.isfinite(wide)]))
+        found = Distance(ours.size, norm=_norm(_only(np.isfinite(wide), wide)))
         places = np.flatnonzero(differs)
         if not places.size:
             return found
@@ -150,12 +153,12 @@ def _apart(
     ours: Array, theirs: Array, x: Array, y: Array, places: Array, allowance: Allowance
 ) -> Distance:
     """The distance of elements that all differ; `x` and `y` are their values in a wider type."""
-    both_nan = np.isnan(x) & np.isnan(y)
-    finite = np.isfinite(x) & np.isfinite(y)
-    unmatched = ~(finite | both_nan)
     steps = _steps(ours, theirs)
     with np.errstate(over="ignore", invalid="ignore"):
-        apart = np.abs(x - y)
+        apart = x - y
+        apart = np.abs(apart) if apart.dtype.kind == "c" else np.abs(apart, out=apart)
+        finite, both_nan = _kinds(x, y, apart)
+        unmatched = ~(finite | both_nan)
         if steps is not None and not _is_float(ours.dtype):
             apart = steps.astype(np.float64)  # of 64-bit integers, float64 holds no differences
         if allowance.absolute is not None:
@@ -187,8 +190,20 @@ def _apart(
         max_ulp=largest(steps) if _is_float(ours.dtype) else None,
         first=at(0, 0.0),
         odd=at(int(np.argmax(unmatched)), 0.0) if unmatched.any() else None,
-        difference=_norm(apart[finite]),
+        difference=_norm(_only(finite, apart)),
     )
+
+
+def _kinds(x: Array, y: Array, apart: Array) -> tuple[Array, Array]:
+    """Which elements are finite, and which NaN, on both sides."""
+    if np.isfinite(apart).all():  # so that both are, everywhere
+        return np.ones(len(x), bool), np.zeros(len(x), bool)
+    return np.isfinite(x) & np.isfinite(y), np.isnan(x) & np.isnan(y)
+
+
+def _only(chosen: Array, values: Array) -> Array:
+    """The chosen ones, not copied where all are."""
+    return values if chosen.all() else values[chosen]
 
 
 def _is_float(element: np.dtype[Any]) -> bool:
@@ -206,12 +221,16 @@ def _widened(values: Array) -> Array:
 
 
 def _norm(values: Array) -> Norm:
-    scale = float(np.abs(values).max(initial=0.0))
+    parts = values.view(np.float64)
+    scale = max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
     if scale == 0 or math.isinf(scale):
         return Norm(scale, float(scale > 0))
-    scaled = np.abs(values) / scale
+    if not _SQUARABLE[0] < scale < _SQUARABLE[1]:
+        parts = parts / scale
+    else:
+        scale = 1.0
     # No np.dot: BLAS has threads of its own, which wait for one another by spinning.
-    return Norm(scale, float(np.square(scaled).sum()))
+    return Norm(scale, float(np.einsum("i,i->", parts, parts)))
 
 
 def _steps(ours: Array, theirs: Array) -> Array:
@@ -224,7 +243,8 @@ def _steps(ours: Array, theirs: Array) -> Array:
         return farther
     x, y = _ordered(ours), _ordered(theirs)
     unsigned = f"u{ours.itemsize}"  # where a difference always fits
-    steps: Array = np.maximum(x, y).view(unsigned) - np.minimum(x, y).view(unsigned)
+    steps: Array = np.maximum(x, y).view(unsigned)
+    steps -= np.minimum(x, y).view(unsigned)
     return steps
 
 
@@ -237,6 +257,7 @@ def _ordered(values: Array) -> Array:
     bits = values.view(f"i{values.itemsize}")
     width = 8 * values.itemsize - 1
     negative = bits >> width  # -1 or 0
-    magnitude = bits.dtype.type((1 << width) - 1)
-    ordered: Array = (bits ^ (negative & magnitude)) - negative
+    ordered: Array = negative & bits.dtype.type((1 << width) - 1)
+    ordered ^= bits
+    ordered -= negative
     return ordered
