@@ -40,7 +40,7 @@ SAME_FOR_ALL = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
+    "TOKENIZERS_PARALLELISM": "true",
     "DS_ACCELERATOR": "cpu",
 }
 """Variables that libraries read when they are imported."""

@@ -14,12 +14,13 @@ from zerotoolsd.trainer.rank.failures import exit_code, kind, sentence
 from zerotoolsd.trainer.rank.notify import Notifier
 from zerotoolsd.trainer.rank.settings import Rank, rank_from
 
-OFFLINE = {
+OF_LIBRARIES = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
+    "TOKENIZERS_PARALLELISM": "true",  # else one thread alone in a process that has forked
 }
+"""Variables that the libraries read, unless the job sets them."""
 NEEDED = ("torch", "transformers", "safetensors", "numpy")
 
 
@@ -31,7 +32,7 @@ def main(run_dir: Path, started: float) -> NoReturn:
     rank = rank_from(os.environ)
     notifier = Notifier(os.environ.get("ZEROTOOLS_NOTIFY"), rank.index)
     notifier.enter("init")
-    for name, value in OFFLINE.items():
+    for name, value in OF_LIBRARIES.items():
         os.environ.setdefault(name, value)
     try:
         status = _session()(run_dir, rank, notifier, started)
