@@ -14,9 +14,8 @@ import numpy as np
 
 from zerotools.io.numeric.numpy_dtypes import Array
 
-BLOCK = 2**13
-"""Elements that are looked at together. What is between them has 64 KiB an array then, which the
-allocator keeps; larger ones it gives back, and the system fills their pages anew each time."""
+BLOCK = 2**16
+"""Elements that are looked at together: what is between takes memory."""
 _SQUARABLE = 1e-100, 1e100
 """The largest magnitudes whose squares, and the sum of very many of them, are float64 numbers."""
 _UNSIGNED = "float8_e8m0fnu"
