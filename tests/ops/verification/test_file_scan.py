@@ -12,13 +12,15 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32, FLOAT64
 from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
+from zerotools.ops.verification.digests import block_hasher, of_blocks
 from zerotools.ops.verification.file_scan import BLOCK_BYTES, Record, ScannedFile, scan
 
 from .damage import SMALL, flip
 
 EDGES = [0, 5, 5, BLOCK_BYTES - 1, BLOCK_BYTES + 2**16, 3 * BLOCK_BYTES]
-SIZE = 3 * BLOCK_BYTES + 7
+SIZE = 5 * BLOCK_BYTES + 7
 
 
 @pytest.fixture
@@ -43,6 +45,19 @@ def test_a_flipped_bit_is_in_its_record_alone(tmp_path: Path, file: ScannedFile,
     ((record, crc),) = found.damaged
     assert record.begin <= at < record.begin + record.length
     assert crc != record.crc
+
+
+@pytest.mark.parametrize("budget", [SMALL, MemoryBudget(2**27, 2)])
+def test_the_digest_of_a_file_is_that_of_its_blocks(
+    tmp_path: Path, file: ScannedFile, budget: MemoryBudget
+) -> None:
+    data = (tmp_path / "a").read_bytes()
+    hashers = [block_hasher() for _ in range(0, SIZE, BLOCK_BYTES)]
+    for number, hasher in enumerate(hashers):
+        hasher.update(data[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES])
+    (found,), _ = scan(tmp_path, [file], ClaimedBytes(), budget, digests=True)
+    assert found.digest == of_blocks(each.digest() for each in hashers)
+    assert found.damaged == []
 
 
 def test_bytes_in_no_record_do_not_matter(tmp_path: Path, file: ScannedFile) -> None:

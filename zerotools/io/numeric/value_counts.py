@@ -36,10 +36,10 @@ def count_values(values: Array, *, negatives: bool = False) -> ValueCounts:
     infinity = INFINITY.get(values.dtype.name)
     if infinity is not None:
         sign = 1 << (8 * values.itemsize - 1)
-        largest = int(values.view(f"u{values.itemsize}").max())
+        largest = int(np.maximum.reduce(values.view(f"u{values.itemsize}")))
         if largest < infinity:
             return NOTHING_ODD  # as bits, numbers below zero are larger than infinity
-        positive = int(values.view(f"i{values.itemsize}").max())
+        positive = int(np.maximum.reduce(values.view(f"i{values.itemsize}")))
         is_finite = positive < infinity and largest < infinity | sign
         if is_finite and (not negatives or largest == sign):
             return NOTHING_ODD

@@ -35,8 +35,8 @@ class ClaimedBytes:
         places = self.places.get(file)
         if places is None:
             return
-        first = int(np.searchsorted(places[:, 3], begin, "right"))
-        last = int(np.searchsorted(places[:, 0], end, "left"))
+        first = int(places[:, 3].searchsorted(begin, "right"))
+        last = int(places[:, 0].searchsorted(end, "left"))
         for start, stop, number, _ in places[first:last].tolist():
             if stop > begin:
                 yield start, stop, number
@@ -64,7 +64,8 @@ def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
         table = np.frombuffer(numbers, np.int64).reshape(-1, 3)
         table = table[np.argsort(table[:, 0], kind="stable")]
         reach = np.maximum.accumulate(table[:, 1])
-        claims.places[file] = np.column_stack((table, reach))
+        # By columns: of one that is not contiguous, each search would make a copy first.
+        claims.places[file] = np.asfortranarray(np.column_stack((table, reach)))
     return claims
 
 

@@ -24,6 +24,8 @@ from zerotools.ops.verification.claimed_bytes import ClaimedBytes
 from zerotools.ops.verification.digests import BLOCK_ELEMENTS, block_hasher, of_blocks
 
 BLOCK_BYTES = BLOCK_ELEMENTS
+STRETCH_BYTES = 2 * BLOCK_BYTES
+"""What is read at a time: with less, threads wait longer for one another."""
 NEVER_NEGATIVE = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf"})
 """Roles of optimizer state that is a sum of squares, or a largest magnitude."""
 # Enough for the bytes of a number that begins at the end of what is read.
@@ -63,7 +65,7 @@ class FileScan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _Stretch:
     file: int
     begin: int
     length: int
@@ -71,10 +73,10 @@ class _Block:
 
 @dataclass(slots=True)
 class _Seen:
-    block: _Block
+    stretch: _Stretch
     crcs: dict[int, tuple[int, int]]
     counts: list[tuple[int, ValueCounts]]
-    digest: bytes = b""
+    digests: bytes = b""
     error: str | None = None
 
 
@@ -90,40 +92,68 @@ def scan(
     """Read `files` below `base`; what is odd is counted by tensor, where there is any. With
     `digests`, each file gets its digest."""
     scans = [FileScan(file, digest=of_blocks(()) if digests else None) for file in files]
-    left = [-(-file.size // BLOCK_BYTES) for file in files]
-    blocks: list[list[_Seen]] = [[] for _ in files]
+    left = [-(-file.size // STRETCH_BYTES) for file in files]
+    parts: list[list[_Seen]] = [[] for _ in files]
     counts: dict[Key, ValueCounts] = {}
     with OpenFiles(base) as opened, TileWorkers(budget) as workers:
         reader = _Reader(opened, files, claims, digests)
-        for seen in workers.share(_blocks(files), reader.read):
-            at = seen.block.file
-            on_bytes(seen.block.length)
+        for seen in workers.share(_stretches(files), reader.read):
+            at = seen.stretch.file
+            on_bytes(seen.stretch.length)
             for number, found in seen.counts:
                 key = claims.keys[number]
                 counts[key] = counts.get(key, NOTHING_ODD) + found
             scans[at].error = scans[at].error or seen.error
-            blocks[at].append(seen)
+            parts[at].append(seen)
             left[at] -= 1
             if not left[at]:
-                ordered = sorted(blocks[at], key=lambda each: each.block.begin)
+                ordered = sorted(parts[at], key=lambda each: each.stretch.begin)
                 scans[at].damaged += _damaged(files[at].records, ordered)
                 if digests:
-                    scans[at].digest = of_blocks(each.digest for each in ordered)
-                blocks[at] = []
+                    scans[at].digest = of_blocks(each.digests for each in ordered)
+                parts[at] = []
     return scans, counts
 
 
-def _blocks(files: Sequence[ScannedFile]) -> Iterator[_Block]:
+class _BlockDigests:
+    """The digests of the blocks of one stretch, whose bytes come in order."""
+
+    def __init__(self) -> None:
+        self._ended = bytearray()
+        self._hasher = block_hasher()
+        self._left = BLOCK_BYTES
+
+    def update(self, data: memoryview) -> None:
+        while data:
+            part = data[: self._left]
+            self._hasher.update(part)
+            self._left -= len(part)
+            data = data[len(part) :]
+            if not self._left:
+                self._next()
+
+    def _next(self) -> None:
+        self._ended += self._hasher.digest()
+        self._hasher, self._left = block_hasher(), BLOCK_BYTES
+
+    def end(self) -> bytes:
+        """All digests, one behind another."""
+        if self._left < BLOCK_BYTES:
+            self._next()
+        return bytes(self._ended)
+
+
+def _stretches(files: Sequence[ScannedFile]) -> Iterator[_Stretch]:
     for number, file in enumerate(files):
-        for begin in range(0, file.size, BLOCK_BYTES):
-            yield _Block(number, begin, min(BLOCK_BYTES, file.size - begin))
+        for begin in range(0, file.size, STRETCH_BYTES):
+            yield _Stretch(number, begin, min(STRETCH_BYTES, file.size - begin))
 
 
-def _damaged(records: Sequence[Record], blocks: list[_Seen]) -> Iterator[tuple[Record, int]]:
+def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Record, int]]:
     """Records with another CRC-32 than they should have, which follows."""
     found = [0] * len(records)
-    for block in blocks:
-        for number, (crc, length) in block.crcs.items():
+    for part in parts:
+        for number, (crc, length) in part.crcs.items():
             found[number] = combine(found[number], crc, length) if found[number] else crc
     for record, crc in zip(records, found, strict=True):
         if crc != record.crc:
@@ -131,7 +161,7 @@ def _damaged(records: Sequence[Record], blocks: list[_Seen]) -> Iterator[tuple[R
 
 
 class _Reader:
-    """Reads blocks; used by all threads."""
+    """Reads stretches; used by all threads."""
 
     def __init__(
         self,
@@ -149,40 +179,41 @@ class _Reader:
             number: [record.begin for record in file.records] for number, file in enumerate(files)
         }
 
-    def read(self, block: _Block, scratch: Scratch) -> _Seen:
-        seen = _Seen(block, {}, [])
+    def read(self, stretch: _Stretch, scratch: Scratch) -> _Seen:
+        seen = _Seen(stretch, {}, [])
         buffer = self._buffer(scratch)
-        step = min(BLOCK_BYTES, buffer.nbytes - _SLACK)
-        hasher = block_hasher() if self._digests else None
+        step = min(STRETCH_BYTES, buffer.nbytes - _SLACK)
+        digests = _BlockDigests() if self._digests else None
         with self._opened.holding() as held:
-            for begin in range(block.begin, block.begin + block.length, step):
-                end = min(begin + step, block.begin + block.length)
+            for begin in range(stretch.begin, stretch.begin + stretch.length, step):
+                end = min(begin + step, stretch.begin + stretch.length)
                 try:
                     self._read(held, seen, begin, end, buffer)
-                    if hasher is not None:
-                        hasher.update(buffer[: end - begin].data)
+                    if digests is not None:
+                        digests.update(buffer[: end - begin].data)
                 except BadFile as error:
                     seen.error = str(error)
                     break
-        if hasher is not None:
-            seen.digest = hasher.digest()
+        if digests is not None:
+            seen.digests = digests.end()
         return seen
 
     def _buffer(self, scratch: Scratch) -> Array:
-        """For a block and the slack, in place of a tile of its size; else the smaller tile."""
+        """For a stretch and the slack, in place of a tile and what is read for it; of a small
+        budget, the tile."""
         if scratch.tile.nbytes < BLOCK_BYTES:
             return scratch.tile
         if not hasattr(self._own, "buffer"):
-            self._own.buffer = np.empty(BLOCK_BYTES + _SLACK, np.uint8)
+            self._own.buffer = np.empty(STRETCH_BYTES + _SLACK, np.uint8)
         buffer: Array = self._own.buffer
         return buffer
 
     def _read(self, held: ThreadFiles, seen: _Seen, begin: int, end: int, buffer: Array) -> None:
-        file = self._files[seen.block.file]
+        file = self._files[seen.stretch.file]
         most = min(end + _SLACK, file.size)
         data = buffer[: most - begin]
         held.read_into(file.name, begin, data.data)
-        for number in self._records(seen.block.file, begin, end):
+        for number in self._records(seen.stretch.file, begin, end):
             record = file.records[number]
             first, stop = max(begin, record.begin), min(end, record.begin + record.length)
             crc, length = seen.crcs.get(number, (0, 0))
