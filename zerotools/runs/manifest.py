@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,14 +83,17 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     return {name: _entry(path, name, value) for name, value in files.items()}
 
 
-def verify_manifest(directory: Path, *, digests: bool = True) -> list[Problem]:
+def verify_manifest(
+    directory: Path, *, digests: bool = True, only: Callable[[str], bool] = lambda _: True
+) -> list[Problem]:
     """What disagrees with the manifest, in its order; an empty list means that nothing does.
 
     A missing or unreadable manifest is a problem too. Files that it does not list are nobody's
-    concern. With `digests=False` only existence and sizes are compared, which reads no data.
+    concern, nor are those whose names `only` does not take. With `digests=False` only existence and
+    sizes are compared, which reads no data.
     """
     try:
-        entries = read_manifest(directory)
+        entries = {name: entry for name, entry in read_manifest(directory).items() if only(name)}
     except BadFile as error:
         return [Problem(str(error), MANIFEST)]
     if not digests:

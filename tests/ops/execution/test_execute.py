@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target
-from zerotools.core.training import TrainingState
-from zerotools.formats import table_of
-from zerotools.formats.format import Format, Found, ReadOptions
-from zerotools.io.numeric.cast_torch import torch_cast
-from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Array, numpy_cast
+from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Array
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
@@ -39,25 +34,6 @@ def columns(shape: tuple[int, int], count: int) -> list[Placement]:
 
 def noise(*shape: int) -> Array:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-class AsPlanned(Format):
-    """Reads from an output what was planned: `--verify` then compares the bytes alone."""
-
-    name = "test"
-    title = "a test"
-
-    def __init__(self, planned: Checkpoint) -> None:
-        self.planned = planned
-
-    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        return None
-
-    def read(self, path: Path, options: ReadOptions) -> Checkpoint:
-        return replace(self.planned, root=path)
-
-    def training_of(self, checkpoint: Checkpoint) -> TrainingState:
-        return TrainingState()
 
 
 def test_a_tensor_larger_than_the_budget(tmp_path: Path) -> None:
@@ -137,23 +113,6 @@ def test_what_is_not_finite_is_counted_in_parameters_alone(tmp_path: Path) -> No
         assert (losses[KEY].nans, losses[KEY].infinities) == (1, 1)
         lost = losses.get(mask, NO_LOSSES)
         assert (lost.nans, lost.infinities, lost.overflowed) == (0, 0, overflowed)
-
-
-@pytest.mark.torch
-def test_either_kernel_writes_and_verifies_the_same_bytes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    values = noise(300, 700) * 1e-5
-    source = store(tmp_path / "in", {KEY: (values, dtypes.FLOAT32, columns((300, 700), 4))})
-    written = []
-    for name, cast in (("numpy", numpy_cast), ("torch", torch_cast())):
-        placed = {KEY: (values.shape, dtypes.FLOAT16, whole(values.shape))}
-        output = target(tmp_path / name, placed)
-        copies, again = (plan(source, output.checkpoint) for _ in range(2))
-        table = table_of(AsPlanned(output.checkpoint))
-        report = execute(copies, source.root, output, cast=cast, again=again, table=table)
-        assert report.bytes_verified == 2 * values.size
-        written.append(load(output.checkpoint, KEY).tobytes())
-    assert written == [values.astype(np.float16).tobytes()] * 2
 
 
 def test_a_truncated_source_leaves_nothing(tmp_path: Path) -> None:

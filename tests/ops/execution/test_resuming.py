@@ -75,7 +75,12 @@ def test_a_killed_export_goes_on_where_it_was(source: Path, tmp_path: Path, comp
     after = stamps(tmp_path / "out")
     assert [name for name in report.resumed if after[name] != before[name]] == []
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "whole"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in",
+        "out",
+        "out.zerotools.json",
+        "whole",
+    ]
 
 
 def test_without_resume_the_next_run_starts_over(source: Path, tmp_path: Path) -> None:
@@ -135,7 +140,7 @@ def test_an_interrupt_keeps_what_an_error_removes(source: Path, tmp_path: Path) 
     assert (partial_of(out) / NAME).exists()
     assert run(source, out, resume=True).resumed != ()
     interrupt(consolidate.prepare(source, tmp_path / "second", OPTIONS), BadFile)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "out.zerotools.json"]
 
 
 def test_a_reshard_goes_on_too(tmp_path: Path) -> None:

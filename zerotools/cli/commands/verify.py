@@ -137,10 +137,16 @@ def describe(found: Verification) -> Iterator[str]:
 
 
 def _compared(found: Verification) -> Iterator[str]:
-    comparison = found.comparison
+    comparison, written = found.comparison, found.as_written
+    is_as_said = not any(finding.check is Check.MANIFEST for finding in found.findings)
+    if written is not None and is_as_said:
+        yield (
+            f"{counted(len(written.vouched), 'file')} as recorded in "
+            f"{render.clean(str(written.path))} when written"
+        )
     if comparison is None:
         return
-    if not any(finding.check is Check.MANIFEST for finding in found.findings):
+    if is_as_said:
         what = "all files are" if comparison.by_files else counted(comparison.tensors, "tensor")
         rest = "those" if comparison.by_files else "with the values"
         yield f"{what} {rest} of {render.clean(str(comparison.path))}"

@@ -63,7 +63,9 @@ def conversion_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing."),
         click.option(
-            "--verify", is_flag=True, help="Read the output back, and compare it with the source."
+            "--verify",
+            is_flag=True,
+            help="Check the source, read the output back, compare, and record its digests.",
         ),
         click.option(
             "--resume", is_flag=True, help="Continue an interrupted run of the same command."
@@ -107,6 +109,7 @@ def carry_out(
             "seconds": round(seconds, 3),
             "resumed": list(report.resumed),
             "verified": how.verify,
+            "manifest": None if report.manifest is None else str(report.manifest),
             **_losses_json(report),
         }
         print_json({**_plan_json(conversion), **done})
@@ -120,7 +123,7 @@ def carry_out(
         f"wrote {conversion.destination}: {tensors}, "
         f"{size(conversion.bytes_to_write)} in {files}, {took}"
         + (f"; {len(report.resumed)} of them were complete before" if report.resumed else "")
-        + ("; verified against the source" if how.verify else "")
+        + (f"; verified against the source, digests in {report.manifest}" if how.verify else "")
     )
 
 

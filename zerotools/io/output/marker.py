@@ -1,10 +1,14 @@
 """.zerotools-output.json: what a command wrote into its output, so that it may replace that later.
 
     {"schema": "zerotools.output/1", "command": "consolidate", "version": "0.2.0",
-     "files": {"model.safetensors": {"size": 123, "mtime_ns": 456}}}
+     "files": {"model.safetensors": {"size": 123, "mtime_ns": 456, "digest": "0a1b..."}},
+     "algorithm": "xxh3-128/2^20", "digest": "2c3d..."}
 
 An output is replaced only if the same command wrote everything in it, and nobody changed it since:
 a training run may have saved its own weights there, under the very same names.
+
+Where the output was read back after it was written, the marker has the digests of its files, the
+algorithm, and a digest of all of that (docs/reference/digest-manifest.md).
 """
 
 from __future__ import annotations
@@ -13,13 +17,16 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools import __version__
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.regular import read_regular
 from zerotools.io.output.journal import NAME as JOURNAL
+from zerotools.io.output.tree_digest import tree_digest
 
 MARKER = ".zerotools-output.json"
 SCHEMA = "zerotools.output/1"
@@ -27,22 +34,86 @@ _LARGEST = 2**28
 # Some file systems keep times in steps of up to two seconds, and round them after a while.
 _COARSEST_TIME = 2 * 10**9
 _MAX_NAMED = 3
+_WITHOUT_MARKER = "remove it to go without the digests of the files that were written"
 
 
-def write_marker(directory: Path, command: str) -> None:
-    """Record that `command` wrote every file below `directory`; flushed."""
-    files = {}
+@dataclass(frozen=True)
+class Written:
+    """What `command` wrote: size in bytes and digest, in hexadecimal, of each file, by name.
+    `algorithm` says how the digests are made."""
+
+    command: str
+    algorithm: str
+    files: Mapping[str, tuple[int, str]]
+
+
+def write_marker(
+    directory: Path,
+    command: str,
+    digests: Mapping[str, str] | None = None,
+    algorithm: str | None = None,
+) -> None:
+    """Record that `command` wrote every file below `directory`, with the digests that are known;
+    flushed."""
+    files: dict[str, dict[str, Any]] = {}
     for path in _entries(directory):
         if path.is_dir() or path.name in (MARKER, JOURNAL):
             continue
         status = path.stat()
         name = path.relative_to(directory).as_posix()
         files[name] = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
-    tree = {"schema": SCHEMA, "command": command, "version": __version__, "files": files}
+        if digests and name in digests:
+            files[name]["digest"] = digests[name]
+    tree: dict[str, Any] = {"schema": SCHEMA, "command": command, "version": __version__}
+    tree["files"] = files
+    if digests:
+        tree["algorithm"] = algorithm
+        tree["digest"] = tree_digest(tree)
     with (directory / MARKER).open("w", encoding="utf-8") as file:
         file.write(json.dumps(tree, indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_written(directory: Path) -> Written | None:
+    """What the marker of an output says of its files; None: it has no marker, or one without
+    digests, as it is where the output was not read back.
+
+    Raises:
+        BadFile: it is damaged.
+    """
+    path = directory / MARKER
+    try:
+        tree = json.loads(read_regular(path, _LARGEST, is_source=False))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadFile(f"{path} cannot be read: {error!s:.200}; {_WITHOUT_MARKER}") from None
+    if not isinstance(tree, dict) or "digest" not in tree or tree.get("schema") != SCHEMA:
+        return None
+    found = tree.pop("digest")
+    if found != tree_digest(tree):
+        raise BadFile(
+            f"{path} does not have its own digest {found!r:.40}: it is damaged or was changed by "
+            f"hand; {_WITHOUT_MARKER}"
+        )
+    try:
+        files = {
+            str(name): (int(each["size"]), str(each["digest"]))
+            for name, each in tree["files"].items()
+            if "digest" in each and stays_below_root(name)
+        }
+        return Written(str(tree["command"]), str(tree["algorithm"]), files)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadFile(f"{path} is no marker that zerotools wrote: {error!r:.200}") from None
+
+
+def is_in_output(path: Path) -> bool:
+    """Whether a file is one that a command wrote into its output, as far as the marker says."""
+    try:
+        return path.name in _marker(path.parent)["files"]
+    except BadRequest:
+        return False
 
 
 def check_replaceable(destination: Path, command: str) -> None:

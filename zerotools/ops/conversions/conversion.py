@@ -25,8 +25,9 @@ from zerotools.io.output.staging import partial_of
 from zerotools.ops.execution.execute import WriteReport, execute
 from zerotools.ops.execution.identity import identity_of
 from zerotools.ops.execution.plan import plan, prove_plan
-from zerotools.ops.execution.verify_source import verify_source
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.proof.output_record import OutputProof, check_sidecar, put_sidecar
+from zerotools.ops.proof.source_proof import prove_source
 
 _FROM_IT = "the output would be made from it: take another checkpoint"
 
@@ -125,9 +126,10 @@ def perform(
 ) -> WriteReport:
     """Write the target. Afterwards the output exists completely, or not at all.
 
-    With `verify` the source is checked first, as `verify_source` says, and the output is read back
-    and compared with it before it gets its name. With `resume`, files that an interrupted run
-    completed are kept; interrupting leaves them for that.
+    With `verify` the source is checked first, as `prove_source` says, and the output is read back
+    and compared with it before it gets its name; its digests are recorded, as `output_record` says.
+    With `resume`, files that an interrupted run completed are kept; interrupting leaves them for
+    that.
 
     Raises:
         BadRequest: the output exists, is inside the source, or does not fit on the disk; or an
@@ -149,10 +151,12 @@ def perform(
         format_of(source, conversion.table).compare_copies(source)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
+    cast = cast_for(_cast_to_fp16(conversion), budget.workers)
+    proof = OutputProof(source, target, budget, on_bytes, cast, sources, conversion.table)
     with conversion.sums():
         if verify:
-            verify_source(source, target.checkpoint.tensors, conversion.stamps, budget)
-        return execute(
+            prove_source(source, target.checkpoint.tensors, conversion.stamps, budget)
+        report = execute(
             plan(source, target.checkpoint),
             source.root,
             target,
@@ -161,13 +165,14 @@ def perform(
             overwrite=overwrite,
             on_bytes=on_bytes,
             check=check,
-            again=plan(source, target.checkpoint) if verify else None,
+            read_back=proof if verify else None,
             identity=identity_of(source, target, conversion.request, conversion.stamps),
             resume=resume,
-            cast=cast_for(_cast_to_fp16(conversion), budget.workers),
+            cast=cast,
             sources=sources,
-            table=conversion.table,
         )
+    report.manifest = put_sidecar(proof.manifest, conversion.destination)
+    return report
 
 
 def _cast_to_fp16(conversion: Conversion) -> int:
@@ -240,11 +245,12 @@ def check_destination(source: Path, destination: Path, *, command: str, overwrit
         raise BadRequest(f"{destination} is inside the checkpoint {source}; write it elsewhere")
     if inside in outside.parents:
         raise BadRequest(f"{destination} contains the checkpoint {source}; write it elsewhere")
-    if not os.path.lexists(destination) or (is_empty(destination) and not destination.is_symlink()):
-        return
-    if not overwrite:
-        raise BadRequest(f"{destination} exists; choose another output, or pass --overwrite")
-    check_replaceable(destination, command)
+    is_empty_directory = is_empty(destination) and not destination.is_symlink()
+    if os.path.lexists(destination) and not is_empty_directory:
+        if not overwrite:
+            raise BadRequest(f"{destination} exists; choose another output, or pass --overwrite")
+        check_replaceable(destination, command)
+    check_sidecar(destination, overwrite=overwrite)
 
 
 def _check_room(conversion: Conversion, there: int) -> None:

@@ -13,7 +13,6 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import chunk_locations
 from zerotools.core.target import CarriedBytes, FilePlan, Target
-from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.files.regular import regular_file
@@ -25,7 +24,6 @@ from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.staging import Staging
 from zerotools.ops.execution.plan import Copy, RangeCopy
-from zerotools.ops.execution.verify_output import compare_bytes, compare_layout
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer
 
@@ -35,7 +33,8 @@ class WriteReport:
     """What was written.
 
     `losses` has an entry per tensor that overflowed in its cast, and per parameter with values that
-    are not finite. `resumed` are the files that an earlier run had completed.
+    are not finite. `resumed` are the files that an earlier run had completed. `manifest` is where
+    the digests of the output lie, where it was read back.
     """
 
     bytes_written: int = 0
@@ -43,10 +42,21 @@ class WriteReport:
     losses: dict[Key, CastLosses] = field(default_factory=dict)
     resumed: tuple[str, ...] = ()
     bytes_verified: int = 0
+    manifest: Path | None = None
 
     def add_losses(self, key: Key, losses: CastLosses) -> None:
         if losses != NO_LOSSES:
             self.losses[key] = self.losses.get(key, NO_LOSSES) + losses
+
+
+@dataclass(frozen=True)
+class ReadBack:
+    """What reading an output back gave: how many bytes of tensors are what the source gives, and
+    the digests of files, by name, made by `algorithm`."""
+
+    nbytes: int
+    digests: Mapping[str, str] = field(default_factory=dict)
+    algorithm: str | None = None
 
 
 def execute(
@@ -59,21 +69,19 @@ def execute(
     overwrite: bool = False,
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
-    again: Iterable[Copy | RangeCopy] | None = None,
+    read_back: Callable[[Path], ReadBack] | None = None,
     identity: Mapping[str, str] | None = None,
     resume: bool = False,
     cast: Cast = numpy_cast,
     sources: Sources | None = None,
-    table: FormatTable = FORMATS,
 ) -> WriteReport:
     """Write `target` from `copies`, whose source files lie below `source_root`.
 
-    `on_bytes` is called with the size of each tile when it is written or verified. `check` may
-    raise before the output gets its name. `again` are the same copies once more: where they are
-    given, the output is read back and compared with the source. `identity` is what the output is
-    made of: with `resume`, files that an interrupted run of the same identity completed are kept
-    as they are. `sources` are the files that were read so far: they stay the same until the output
-    has its name. `table` has the format that reads the output back.
+    `on_bytes` is called with the size of each tile when it is written. `check` may raise before
+    the output gets its name, and so may `read_back`, which is given the directory in which all of
+    its files are complete. `identity` is what the output is made of: with `resume`, files that an
+    interrupted run of the same identity completed are kept as they are. `sources` are the files
+    that were read so far: they stay the same until the output has its name.
 
     The destination is complete when this returns, and unchanged when it raises.
 
@@ -98,17 +106,13 @@ def execute(
                 copies, source_root, target, directory, journal, budget, on_bytes, cast, sources
             )
             check(report)
-            if again is not None:
-                report.bytes_verified = compare_bytes(
-                    again, source_root, target, directory, budget, on_bytes, cast, sources
-                )
         finally:
             journal.close()
         target.finalize(directory)
-        write_marker(directory, command)
+        found = ReadBack(0) if read_back is None else read_back(directory)
+        report.bytes_verified = found.nbytes
+        write_marker(directory, command, found.digests, found.algorithm)
         journal.remove()
-        if again is not None:
-            compare_layout(target, directory, table)
         sources.check()
         staging.commit()
     return report

@@ -27,11 +27,14 @@ from zerotools.ops.verification.manifest_comparison import (
     compare_files,
     compare_tensors,
     refuse_another,
+    relation,
     said,
     same_layout,
 )
 
 _MAX_NAMED = 3
+# Of a single tensor nobody can say whether it is another's, or damaged.
+_FEWEST_TO_TELL = 2
 
 
 @dataclass(frozen=True)
@@ -123,10 +126,15 @@ class Comparing:
             return [Finding(Check.MANIFEST, message)], Comparison(path)
         if same_layout(manifest, own, self._files.names):
             found = list(self._files_of(manifest, digests, claims))
+            if found and (stranger := self._stranger(other)) is not None:
+                found = [stranger]
             vouched = frozenset(manifest.files) if not found else frozenset[str]()
             return found, Comparison(path, len(self._keys), True, vouched)
         self._digest(self._keys)
         result = compare_tensors(manifest, self._manifest(digests))
+        stranger = self._stranger(other) if result.differing else None
+        if stranger is not None:
+            return [stranger], Comparison(path)
         found = [
             Finding(Check.MANIFEST, f"{self._files.subject}: {sentence} ({path})", tensor=key)
             for sentence, key in said(result.differing)
@@ -134,13 +142,29 @@ class Comparing:
         count = len(result.equal) + len(result.cast)
         return found, Comparison(path, count, False, notes=result.notes)
 
+    def _stranger(self, other: Against) -> Finding | None:
+        """A finding where nothing is as the manifest says: then nothing was damaged, and it is of
+        another checkpoint."""
+        shared = [key for key in self._keys if key in other.manifest.tensors]
+        if len(shared) < _FEWEST_TO_TELL:
+            return None
+        self._digest(shared)
+        relations = (relation(self.digests[key], other.manifest.tensors[key]) for key in shared)
+        if any(how in (None, "") for how in relations):
+            return None
+        return Finding(
+            Check.MANIFEST,
+            f"{other.path} is the manifest of another checkpoint: none of the {len(shared)} "
+            f"tensors that it shares with {self._files.subject} has the values that it says",
+        )
+
     def _files_of(
         self,
         manifest: DigestManifest,
         digests: Mapping[str, FileDigest],
         claims: ClaimedBytes,
     ) -> Iterator[Finding]:
-        for name, fault in compare_files(manifest, digests):
+        for name, fault in compare_files(manifest.files, digests):
             held = self._changed_in(name, manifest, claims)
             yield Finding(
                 Check.MANIFEST, f"{self._files.base / name} {fault}{held}; take another copy", name

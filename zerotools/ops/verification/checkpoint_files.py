@@ -16,6 +16,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.distcp.items import BlobTrees, ItemChunks
 from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.output.marker import is_in_output
 
 SIDECAR_SUFFIX = ".zerotools.json"
 _ABOUT_WRITING = ".zerotools-"
@@ -38,9 +39,12 @@ class CheckpointFiles:
         return path.relative_to(self.base).as_posix()
 
 
-def files_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> CheckpointFiles:
-    """The files of a checkpoint as `read` gave it. Those that are missing are left out."""
-    subject = subject_of(checkpoint)
+def files_of(
+    checkpoint: Checkpoint, table: FormatTable = FORMATS, subject: Path | None = None
+) -> CheckpointFiles:
+    """The files of a checkpoint as `read` gave it. Those that are missing are left out. `subject`
+    is what the checkpoint is, where that cannot be told yet."""
+    subject = subject or subject_of(checkpoint)
     base = subject if subject.is_dir() else subject.parent
     paths = {checkpoint.root / name for name in checkpoint.files}
     read = {path for path in map(Path, checkpoint.stamps) if _is_below(path, base.absolute())}
@@ -63,9 +67,12 @@ def files_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Checkpoint
 
 
 def subject_of(checkpoint: Checkpoint) -> Path:
-    """The directory that is this checkpoint and no other, or its only file."""
+    """The directory that is this checkpoint and no other, or its only file. A file that zerotools
+    wrote is its whole output, with all that is beside it."""
     path = checkpoint.origin.path
-    return checkpoint.root if path.is_dir() and checkpoint.origin.other_tags else path
+    if not path.is_dir():
+        return path.parent if is_in_output(path) else path
+    return checkpoint.root if checkpoint.origin.other_tags else path
 
 
 def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:

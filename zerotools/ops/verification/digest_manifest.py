@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from zerotools import __version__
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key
@@ -20,6 +18,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import TrainingState
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.regular import read_regular
+from zerotools.io.output.tree_digest import tree_digest
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
 from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
 from zerotools.runs.manifest import write_durably
@@ -83,8 +82,13 @@ def digested(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
 
 def sidecar_of(files: CheckpointFiles) -> Path:
     """Where the manifest of a checkpoint lies if nobody says another place."""
-    subject = files.subject.absolute()
-    return subject.with_name(subject.name + SIDECAR_SUFFIX)
+    return sidecar_of_path(files.subject)
+
+
+def sidecar_of_path(subject: Path) -> Path:
+    """The same, by the directory or the file that is the checkpoint."""
+    whole = subject.absolute()
+    return whole.with_name(whole.name + SIDECAR_SUFFIX)
 
 
 def write_digest_manifest(manifest: DigestManifest, path: Path, files: CheckpointFiles) -> None:
@@ -106,8 +110,13 @@ def write_digest_manifest(manifest: DigestManifest, path: Path, files: Checkpoin
                 f"{path} exists and is not a manifest that zerotools reads; remove it, or choose "
                 "another file"
             ) from None
+    put_digest_manifest(manifest, path)
+
+
+def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:
+    """Write a manifest where one may be written, flushed and renamed."""
     tree = to_tree(manifest)
-    write_durably(path, json.dumps({**tree, "digest": _of_tree(tree)}, indent=1) + "\n")
+    write_durably(path, json.dumps({**tree, "digest": tree_digest(tree)}, indent=1) + "\n")
 
 
 def to_tree(manifest: DigestManifest) -> dict[str, Any]:
@@ -144,11 +153,6 @@ def to_tree(manifest: DigestManifest) -> dict[str, Any]:
     }
 
 
-def _of_tree(tree: Mapping[str, Any]) -> str:
-    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
-    return str(xxhash.xxh3_128(text.encode()).hexdigest())
-
-
 def read_digest_manifest(path: Path) -> DigestManifest:
     """Read and check a manifest.
 
@@ -170,7 +174,7 @@ def read_digest_manifest(path: Path) -> DigestManifest:
             f"this version reads {SCHEMA} with {ALGORITHM}; write it again with --write-manifest"
         )
     found = tree.pop("digest", None)
-    if found != _of_tree(tree):
+    if found != tree_digest(tree):
         raise BadFile(
             f"{path} does not have its own digest {found!r:.40}: the manifest is damaged or was "
             "changed by hand; take another copy of it"

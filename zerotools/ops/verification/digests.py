@@ -27,7 +27,7 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.ranges import Range, covering_ranges
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.numeric.gather import Scratch, gather, gather_flat
-from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
+from zerotools.io.numeric.numpy_dtypes import Array, Cast, numpy_cast, numpy_dtype
 from zerotools.io.numeric.value_counts import count_values
 from zerotools.ops.execution.plan import distinct_chunks
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
@@ -66,8 +66,11 @@ def digests_of(
     keys: Iterable[Key],
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
+    *,
+    cast: Cast = numpy_cast,
 ) -> dict[Key, TensorDigest]:
-    """The digests of tensors; `on_bytes` is told of bytes of tensors that are done.
+    """The digests of tensors; `on_bytes` is told of bytes of tensors that are done. `cast` is equal
+    to numpy's for every value that is not NaN.
 
     Raises:
         BadFile: a tensor is incomplete, or a file is missing or truncated.
@@ -81,7 +84,7 @@ def digests_of(
 
         def work(block: _Block, scratch: Scratch) -> tuple[_Block, tuple[bytes, ...]]:
             with opened.holding() as held:
-                return block, block.digests(held, scratch)
+                return block, block.digests(held, scratch, cast)
 
         for block, digests in workers.share(_blocks(checkpoint, wanted), work):
             growing = found[block.key]
@@ -170,27 +173,52 @@ class _Block:
     begin: int
     end: int
 
-    def digests(self, held: ThreadFiles, scratch: Scratch) -> tuple[bytes, ...]:
+    def digests(self, held: ThreadFiles, scratch: Scratch, cast: Cast) -> tuple[bytes, ...]:
         """Of its own bytes, and of each cast."""
         dtype = self.values.tensor.dtype
-        types = _types(dtype)
-        hashers = [block_hasher() for _ in range(1 + len(types))]
+        hashers = _Hashers(dtype, scratch.read, cast)
         step = min(_PART_BYTES, scratch.tile.nbytes) // max(dtype.itemsize, 2)
         for begin in range(self.begin, self.end, step):
             end = min(begin + step, self.end)
             raw = scratch.tile[: (end - begin) * dtype.itemsize]
             self.values.read(held, begin, end, raw, scratch.read)
-            hashers[0].update(raw.data)
-            for hasher, target in zip(hashers[1:], types, strict=True):
-                cast = scratch.read[: (end - begin) * target.itemsize]
-                hasher.update(canonical_cast(raw.view(numpy_dtype(dtype)), target, cast).data)
-        return tuple(hasher.digest() for hasher in hashers)
+            hashers.update(raw)
+        return hashers.digests()
 
 
-def canonical_cast(values: Array, target: DType, room: Array) -> Array:
+class _Hashers:
+    """Of one block: its own bytes, and its casts, which are made in `room`."""
+
+    def __init__(self, dtype: DType, room: Array, cast: Cast) -> None:
+        self._dtype = dtype
+        self._room = room
+        self._cast = cast
+        self._own = block_hasher()
+        # The cast to its own type is the same bytes until there is a NaN.
+        self._casts = {
+            target: None if target == dtype else block_hasher() for target in _types(dtype)
+        }
+
+    def update(self, raw: Array) -> None:
+        """Take the next bytes."""
+        values = raw.view(numpy_dtype(self._dtype))
+        for target, hasher in self._casts.items():
+            if hasher is None and count_values(values).nans:
+                hasher = self._casts[target] = self._own.copy()
+            if hasher is not None:
+                room = self._room[: values.size * target.itemsize]
+                hasher.update(canonical_cast(values, target, room, self._cast).data)
+        self._own.update(raw.data)
+
+    def digests(self) -> tuple[bytes, ...]:
+        """The digest of its own bytes, and of each cast."""
+        return tuple((each or self._own).digest() for each in (self._own, *self._casts.values()))
+
+
+def canonical_cast(values: Array, target: DType, room: Array, cast: Cast = numpy_cast) -> Array:
     """`values` in bfloat16 or float16, every NaN as `NAN_BITS`: as bytes, which are in `room`."""
     out = room.view(numpy_dtype(target))
-    numpy_cast(out, values)
+    cast(out, values)
     if count_values(out).nans:
         room.view(np.uint16)[np.isnan(out)] = NAN_BITS[target]
     return room

@@ -7,6 +7,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from threading import local
 
@@ -16,6 +17,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
 from zerotools.io.files.crc32 import combine
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
+from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.io.numeric.value_counts import NOTHING_ODD, ValueCounts, count_values
@@ -88,16 +90,21 @@ def scan(
     on_bytes: Callable[[int], None] = lambda _: None,
     *,
     digests: bool = False,
+    records_only: bool = False,
+    sources: Sources | None = None,
 ) -> tuple[list[FileScan], dict[Key, ValueCounts]]:
     """Read `files` below `base`; what is odd is counted by tensor, where there is any. With
-    `digests`, each file gets its digest."""
+    `digests`, each file gets its digest. With `records_only`, stretches without a part of a record
+    are not read. With `sources`, a file that is not what it was has that as its error."""
+    assert not (digests and records_only), "a digest is of all bytes"
     scans = [FileScan(file, digest=of_blocks(()) if digests else None) for file in files]
-    left = [-(-file.size // STRETCH_BYTES) for file in files]
+    left = [sum(1 for _ in _stretches(0, file, records_only)) for file in files]
+    wanted = (_stretches(number, file, records_only) for number, file in enumerate(files))
     parts: list[list[_Seen]] = [[] for _ in files]
     counts: dict[Key, ValueCounts] = {}
-    with OpenFiles(base) as opened, TileWorkers(budget) as workers:
+    with OpenFiles(base, sources=sources) as opened, TileWorkers(budget) as workers:
         reader = _Reader(opened, files, claims, digests)
-        for seen in workers.share(_stretches(files), reader.read):
+        for seen in workers.share(chain.from_iterable(wanted), reader.read):
             at = seen.stretch.file
             on_bytes(seen.stretch.length)
             for number, found in seen.counts:
@@ -143,10 +150,20 @@ class _BlockDigests:
         return bytes(self._ended)
 
 
-def _stretches(files: Sequence[ScannedFile]) -> Iterator[_Stretch]:
-    for number, file in enumerate(files):
-        for begin in range(0, file.size, STRETCH_BYTES):
-            yield _Stretch(number, begin, min(STRETCH_BYTES, file.size - begin))
+def _stretches(number: int, file: ScannedFile, records_only: bool) -> Iterator[_Stretch]:
+    starts = [record.begin for record in file.records]
+    for begin in range(0, file.size, STRETCH_BYTES):
+        end = min(begin + STRETCH_BYTES, file.size)
+        if not records_only or _meeting(file.records, starts, begin, end):
+            yield _Stretch(number, begin, end - begin)
+
+
+def _meeting(records: Sequence[Record], starts: Sequence[int], begin: int, end: int) -> range:
+    """The numbers of the records that [begin, end) of a file is a part of."""
+    first = bisect_left(starts, begin)
+    if first and records[first - 1].begin + records[first - 1].length > begin:
+        first -= 1
+    return range(first, bisect_left(starts, end))
 
 
 def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Record, int]]:
@@ -226,12 +243,7 @@ class _Reader:
                     seen.counts.append((number, found))
 
     def _records(self, file: int, begin: int, end: int) -> range:
-        """The numbers of the records that [begin, end) of a file is a part of."""
-        starts, records = self._starts[file], self._files[file].records
-        first = bisect_left(starts, begin)
-        if first and records[first - 1].begin + records[first - 1].length > begin:
-            first -= 1
-        return range(first, bisect_left(starts, end))
+        return _meeting(self._files[file].records, self._starts[file], begin, end)
 
     def _count(
         self, number: int, first: int, stop: int, begin: int, end: int, data: Array

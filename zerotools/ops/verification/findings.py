@@ -64,7 +64,8 @@ class Verification:
     each with the reason. `odd` counts what is not finite by tensor, also where that is no damage.
     `is_fast` says that bytes were left out, `bytes_read` how many were read. `comparison` is with a
     manifest; None: there was none. `manifest` is that of the checkpoint itself, where it was asked
-    for and nothing is wrong."""
+    for and nothing is wrong. `as_written` is the comparison with the record inside an output; None:
+    it has none."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -75,6 +76,7 @@ class Verification:
     bytes_read: int = 0
     comparison: Comparison | None = None
     manifest: DigestManifest | None = None
+    as_written: Comparison | None = None
 
     @property
     def verdict(self) -> Soundness:

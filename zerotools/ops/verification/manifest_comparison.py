@@ -42,19 +42,19 @@ def _layout(manifest: DigestManifest) -> tuple[object, ...]:
 
 
 def compare_files(
-    manifest: DigestManifest, found: Mapping[str, FileDigest]
+    known: Mapping[str, FileDigest], found: Mapping[str, FileDigest], by: str = "the manifest"
 ) -> Iterator[tuple[str, str]]:
-    """(file, what is wrong with it) of every file that is not as the manifest says."""
-    for name, expected in manifest.files.items():
+    """(file, what is wrong with it) of every file that is not as `by` knows it."""
+    for name, expected in known.items():
         actual = found.get(name)
         if actual is None:
-            yield name, "is missing or cannot be read, and the manifest lists it"
+            yield name, f"is missing or cannot be read, and {by} lists it"
         elif actual.size != expected.size:
-            yield name, f"has {actual.size} bytes, and the manifest says {expected.size}"
+            yield name, f"has {actual.size} bytes, and {by} says {expected.size}"
         elif actual.digest != expected.digest:
             yield (
                 name,
-                f"has the digest {actual.digest[:12]}…, and the manifest says "
+                f"has the digest {actual.digest[:12]}…, and {by} says "
                 f"{expected.digest[:12]}…: its bytes have changed",
             )
 
@@ -87,7 +87,7 @@ def compare_tensors(manifest: DigestManifest, found: DigestManifest) -> TensorCo
             extra.append(key)
             continue
         matched.add(other)
-        how = _relation(ours, manifest.tensors[other])
+        how = relation(ours, manifest.tensors[other])
         if how is None:
             equal.append(key)
         elif how == "":
@@ -146,7 +146,7 @@ def _tied(name: str, aliases: Mapping[str, str]) -> Iterator[str]:
     yield from (alias for alias, other in aliases.items() if other == holder and alias != name)
 
 
-def _relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
+def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
     """None: the same bytes; "": the same after a cast; else how they differ."""
     if ours.shape != theirs.shape:
         return f"has the shape {ours.shape}, and the manifest says {theirs.shape}"
@@ -167,7 +167,7 @@ def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> boo
     names += _tied(key.name, {**holder.aliases, **other.aliases})
     kept = (other.tensors.get(Key(name, "param")) for name in names)
     is_weight = key.role in (_COPY, "param")
-    return is_weight and any(each and _relation(own, each) in (None, "") for each in kept)
+    return is_weight and any(each and relation(own, each) in (None, "") for each in kept)
 
 
 def said(differing: Mapping[Key, str]) -> Iterator[tuple[str, Key]]:

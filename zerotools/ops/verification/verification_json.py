@@ -28,6 +28,7 @@ def to_json(found: Verification) -> dict[str, Any]:
             "by_files": comparison.by_files,
             "notes": list(comparison.notes),
         },
+        "record": found.as_written and str(found.as_written.path),
         "findings": [
             {
                 "check": finding.check.value,

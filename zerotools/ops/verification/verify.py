@@ -12,7 +12,6 @@ from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
 from zerotools.io.files.sources import Sources, note_source, recording
 from zerotools.io.numeric.value_counts import ValueCounts
-from zerotools.ops.execution.verify_source import differing_replicas
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect
 from zerotools.ops.verification.against import Against, Comparing, beside
@@ -22,7 +21,10 @@ from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
 from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest, digested
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE, FileScan, Record, scan
 from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
+from zerotools.ops.verification.manifest_comparison import compare_files
 from zerotools.ops.verification.records import FilesToScan, files_to_scan
+from zerotools.ops.verification.replicas import differing_replicas
+from zerotools.ops.verification.written_record import WrittenRecord, written_record
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 DEFAULT_MEMORY = 256 * 2**20
@@ -80,8 +82,9 @@ def verify(
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Verification:
     """Make all checks; `on_bytes` is told how many bytes more were read. With `fast` no data is
-    read. It is compared with `other`, or with the manifest beside it if there is one. With
-    `digests`, the result has the manifest of what is there.
+    read. It is compared with the record inside it, if it is an output that has one, and with
+    `other`, or with the manifest beside it if there is one. With `digests`, the result has the
+    manifest of what is there.
 
     Raises:
         BadRequest: the manifest is of another model.
@@ -90,10 +93,12 @@ def verify(
     found = _Verifying(given, budget or MemoryBudget(DEFAULT_MEMORY))
     found.structure()
     if not fast:
-        other = other or found.sidecar()
-        found.bytes(on_bytes, digests=digests or other is not None)
+        record = found.record()
+        other = other or found.sidecar(record)
+        found.bytes(on_bytes, digests=digests or other is not None or record is not None)
         found.copies()
         found.meaning()
+        found.compare_with_record(record)
         found.compare(other, on_bytes, digests=digests)
     found.changed()
     return Verification(
@@ -106,6 +111,7 @@ def verify(
         0 if fast else given.bytes_to_read,
         found.comparison,
         None if found.findings else found.manifest,
+        found.as_written,
     )
 
 
@@ -123,6 +129,7 @@ class _Verifying:
         self.odd: dict[Key, ValueCounts] = {}
         self.comparison: Comparison | None = None
         self.manifest: DigestManifest | None = None
+        self.as_written: Comparison | None = None
         self._incomplete: frozenset[Key] = frozenset()
         self._training = TrainingState()
         self._claims = ClaimedBytes()
@@ -136,13 +143,31 @@ class _Verifying:
         self._add(Check.STRUCTURE, inspection.problems)
         self._add(Check.STRUCTURE, self._form.false_hints(self._checkpoint))
 
-    def sidecar(self) -> Against | None:
-        """The manifest beside the checkpoint, if it can be read."""
+    def record(self) -> WrittenRecord | None:
+        """The record inside an output, if it can be read."""
         try:
-            return beside(self._files)
+            return written_record(self._files)
+        except BadFile as error:
+            self.findings.append(Finding(Check.MANIFEST, str(error)))
+            return None
+
+    def sidecar(self, record: WrittenRecord | None) -> Against | None:
+        """The manifest beside the checkpoint, if it can be read and is of this one."""
+        try:
+            found = beside(self._files)
         except (BadFile, Unsupported) as error:
             self.findings.append(Finding(Check.MANIFEST, str(error)))
             return None
+        name = None if found is None or record is None else record.conflict(found.manifest)
+        if found is None or record is None or name is None:
+            return found
+        message = (
+            f"{found.path} is the manifest of another checkpoint: it says another digest of {name} "
+            f"than zerotools {record.command} recorded in {record.path}; move it to its "
+            "checkpoint, or remove it"
+        )
+        self.findings.append(Finding(Check.MANIFEST, message, name))
+        return None
 
     def bytes(self, on_bytes: Callable[[int], None], *, digests: bool) -> None:
         """The checksums that the files have themselves, and a job's manifest."""
@@ -185,6 +210,25 @@ class _Verifying:
             self.findings.append(Finding(Check.BYTES, str(error)))
             return
         self.findings += [_not_the_cast(self._checkpoint, each) for each in found]
+
+    def compare_with_record(self, record: WrittenRecord | None) -> None:
+        """Whether the files of an output are those that were written."""
+        if record is None:
+            return
+        wrong = list(compare_files(record.files, self._digests, "its record"))
+        self.findings += [
+            Finding(
+                Check.MANIFEST,
+                f"{self._files.base / name} {fault} (zerotools {record.command} wrote "
+                f"{record.path}); take another copy, or remove that record if you changed the file "
+                "yourself",
+                name,
+            )
+            for name, fault in wrong
+        ]
+        vouched = record.files.keys() - {name for name, _ in wrong}
+        self.as_written = Comparison(record.path, by_files=True, vouched=frozenset(vouched))
+        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
 
     def compare(
         self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool

@@ -24,7 +24,7 @@ from zerotools.formats.dcp.writing.lay_out_other_format import (
 )
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.distcp.metadata import read_metadata
-from zerotools.ops.execution.verify_output import compare_layout
+from zerotools.ops.proof.output_proof import read_written_back
 
 STYLES = ("torch", "accelerate", "torchtitan")
 
@@ -43,7 +43,7 @@ def _written(
 ) -> tuple[Checkpoint, Target]:
     target = lay_out_training_dcp(source, training, out, world_size=world_size, style=style)
     write(source, target)
-    compare_layout(target, out)
+    read_written_back(target, out)
     return formats.read(out), target
 
 
@@ -155,7 +155,7 @@ def test_tied_names_share_bytes_and_survive_a_reshard(tmp_path: Path, style: str
     assert tensors[f"{prefix}head.weight"] == tensors[f"{prefix}embed.weight"]
     target = lay_out_dcp(between, tmp_path / "b", world_size=5)
     write(between, target)
-    compare_layout(target, tmp_path / "b")
+    read_written_back(target, tmp_path / "b")
     after = formats.read(tmp_path / "b")
     assert after.aliases == source.aliases
     assert after.origin.world_size == 5
@@ -276,7 +276,7 @@ def test_deepspeeds_adam_decays_as_adamw_does_unless_told_otherwise(tmp_path: Pa
 
 @given(st.integers(1, 40), st.sampled_from(STYLES))
 def test_any_number_of_ranks_covers_every_tensor_once(ranks: int, style: str) -> None:
-    """compare_layout needs files; the cover is proved by the plan itself."""
+    """read_written_back needs files; the cover is proved by the plan itself."""
     from zerotools.ops.conversions.conversion import with_target_sources
     from zerotools.ops.execution.plan import prove_plan
 

@@ -21,8 +21,8 @@ from zerotools.core.ranges import chunk_locations
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.execution.verify_source import verify_source
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.proof.source_proof import prove_source
 
 BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 
@@ -36,7 +36,7 @@ def flip(file: Path, offset: int) -> None:
 
 
 def verify(checkpoint: Checkpoint) -> None:
-    verify_source(checkpoint, checkpoint.tensors, checkpoint.stamps, BUDGET)
+    prove_source(checkpoint, checkpoint.tensors, checkpoint.stamps, BUDGET)
 
 
 def first_byte(checkpoint: Checkpoint) -> tuple[Path, int]:
@@ -150,4 +150,4 @@ def test_real_checkpoints_pass(case: Path) -> None:
 
 def test_only_the_tensors_that_are_asked_for_are_read(copies: Checkpoint) -> None:
     flip(copies.root / "0/rank1", 5)
-    verify_source(replace(copies), [], copies.stamps, BUDGET)
+    prove_source(replace(copies), [], copies.stamps, BUDGET)

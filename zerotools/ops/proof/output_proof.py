@@ -1,22 +1,26 @@
-"""Read an output back, and prove it equal to the cast of its source."""
+"""Read an output back, and prove it equal to the cast of its source.
+
+Tile by tile, as it was written: a source that lies in another order is read in long runs.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from zerotools import formats
 from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.target import Target
 from zerotools.formats.format import ReadOptions
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.regular import open_regular
-from zerotools.io.files.sources import Sources
+from zerotools.io.files.sources import Sources, recording
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Cast
 from zerotools.ops.execution.fill import fill
@@ -92,15 +96,16 @@ def _compare_carried(target: Target, directory: Path) -> None:
                         )
 
 
-def compare_layout(
+def read_written_back(
     target: Target, directory: Path, table: formats.FormatTable = formats.FORMATS
-) -> None:
-    """Read the output's own metadata, and compare it with the plan: names, types, shapes, places.
+) -> Checkpoint:
+    """The output's own metadata, compared with the plan: names, types, shapes, places.
 
     Raises:
         BadFile: the format's reader finds something else than was laid out.
     """
-    found = formats.format_of(target.checkpoint, table).read(directory, ReadOptions())
+    with recording() as read:
+        found = formats.format_of(target.checkpoint, table).read(directory, ReadOptions())
     tensors = found.tensors if target.compared is None else target.compared(found)
     expected = {**target.checkpoint.tensors, **target.carried}
     expected = {key: tensor for key, tensor in expected.items() if key not in target.unlisted}
@@ -117,6 +122,7 @@ def compare_layout(
             f"{target.checkpoint.root} does not read back as it was laid out: {differing[0]} "
             f"differs, and {len(differing) - 1} others; nothing was kept"
         )
+    return replace(found, stamps=read.stamps)
 
 
 def _weight(key: Key) -> Key:

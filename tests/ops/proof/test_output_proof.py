@@ -7,16 +7,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.golden_files import JOB
+from tests.layouts import Placement, load, store, target
 from tests.ops.exports import model, noise
+from zerotools.core import dtypes
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
+from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.cast_torch import torch_cast
+from zerotools.io.numeric.numpy_dtypes import numpy_cast
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import Conversion, perform
+from zerotools.ops.execution.execute import ReadBack, execute
+from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
+from zerotools.ops.proof.output_proof import compare_bytes
 
 BUDGET = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 
@@ -89,3 +100,28 @@ def test_a_reshard_is_verified(tmp_path: Path) -> None:
     assert isinstance(conversion, Conversion)
     report = perform(conversion, budget=BUDGET, overwrite=False, verify=True)
     assert report.bytes_verified == conversion.bytes_of_tensors
+
+
+@pytest.mark.torch
+def test_either_kernel_writes_and_verifies_the_same_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    values, key = noise(300, 700) * 1e-5, Key("w", "param")
+    halves = [Placement(Box((0, at), (300, 350)), f"{at}", 1, (0, 1)) for at in (0, 350)]
+    source = store(tmp_path / "in", {key: (values, dtypes.FLOAT32, halves)})
+    written = []
+    for name, cast in (("numpy", numpy_cast), ("torch", torch_cast())):
+        placed = [Placement(Box.whole(values.shape), "a", 3, (0, 1))]
+        output = target(tmp_path / name, {key: (values.shape, dtypes.FLOAT16, placed)})
+
+        def read_back(directory: Path, output=output, cast=cast) -> ReadBack:  # type: ignore[no-untyped-def]
+            again = plan(source, output.checkpoint)
+            found = compare_bytes(
+                again, source.root, output, directory, BUDGET, lambda _: None, cast, Sources()
+            )
+            return ReadBack(found)
+
+        copies = plan(source, output.checkpoint)
+        report = execute(copies, source.root, output, cast=cast, read_back=read_back)
+        assert report.bytes_verified == 2 * values.size
+        written.append(load(output.checkpoint, key).tobytes())
+    assert written == [values.astype(np.float16).tobytes()] * 2

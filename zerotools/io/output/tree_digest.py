@@ -1,0 +1,15 @@
+"""The digest by which a JSON file of ours knows that it is as it was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import xxhash
+
+
+def tree_digest(tree: Mapping[str, Any]) -> str:
+    """XXH3 with 128 bits of a tree as JSON, with sorted keys and without spaces, in hexadecimal."""
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return str(xxhash.xxh3_128(text.encode()).hexdigest())

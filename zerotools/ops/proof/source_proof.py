@@ -1,0 +1,147 @@
+"""What `--verify` asks of a source before an output is made of it: that its copies of one tensor
+are equal, and that its bytes are those that were saved, as far as anything tells: checksums in its
+files, the manifest of a job or of an output inside it, a manifest beside it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Stamp, Tensor
+from zerotools.core.errors import BadFile
+from zerotools.core.ranges import Ranges
+from zerotools.io.files.sources import Sources
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.verification.against import beside
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles, subject_of
+from zerotools.ops.verification.claimed_bytes import ClaimedBytes
+from zerotools.ops.verification.digest_manifest import FileDigest
+from zerotools.ops.verification.file_scan import FileScan, Record, ScannedFile, scan
+from zerotools.ops.verification.manifest_comparison import compare_files
+from zerotools.ops.verification.records import files_to_scan
+from zerotools.ops.verification.replicas import differing_replicas
+from zerotools.ops.verification.written_record import written_record
+from zerotools.runs.manifest import MANIFEST, verify_manifest
+
+_ADVICE = "take another checkpoint, or leave --verify out to export it as it is"
+
+
+def prove_source(
+    source: Checkpoint,
+    keys: Iterable[object],
+    stamps: Mapping[Path, Stamp],
+    budget: MemoryBudget,
+) -> None:
+    """Check the tensors `keys` of `source`, of which the files `stamps` were read.
+
+    Raises:
+        BadFile: a file has another digest than a manifest says, a record another CRC-32 than its
+            archive says, or two copies of a tensor differ.
+    """
+    wanted = set(keys)
+    tensors = {key: tensor for key, tensor in source.tensors.items() if key in wanted}
+    _check_job_manifests(source, stamps)
+    _check_digests(source, stamps, budget)
+    _check_records(source, tensors.values(), budget)
+    sources = Sources(source.stamps)
+    for _, difference in differing_replicas(source, tensors, budget, sources):
+        raise BadFile(f"{difference}; {_ADVICE}")
+
+
+def _check_job_manifests(source: Checkpoint, stamps: Mapping[Path, Stamp]) -> None:
+    """The digests of a job's own checkpoint; DeepSpeed's files lie in a directory of it."""
+    for directory in (source.root, source.root.parent):
+        if not (directory / MANIFEST).is_file():
+            continue
+        below = directory.absolute()
+        names = {str(path.relative_to(below)) for path in stamps if path.is_relative_to(below)}
+        for problem in verify_manifest(directory, only=names.__contains__):
+            if problem.file in names:
+                raise BadFile(f"{problem.message}; {_ADVICE}")
+
+
+def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: MemoryBudget) -> None:
+    """The files that were read, where a manifest beside the source or the record inside it has
+    them."""
+    subject = subject_of(source)
+    base = subject if subject.is_dir() else subject.parent
+    below = base.absolute()
+    read = {
+        str(path.relative_to(below)): stamp.size
+        for path, stamp in stamps.items()
+        if path.is_relative_to(below)
+    }
+    for what, known in _known_digests(CheckpointFiles(subject, base, read, frozenset(read))):
+        named = {name: digest for name, digest in known.items() if name in read}
+        wanted = [ScannedFile(name, read[name]) for name in named]
+        sources = Sources(source.stamps)
+        found, _ = scan(base, wanted, ClaimedBytes(), budget, digests=True, sources=sources)
+        _refuse_unreadable(found)
+        digests = {each.file.name: FileDigest(each.file.size, str(each.digest)) for each in found}
+        for name, fault in compare_files(named, digests, what):
+            raise BadFile(f"{base / name} {fault}; {_ADVICE}")
+
+
+def _known_digests(files: CheckpointFiles) -> Iterator[tuple[str, Mapping[str, FileDigest]]]:
+    record = written_record(files)
+    if record is not None:
+        yield str(record.path), record.files
+    sidecar = beside(files)
+    if sidecar is not None and sidecar.manifest.files:
+        yield str(sidecar.path), sidecar.manifest.files
+
+
+def _check_records(source: Checkpoint, tensors: Iterable[Tensor], budget: MemoryBudget) -> None:
+    """The CRC-32 of every record of a torch archive that a tensor is read from."""
+    offsets: dict[str, set[int]] = {}
+    for tensor in tensors:
+        for file, offset in _offsets(tensor):
+            offsets.setdefault(file, set()).add(offset)
+    names = {name: size for name, size in source.files.items() if name in offsets}
+    held = CheckpointFiles(source.origin.path, source.root, names, frozenset(names))
+    to_scan = files_to_scan(source, held)
+    for _, fault in to_scan.faults:
+        raise BadFile(f"{fault}; {_ADVICE}")
+    files = [
+        replace(file, records=[*_holding(file.records, sorted(offsets[file.name]))])
+        for file in to_scan.files
+    ]
+    found, _ = scan(
+        source.root,
+        files,
+        ClaimedBytes(),
+        budget,
+        sources=Sources(source.stamps),
+        records_only=True,
+    )
+    _refuse_unreadable(found)
+    for each in found:
+        for record, crc in each.damaged:
+            raise BadFile(
+                f"{source.root / each.file.name}: record {record.name!r} has CRC-32 {crc:08x} and "
+                f"the zip directory says {record.crc:08x}: its bytes have changed since it was "
+                f"saved; {_ADVICE}"
+            )
+
+
+def _refuse_unreadable(found: Iterable[FileScan]) -> None:
+    for each in found:
+        if each.error is not None:
+            raise BadFile(f"{each.error}; {_ADVICE}")
+
+
+def _offsets(tensor: Tensor) -> Iterator[tuple[str, int]]:
+    if isinstance(tensor.chunks, Ranges):
+        yield from ((file, offset) for _, _, file, offset in tensor.chunks.each())
+    else:
+        yield from ((c.file, c.offset) for c in tensor.chunks if not c.box.is_empty)
+
+
+def _holding(records: Sequence[Record], offsets: Sequence[int]) -> Iterator[Record]:
+    """The records in which one of `offsets` of their file lies; both are in order."""
+    for record in records:
+        first = bisect_left(offsets, record.begin)
+        if first < len(offsets) and offsets[first] < record.begin + record.length:
+            yield record
