@@ -17,6 +17,7 @@ from zerotools.jobs.datafiles.columnar_files import COLUMNAR, saved_files
 from zerotools.jobs.datafiles.documents import has_documents, read_documents
 from zerotools.jobs.datafiles.example_files import read_examples
 from zerotools.jobs.datafiles.token_files import read_token_header
+from zerotools.jobs.datafiles.utf8 import not_utf8
 from zerotools.jobs.tables.data import AUTO, COLUMNS, DataSpec, kind_of, patterns_of
 from zerotools.jobs.tables.spec import JobSpec
 
@@ -140,10 +141,7 @@ def _check_text(path: Path, text: DataSpec) -> None:
         codecs.getincrementaldecoder("utf-8")().decode(data)
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
-        raise BadFile(
-            f"{path}, line {line}: is not UTF-8: byte {error.start} of the file is "
-            f"0x{data[error.start]:02x} ({error.reason}); convert it, or leave it out"
-        ) from None
+        raise not_utf8(path, line, error, error.start) from None
 
 
 def _has_examples(spec: JobSpec, path: Path) -> bool:

@@ -38,7 +38,12 @@ from zerotoolsd.trainer.rank.stop_request import StopRequest
 from zerotoolsd.trainer.reporting.out_of_memory import explained
 from zerotoolsd.trainer.reporting.reporter import Reporter
 from zerotoolsd.trainer.reporting.utilization import measure_by
-from zerotoolsd.trainer.starting import begin, describe_run, warn_of_changes
+from zerotoolsd.trainer.starting import (
+    begin,
+    check_steps_left,
+    describe_run,
+    warn_of_changes,
+)
 
 BeforeCommit = Callable[[Path], None]
 
@@ -124,10 +129,9 @@ def prepare(
     if decision.foreign is not None:
         start = adopted(decision.foreign, spec, meta_model)
     data = None
-    if spec.train.steps is None:  # which the engine must know
+    if spec.train.steps is None and spec.engine == "deepspeed":  # whose scheduler takes the number
         data = _opened(reading, reporter, phases)
-        spec = with_steps(spec, len(data.batches.pool))
-    reporter.expect(spec.train.total_steps)
+        spec = _counted(spec, data, start)
     reporter.enter("load")
     reporter.prepares(
         "loading the weights" if start is None else f"loading step {start.record.step}"
@@ -143,6 +147,8 @@ def prepare(
     begin(spec, engine, group, reporter, start)
     if data is None:
         data = _opened(reading, reporter, phases)
+        engine.spec = spec = _counted(spec, data, start)
+    reporter.expect(spec.train.total_steps)
     evaluation = make_evaluation(spec, data.held_out, meta_model, group)
     for note in evaluation.notes if evaluation is not None else ():
         reporter.say(note)
@@ -191,6 +197,16 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
     check_fit(reading.config, data.vocabulary, None)
     phases.done("data")
     return data
+
+
+def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> JobSpec:
+    """`spec` with the number of its steps, of which some are left."""
+    if spec.train.epochs is None:
+        return spec
+    counted = with_steps(spec, len(data.batches.pool))
+    if start is not None:
+        check_steps_left(counted, start)
+    return counted
 
 
 def _pretrained(spec: JobSpec, meta_model: MetaModel) -> Pretrained | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 import zerotools
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubLayout
 from zerotools.jobs.tables.data import kind_of
 from zerotools.jobs.tables.spec import JobSpec
@@ -54,6 +56,21 @@ def begin(
         except BadFile as error:
             raise BadCheckpoint(str(error)) from None
     reporter.resumed(start.path, start.record, rank.world_size, same)
+
+
+def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:
+    """
+    Raises:
+        BadRequest: a run that was to go on from elsewhere has nothing to do. One that goes on in
+            its own directory may have its export left.
+    """
+    steps, step = spec.train.total_steps, start.record.step
+    is_own = start.path.resolve().is_relative_to(Path(spec.output_dir or "").resolve())
+    if step >= steps and not is_own:
+        raise BadRequest(
+            f"train.epochs comes to {steps} steps, which count from the beginning of the run, and "
+            f"resume_from = {spec.resume_from} is of step {step}; raise it"
+        )
 
 
 def warn_of_changes(

@@ -57,6 +57,10 @@ def test_a_prompt_and_a_response_come_first(tmp_path: Path) -> None:
     row = {"prompt": "a", "response": "b", "messages": [ASKED, SAID], "system": "ignored"}
     assert read(tmp_path, row) == TextExample(f"{tmp_path}/a.jsonl, line 1", "a", "b")
     assert isinstance(read(tmp_path, row, format="messages"), Conversation)
+    # such as UltraChat, which has the first prompt in a column of its own
+    del row["response"]
+    assert isinstance(read(tmp_path, row), Conversation)
+    assert read(tmp_path, {**row, "completion": "b"}, response_column="completion").response == "b"
 
 
 def test_parts_calls_weights_and_tools_are_read() -> None:
@@ -102,6 +106,9 @@ def test_parts_calls_weights_and_tools_are_read() -> None:
             [ASKED, {**SAID, "tool_calls": [{"function": {}}]}],
             'x: turn 2 has a tool call without a function and its "name"',
         ),
+        ([ASKED, {**SAID, "tool_calls": 7}], 'x: turn 2: "tool_calls" is a number, not a list'),
+        ([{"role": ["user"], "content": "a"}], 'x: turn 1 has the role ["user"], and roles are'),
+        ([{"role": "user", "content": b"a"}], 'x: turn 1: "content" is bytes, not text'),
     ],
 )
 def test_a_slip_is_named_with_its_turn(turns: Any, sentence: str) -> None:

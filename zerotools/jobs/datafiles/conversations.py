@@ -16,8 +16,10 @@ ASSISTANT, USER, SYSTEM, TOOL = "assistant", "user", "system", "tool"
 ROLES: Mapping[str, str] = {
     **{role: role for role in (SYSTEM, "developer", USER, ASSISTANT, TOOL)},
     **dict.fromkeys(("human",), USER),
-    **dict.fromkeys(("gpt", "model", "bot"), ASSISTANT),
-    **dict.fromkeys(("observation", "function", "function_response", "ipython"), TOOL),
+    **dict.fromkeys(("gpt", "model", "bot", "chatgpt", "bing", "bard"), ASSISTANT),
+    **dict.fromkeys(
+        ("observation", "function", "function_response", "tool_response", "ipython"), TOOL
+    ),
 }
 """What a role is called in a chat template, by the name that the data has."""
 CALL = "function_call"
@@ -106,14 +108,17 @@ def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
     }
     if role == CALL:
         return {"role": ASSISTANT, "content": "", "tool_calls": _called(place, content)}, True
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise BadFile(
             f"{place} has the role {json.dumps(role, ensure_ascii=False)}, and roles are "
             f"{', '.join(ROLES)}"
         )
     text = _content(place, names[1], content)
     if "tool_calls" in rest:
-        rest["tool_calls"] = [_with_arguments(place, call) for call in rest["tool_calls"]]
+        calls = rest["tool_calls"]
+        if not isinstance(calls, list):
+            raise BadFile(f'{place}: "tool_calls" is {kind_in_words(calls)}, not a list')
+        rest["tool_calls"] = [_with_arguments(place, call) for call in calls]
     says = ROLES[role] == ASSISTANT and bool(text or rest.get("tool_calls"))
     return {**rest, "role": ROLES[role], "content": text}, says and turn.get("weight") != 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import os
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from typing import TextIO
 from zerotools.core.errors import BadFile
 from zerotools.io.files.regular import open_regular
 from zerotools.jobs.datafiles.json_objects import LARGEST
+from zerotools.jobs.datafiles.utf8 import not_utf8
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_PIECE = 1 << 20
 
 
 def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict[str, str]]]:
@@ -31,10 +34,23 @@ def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise BadFile(
-            f"{path}: is not UTF-8 (0x{error.object[error.start]:02x}: {error.reason}); convert "
-            "the file"
-        ) from None
+        raise _first_wrong(path) or not_utf8(path, 1, error) from None
+
+
+def _first_wrong(path: Path) -> BadFile | None:
+    """The first byte that is not UTF-8; text is decoded in pieces, which have no lines."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line = 1
+    with os.fdopen(open_regular(path, is_source=False), "rb") as file:
+        while True:
+            piece = file.read(_PIECE)
+            try:
+                decoder.decode(piece, final=not piece)
+            except UnicodeDecodeError as error:
+                return not_utf8(path, line + error.object.count(b"\n", 0, error.start), error)
+            if not piece:
+                return None
+            line += piece.count(b"\n")
 
 
 class _Lines:

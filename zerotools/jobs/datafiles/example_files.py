@@ -28,6 +28,7 @@ from zerotools.jobs.tables.data import (
     COLUMNS,
     MESSAGES,
     PROMPT_COLUMN,
+    RESPONSE_COLUMN,
     DataSpec,
 )
 
@@ -107,7 +108,9 @@ def _taker(first: Mapping[str, Any], data: DataSpec) -> _Taker:
 def _form(first: Mapping[str, Any], data: DataSpec) -> str:
     if data.messages_column is not None:
         return MESSAGES
-    if data.prompt_column != PROMPT_COLUMN or data.prompt_column in first:
+    # Beside a conversation, its first prompt often has a column of its own.
+    is_named = data.response_column != RESPONSE_COLUMN or data.response_column in first
+    if data.prompt_column != PROMPT_COLUMN or (is_named and data.prompt_column in first):
         return COLUMNS
     if any(isinstance(first.get(name), list | str) for name in _CONVERSATIONS):
         return MESSAGES

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.regular import open_regular
+from zerotools.jobs.datafiles.utf8 import not_utf8
 
 LARGEST = 64 << 20
 """Bytes of one object; a longer one is refused."""
@@ -57,7 +58,7 @@ def _lines(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _not_utf8(place, error) from None
+            raise not_utf8(path, number, error) from None
         if not text.strip():
             continue
         try:
@@ -183,8 +184,7 @@ class _Text:
 
     def _wrong_byte(self, error: UnicodeDecodeError) -> BadFile:
         ahead = self._buffer.count("\n", self._at) + error.object.count(b"\n", 0, error.start)
-        place = f"{self._path}, line {self._line + ahead}"
-        return _not_utf8(place, error)
+        return not_utf8(self._path, self._line + ahead, error)
 
 
 def _not_json(place: str, error: Exception, column: int | None) -> BadFile:
@@ -192,8 +192,3 @@ def _not_json(place: str, error: Exception, column: int | None) -> BadFile:
     what = what.removesuffix(" at")  # "Unterminated string starting at"
     where = "" if column is None else f" at column {column}"
     return BadFile(f"{place}: is not JSON: {what}{where}; {FORM}")
-
-
-def _not_utf8(place: str, error: UnicodeDecodeError) -> BadFile:
-    wrong = error.object[error.start]
-    return BadFile(f"{place}: is not UTF-8 (0x{wrong:02x}: {error.reason}); convert the file")

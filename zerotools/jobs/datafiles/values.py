@@ -14,6 +14,8 @@ _KINDS = {
     float: "a number",
     list: "a list",
     dict: "a table",
+    bytes: "bytes",
+    type(None): "null",
 }
 
 
@@ -55,4 +57,4 @@ def shown_names(tree: Mapping[str, Any]) -> str:
 
 def kind_in_words(value: Any) -> str:
     """What `value` is."""
-    return "null" if value is None else _KINDS.get(type(value), "text")
+    return _KINDS.get(type(value), "text" if isinstance(value, str) else type(value).__name__)

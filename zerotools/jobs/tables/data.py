@@ -19,7 +19,7 @@ AUTO, COLUMNS, MESSAGES, ALPACA = "auto", "columns", "messages", "alpaca"
 FORMATS = (AUTO, COLUMNS, MESSAGES, ALPACA)
 ALL, LAST = "all", "last"
 DOCUMENTS = (AUTO, "on", "off")
-PROMPT_COLUMN = "prompt"
+PROMPT_COLUMN, RESPONSE_COLUMN = "prompt", "response"
 SUM_TOLERANCE = 1e-4
 """Of weights that are written with few digits: 0.3333 three times is not 1."""
 STREAM_LENGTH = 256
@@ -103,7 +103,7 @@ class DataSpec:
     prompt_column: str = key("The key of the prompt in an example.", default=PROMPT_COLUMN)
     response_column: str = key(
         "The key of the response in an example. Only its tokens count in the loss.",
-        default="response",
+        default=RESPONSE_COLUMN,
     )
     input_column: str | None = key(
         "The key of further input, which is put below the prompt, after an empty line. Default: "

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.datafiles.columnar_files import saved_files
 from zerotools.jobs.datafiles.documents import has_documents, read_documents
+from zerotools.jobs.datafiles.utf8 import not_utf8
 from zerotools.jobs.tables.data import DataSpec
 
 PIECE_BYTES = 1 << 20
@@ -92,10 +93,7 @@ def _decode(
         return decoder.decode(piece, final)
     except UnicodeDecodeError as error:
         line = lines + error.object.count(b"\n", 0, error.start)
-        raise BadFile(
-            f"{path}, line {line}: is not UTF-8: byte {base + error.start} of the file is "
-            f"0x{error.object[error.start]:02x} ({error.reason}); convert it, or leave it out"
-        ) from None
+        raise not_utf8(path, line, error, base + error.start) from None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ class ModelInput:
 class ReadingStats:
     """What came of reading examples; lengths are in tokens. `cut` examples were too long, of which
     prompts lost `prompts_lost` tokens and responses `responses_lost`; nothing is left of the text
-    of `sources_lost` and `targets_lost` examples."""
+    of `sources_lost` and `targets_lost` examples. Of `changed` ones a chat template has left out
+    some of an answer."""
 
     count: int = 0
     empty: int = 0
@@ -39,6 +40,7 @@ class ReadingStats:
     responses_lost: int = 0
     sources_lost: int = 0
     targets_lost: int = 0
+    changed: int = 0
 
     def add(self, example: Encoded) -> None:
         """Count one more."""
@@ -50,6 +52,17 @@ class ReadingStats:
         self.responses_lost += example.target_lost
         self.sources_lost += example.is_source_lost
         self.targets_lost += example.is_target_lost
+        self.changed += example.is_changed
+
+    def losses(self, data: DataSpec, positions: int | None) -> Iterator[str]:
+        """What is not trained on as it is in the data, in words."""
+        if cut := self.cut_words(data, positions):
+            yield cut
+        if self.changed:
+            yield (
+                f"the chat template leaves out some of the assistant's text in "
+                f"{counted(self.changed, 'example')} of {self.count}, such as its thoughts"
+            )
 
     def cut_words(self, data: DataSpec, positions: int | None) -> str:
         """What was cut, and by what; empty where nothing was."""

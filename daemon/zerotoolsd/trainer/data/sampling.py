@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,11 @@ def sample_data(spec: JobSpec, reader: ModelInput) -> list[str]:
     if kind != "examples":
         return []
     tokenizer = load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or ""))
-    notes = [_sampled(spec, key, paths, tokenizer, reader) for key, paths in found.items()]
-    return [note for note in notes if note]
+    return [
+        note
+        for key, paths in found.items()
+        for note in _sampled(spec, key, paths, tokenizer, reader)
+    ]
 
 
 def _found(patterns: Sequence[str], key: str) -> list[Path]:
@@ -60,11 +63,11 @@ def _look_at_documents(spec: JobSpec, paths: Iterable[Path]) -> None:
 
 def _sampled(
     spec: JobSpec, key: str, paths: Sequence[Path], tokenizer: Any, reader: ModelInput
-) -> str:
+) -> Iterator[str]:
     stats = ReadingStats()
     for path in paths:
         records = itertools.islice(read_examples(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
         for _ in encode(records, tokenizer, spec.data, reader, stats):
             pass
-    cut = stats.cut_words(spec.data, reader.positions)
-    return f"{key}: of the first examples, {cut}" if cut else ""
+    for lost in stats.losses(spec.data, reader.positions):
+        yield f"{key}: of the first examples, {lost}"

@@ -168,8 +168,8 @@ class SourceReader:
         note = f"{source.key}: {counted(stats.count, 'example')} of {stats.tokens} tokens"
         if stats.empty:
             note += f"; {stats.empty} more without a prompt or a response are left out"
-        cut = stats.cut_words(self.spec.data, self.reader.positions)
-        return (note, f"{source.key}: {cut}") if cut else (note,)
+        losses = stats.losses(self.spec.data, self.reader.positions)
+        return (note, *(f"{source.key}: {lost}" for lost in losses))
 
     def _made(
         self,

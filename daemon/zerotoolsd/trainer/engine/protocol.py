@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
@@ -42,6 +43,9 @@ class Engine(Protocol):
 
     Random numbers, the data order and the commit of a checkpoint are the loop's affair.
     """
+
+    spec: JobSpec
+    """The job. Where it says epochs, the session puts one in that says steps, before the first."""
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Take optimizer step `step`, counted from 0, on this rank's `share`.

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-FORM = 1
-"""Of the files that are written: another one is another entry."""
+FORM = 2
+"""Of the files that are written, and of how examples are read: another one is another entry."""
 LIBRARIES = ("tokenizers", "transformers", "jinja2")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
 _SETTLED_SECONDS = 2.0

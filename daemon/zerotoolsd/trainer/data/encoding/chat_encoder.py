@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zerotools.jobs.datafiles.conversations import Conversation
@@ -24,8 +25,9 @@ class ChatEncoder(Encoder):
 
     def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
         chats = [self._template.rendered(self._learned(record)) for record in records]
-        for record, (marked, split) in zip(records, self._marked(chats), strict=True):
-            yield self._cut(record.place, marked[:split], marked[split:])
+        for record, chat, (marked, split) in zip(records, chats, self._marked(chats), strict=True):
+            found = self._cut(record.place, marked[:split], marked[split:])
+            yield replace(found, is_changed=True) if chat.is_changed else found
 
     def _learned(self, record: Record) -> Conversation:
         chat = as_conversation(record)
@@ -50,9 +52,13 @@ class ChatEncoder(Encoder):
         marked: list[int] = []
         at = split = 0
         for begin, end in chat.spans:
+            if at <= chat.split < begin:  # the last answer is in several parts
+                marked += self._ids([chat.text[at : chat.split]])[0]
+                at, split = chat.split, len(marked)
             between, answer = self._ids([chat.text[at:begin], chat.text[begin:end]])
-            split = len(marked) + len(between)
-            marked += [*between, *said(answer)]
+            marked += between
+            split = len(marked) if begin == chat.split else split
+            marked += said(answer)
             at = end
         return marked, split
 
@@ -106,11 +112,10 @@ def mark(
 ) -> tuple[list[int], int]:
     """(`ids` with marks on all that lie in an answer, or reach into one, up to the last of them;
     where the last answer begins). `places` are those of the ids in the text."""
-    marked, split = list(ids), 0
+    marked, last = list(ids), 0
     starts = [start for start, _ in places]
     ends = [end for _, end in places]
-    last = 0
     for begin, end in chat.spans:
-        split, last = bisect_right(ends, begin), bisect_left(starts, end)
-        marked[split:last] = said(ids[split:last])
-    return marked[:last], split
+        first, last = bisect_right(ends, begin), bisect_left(starts, end)
+        marked[first:last] = said(ids[first:last])
+    return marked[:last], bisect_right(ends, chat.split)

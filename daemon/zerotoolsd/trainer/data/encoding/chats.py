@@ -1,38 +1,38 @@
 """The turns of a chat, as the tokenizer's template renders them, and where its answers lie.
 
-What the template makes of the turns before an answer, with its header of one, is asked; what it
-adds for the answer, with the end that it puts there, is the answer. A template that marks answers
-itself, with `{% generation %}`, is taken at its word.
+`answers` finds them. A template that marks answers itself, with `{% generation %}`, is taken at its
+word.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.datafiles.conversations import ASSISTANT, Conversation, Turn
+from zerotoolsd.trainer.data.encoding.answers import PROBE, Answers, Ends, Span
 
-PROBE = "\u2042probe\u2042"
-"""A text that no template changes."""
+_TEXTS = ("content", "reasoning_content", "reasoning", "thinking")
+"""What a turn of the assistant may say, under the names that templates know."""
+Found = TypeVar("Found")
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class RenderedChat:
     """The text of a chat, and where in it the answers lie that are learned from, in order; the last
-    one begins at `split`."""
+    one, which may be in several parts, begins at `split`. `is_changed` says that a text of one is
+    not there as it is in the data."""
 
     text: str
     spans: tuple[Span, ...]
-
-    @property
-    def split(self) -> int:
-        """Where the last answer begins."""
-        return self.spans[-1][0]
+    split: int
+    is_changed: bool = False
 
 
 class ChatTemplate:
@@ -42,7 +42,8 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._name = tokenizer.name_or_path
         self._shown: set[str] = set()
-        self._closing: str | None = None
+        self._ends: Ends | None = None
+        self._calls_as_text = False
 
     def rendered(self, chat: Conversation) -> RenderedChat:
         """The chat up to its last answer that is learned from.
@@ -58,13 +59,42 @@ class ChatTemplate:
         self._check_shown(chat, turns, source)
         if _GENERATION.search(source):
             return self._as_marked(chat, turns, learned, source)
-        whole = self._render(chat, turns)
-        spans = [
-            self._span(chat, whole, turns, number)
-            for number, is_learned in enumerate(learned)
-            if is_learned
-        ]
-        return RenderedChat(whole, tuple(spans))
+        render = partial(self._render, chat)
+        self._ends = self._ends or Ends(render, self._special())
+        whole = render(turns) + self._ends.following
+        answers = Answers(render, self._ends, turns, whole)
+        spans: list[Span] = []
+        for number in (number for number, is_learned in enumerate(learned) if is_learned):
+            span = answers.span(number)
+            if span is None or (spans and span[0] < spans[-1][1]):
+                raise self._untold(chat, number)
+            spans.append(span)
+        return self._found(whole, spans, spans[-1][0], turns, learned)
+
+    def _special(self) -> Iterator[str]:
+        return (token.content for token in special_tokens(self._tokenizer).values())
+
+    def _untold(self, chat: Conversation, number: int) -> BadRequest:
+        return BadRequest(
+            f"{chat.place}: the chat template of {self._name} renders turn {number + 1} "
+            "differently when its text or other turns follow, so that its tokens cannot be told: "
+            'mark answers with {% generation %} in the template, or try data.loss_on = "last" (for '
+            'examples of a prompt and a response: data.chat_template = "off")'
+        )
+
+    def _found(
+        self,
+        text: str,
+        spans: Sequence[Span],
+        split: int,
+        turns: Sequence[Turn],
+        learned: Sequence[bool],
+    ) -> RenderedChat:
+        parts = "".join(text[begin:end] for begin, end in spans)
+        said = [turn for turn, is_learned in zip(turns, learned, strict=True) if is_learned]
+        texts = [turn.get(name) for turn in said for name in _TEXTS]
+        is_changed = any(isinstance(each, str) and each.strip() not in parts for each in texts)
+        return RenderedChat(text, tuple(spans), split, is_changed)
 
     def _check_shown(self, chat: Conversation, turns: Sequence[Turn], source: str) -> None:
         """Many templates pass over what they do not know, without a word."""
@@ -91,90 +121,76 @@ class ChatTemplate:
     ) -> RenderedChat:
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        try:
+        def render(turns: list[Turn]) -> tuple[str, list[Span]]:
             [text], [marked] = render_jinja_template(
-                conversations=[list(turns)],
+                conversations=[turns],
                 tools=chat.tools,
                 chat_template=source,
                 return_assistant_tokens_mask=True,
                 **self._tokenizer.special_tokens_map,
             )
-        except Exception as error:  # whatever a template raises over the turns
-            raise _rejected(chat, error) from None
+            return text, marked
+
+        text, marked = self._tried(render, chat, turns)
         answers = [
             is_learned
             for turn, is_learned in zip(turns, learned, strict=True)
             if turn["role"] == ASSISTANT
         ]
-        if len(marked) != len(answers):
+        has_more = len(marked) > len(answers)
+        if len(marked) < len(answers) or (has_more and not all(answers)):
             raise BadRequest(
                 f"{chat.place}: the chat template of {self._name} marks {len(marked)} parts with "
-                f"{{% generation %}}, and there are {len(answers)} assistant turns: mark each of "
-                "them in the template, or none"
+                f"{{% generation %}}, and there are {len(answers)} assistant turns, of which "
+                f"{sum(answers)} are learned from: mark each of them in the template once, or none"
             )
-        chosen = [span for span, is_learned in zip(marked, answers, strict=True) if is_learned]
-        return RenderedChat(text, tuple(chosen))
-
-    def _span(self, chat: Conversation, whole: str, turns: Sequence[Turn], number: int) -> Span:
-        is_last = number == len(turns) - 1
-        asked = self._render(chat, turns[:number], asks=True)
-        if whole.startswith(asked):
-            begin: int | None = len(asked)
-        else:
-            begin = None if is_last else self._begin_by_probe(chat, whole, turns, number)
-        end = len(whole) if is_last else self._end(chat, whole, turns, number, begin or 0)
-        if begin is None and is_last:
-            raise BadRequest(
-                f"the chat template of {self._name} renders a prompt "
-                "differently when its response follows: set data.chat_template = "
-                '"off", or fix the template'
-            )
-        if begin is None or end is None:
-            raise BadRequest(
-                f"{chat.place}: the chat template of {self._name} renders turn {number + 1} "
-                "differently when others follow, so that its tokens cannot be told: set "
-                'data.loss_on = "last", or mark answers with {% generation %} in the template'
-            )
-        return begin, end
-
-    def _begin_by_probe(
-        self, chat: Conversation, whole: str, turns: Sequence[Turn], number: int
-    ) -> int | None:
-        """Where an answer's own text begins: before it, another answer changes nothing."""
-        other = [*turns]
-        other[number] = {**turns[number], "content": PROBE}
-        before, found, _ = self._render(chat, other).partition(PROBE)
-        return len(before) if found and whole.startswith(before) else None
-
-    def _end(
-        self, chat: Conversation, whole: str, turns: Sequence[Turn], number: int, begin: int
-    ) -> int | None:
-        closing = self._closing_of(chat)
-        if closing and not turns[number].get("tool_calls"):
-            at = whole.find(closing, begin)
-            if at >= 0:
-                return at + len(closing)
-        done = self._render(chat, turns[: number + 1])
-        return len(done) if whole.startswith(done) else None
-
-    def _closing_of(self, chat: Conversation) -> str:
-        """What the template puts after an answer; empty where that has no special token, by which
-        alone it is found again."""
-        if self._closing is None:
-            turns = ({"role": "user", "content": "a"}, {"role": ASSISTANT, "content": PROBE})
-            closing = self._render(chat, turns).partition(PROBE)[2]
-            special = (token.content for token in special_tokens(self._tokenizer).values())
-            self._closing = closing if any(text in closing for text in special) else ""
-        return self._closing
+        if len(marked) == len(answers):
+            marked = [span for span, is_learned in zip(marked, answers, strict=True) if is_learned]
+            return self._found(text, marked, marked[-1][0], turns, learned)
+        asked = self._render(chat, turns[:-1], asks=True)
+        begins = [begin for begin, _ in marked if begin >= len(asked)]
+        split = begins[0] if begins and text.startswith(asked) else marked[-1][0]
+        return self._found(text, marked, split, turns, learned)
 
     def _render(self, chat: Conversation, turns: Sequence[Turn], *, asks: bool = False) -> str:
-        try:
+        def render(turns: list[Turn]) -> str:
             text: str = self._tokenizer.apply_chat_template(
-                list(turns), tools=chat.tools, tokenize=False, add_generation_prompt=asks
+                turns, tools=chat.tools, tokenize=False, add_generation_prompt=asks
             )
+            return text
+
+        return self._tried(render, chat, turns)
+
+    def _tried(
+        self, render: Callable[[list[Turn]], Found], chat: Conversation, turns: Sequence[Turn]
+    ) -> Found:
+        """What `render` makes of `turns`. Most templates write the arguments of calls as JSON; some
+        (DeepSeek's) want them to be JSON already."""
+        try:
+            return render([*map(_with_text_calls, turns)] if self._calls_as_text else [*turns])
         except Exception as error:  # whatever a template raises over the turns
-            raise _rejected(chat, error) from None
-        return text
+            if self._calls_as_text or not any(turn.get("tool_calls") for turn in turns):
+                raise _rejected(chat, error) from None
+            self._calls_as_text = True
+            try:
+                return self._tried(render, chat, turns)
+            except BadFile:
+                self._calls_as_text = False
+                raise _rejected(chat, error) from None
+
+
+def _with_text_calls(turn: Turn) -> Turn:
+    if not turn.get("tool_calls"):
+        return turn
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _as_json(call)}}
+        for call in turn["tool_calls"]
+    ]
+    return {**turn, "tool_calls": calls}
+
+
+def _as_json(call: Mapping[str, Any]) -> str:
+    return json.dumps(call["function"].get("arguments"), ensure_ascii=False)
 
 
 def special_tokens(tokenizer: Any) -> dict[int, Any]:

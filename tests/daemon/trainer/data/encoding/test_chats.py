@@ -31,6 +31,25 @@ LATE_SYSTEM = (  # as Mistral's: the system's text stands in the last turn of th
     "<|assistant|>{{ turn.content }}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+HARMONY = (  # as gpt-oss's: the last answer ends otherwise, with thoughts before it
+    "{% for turn in messages %}<|start|>{{ turn.role }}"
+    "{% if turn.role == 'assistant' and loop.last %}{% if turn.thinking %}"
+    "<|channel|>{{ turn.thinking }}<|end|><|start|>assistant{% endif %}<|channel|>{{ turn.content }}"
+    "</s>{% else %}{{ '<|channel|>' if turn.role == 'assistant' }}{{ turn.content }}<|end|>"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+NO_ENDS = (  # as GLM's: an answer ends where the next turn begins; no thoughts of earlier ones
+    "{% for turn in messages %}<|{{ turn.role }}|>{% if turn.role == 'assistant' %}<think>"
+    "{% if loop.last and '</think>' in turn.content %}{{ turn.content.split('</think>')[0] }}"
+    "{% endif %}</think>{% endif %}{{ turn.content.split('</think>')[-1] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+BEGUN = (  # as DeepSeek-R1's: the header begins a thought, and no answer has one
+    "{% for turn in messages %}<|{{ turn.role }}|>{% if turn.tool_calls %}"
+    "{{ turn.tool_calls[0].function.arguments + '<|end|>' }}{% else %}"
+    "{{ turn.content.split('</think>')[-1] }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}{# tools #}"
+)
 NO_ROOM = "{% for turn in messages %}{{ turn.role[0] }}{{ messages | length }}{% endfor %}"
 TURNS = [
     {"role": "user", "content": "a"},
@@ -38,6 +57,12 @@ TURNS = [
     {"role": "user", "content": "c"},
     {"role": "assistant", "content": "d"},
 ]
+THOUGHT = {"role": "assistant", "content": "t</think>b"}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"function": {"name": "look", "arguments": '{"at": 1}'}}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +105,46 @@ def test_a_text_of_the_system_may_move(folder: Path) -> None:
     found = template(folder, LATE_SYSTEM).rendered(chat(system="S"))
     assert found.text == "<|user|>a<|assistant|>b<|end|><|user|>Sc<|assistant|>d<|end|>"
     assert answers(found) == ["b<|end|>", "d<|end|>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "turns", "spans"),
+    [
+        (HARMONY, TURNS, ["<|channel|>b<|end|>", "<|channel|>d</s>"]),
+        (
+            HARMONY,
+            [*TURNS[:3], {**TURNS[3], "thinking": "t"}],
+            ["<|channel|>b<|end|>", "<|channel|>t<|end|><|start|>assistant<|channel|>d</s>"],
+        ),
+        (NO_ENDS, TURNS, ["<think></think>b<|user|>", "<think></think>d<|user|>"]),
+        (
+            NO_ENDS,
+            [TURNS[0], THOUGHT, TURNS[2], THOUGHT],
+            ["<think></think>b<|user|>", "<think>t</think>b<|user|>"],
+        ),
+        (BEGUN, TURNS, ["b<|end|>", "d<|end|>"]),
+        (BEGUN, [TURNS[0], CALL, TURNS[2], THOUGHT], ['{"at": 1}<|end|>', "b<|end|>"]),
+        (THINKING, [TURNS[0], THOUGHT, *TURNS[2:]], ["t</think>b<|end|>", "<think></think>d<|end|>"]),
+    ],
+    ids=["harmony", "harmony thinks", "no ends", "no ends thinks", "begun", "begun calls", "thinks"],
+)
+def test_templates_of_models_that_think(
+    folder: Path, text: str, turns: list[dict[str, Any]], spans: list[str]
+) -> None:
+    found = template(folder, text).rendered(chat(*turns))
+    assert answers(found) == spans
+    assert found.text.endswith(spans[-1])
+    said = [turn.get(name) or "" for turn in turns[1::2] for name in ("content", "thinking")]
+    assert found.is_changed == any(each not in "".join(spans) for each in said)
+
+
+def test_parts_that_a_template_marks_of_one_answer_are_one(folder: Path) -> None:
+    twice = MARKED.replace("<|end|>{% endgen", "{% endgeneration %}{% generation %}<|end|>{% endgen")
+    found = template(folder, twice).rendered(chat())
+    assert answers(found) == ["b", "<|end|>", "d", "<|end|>"]
+    assert found.text[found.split :] == "d<|end|>"
+    with pytest.raises(BadRequest, match="marks 4 parts .* 2 assistant turns, of which 1 are"):
+        template(folder, twice).rendered(chat().with_last_answer())
 
 
 def test_what_comes_after_the_last_answer_is_left_out(folder: Path) -> None:
@@ -131,11 +196,11 @@ def test_a_template_without_room_for_what_the_data_has_is_refused(folder: Path) 
 
 def test_answers_that_cannot_be_told_are_refused(folder: Path) -> None:
     counts = "{% for turn in messages %}<{{ messages | length }}>{{ turn.content }};{% endfor %}"
-    with pytest.raises(BadRequest, match="renders a prompt differently when its response follows"):
+    with pytest.raises(BadRequest, match="renders turn 4 differently when its text or other turns"):
         template(folder, counts).rendered(chat().with_last_answer())
     vague = (
         "{% for turn in messages %}{{ turn.content }}"
         "{% if not loop.last and turn.role == 'assistant' %}+{% else %};{% endif %}{% endfor %}"
     )
-    with pytest.raises(BadRequest, match="renders turn 2 differently when others follow"):
+    with pytest.raises(BadRequest, match="renders turn 2 differently when its text or"):
         template(folder, vague).rendered(chat())

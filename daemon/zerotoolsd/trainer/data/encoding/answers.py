@@ -1,0 +1,133 @@
+"""Where in the text of a chat its answers lie, found by rendering it again with less or other text.
+
+An answer begins where the template's header of one ends, which is what it makes of the turns before
+it when it is asked for one. Its end is the text that the template puts after an answer:
+
+    <|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>
+                                 ~~~~~~~                              ~~~~~~~
+
+Templates of models that think are harder. They leave the thoughts of earlier answers out, so that a
+chat up to an answer is not how the longer chat begins, and the header may have the beginning of a
+thought that an answer has not. Then a text that no template changes stands in for one in the data,
+and what comes before it says where that lies. Some put nothing after an answer: the model is to say
+the token that begins the next turn (GLM: `<|user|>`), which is added after the last one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from zerotools.jobs.datafiles.conversations import ASSISTANT, Turn
+
+PROBE = "\u2042probe\u2042"
+"""A text that no template changes."""
+Span = tuple[int, int]
+
+
+class Render(Protocol):
+    """What the template makes of turns; with `asks`, and of a header of an answer after them."""
+
+    def __call__(self, turns: Sequence[Turn], *, asks: bool = False) -> str: ...
+
+
+class Ends:
+    """What a template puts after an answer. `closing` has a special token, by which it is found
+    again, or is empty; then `following` is the special token with which the next turn begins, if
+    there is one. The last answer may have another end (gpt-oss: `<|return|>` for `<|end|>`)."""
+
+    def __init__(self, render: Render, special: Iterable[str]) -> None:
+        self.special = tuple(special)
+        turns = ({"role": "user", "content": "a"}, {"role": ASSISTANT, "content": PROBE})
+        last, other = (
+            render((*turns, *more)).partition(PROBE)[2] for more in ((), turns[:1])
+        )
+        first = self._with_special(other)
+        is_closed = any(text in last for text in self.special)
+        self.closing = (last if other.startswith(last) else first) if is_closed else ""
+        self.following = first.strip() if not is_closed else ""
+
+    def _with_special(self, text: str) -> str:
+        """The beginning of `text` up to its first special token."""
+        ends = (text.find(each) + len(each) for each in self.special if each in text)
+        return text[: min(ends, default=0)]
+
+    def last_special(self, text: str) -> int | None:
+        """Where in `text` its last special token ends."""
+        ends = (text.rfind(each) + len(each) for each in self.special if each in text)
+        return max(ends, default=None)
+
+
+class Answers:
+    """The answers in `whole`, which is `turns` rendered; the last turn is one."""
+
+    def __init__(self, render: Render, ends: Ends, turns: Sequence[Turn], whole: str) -> None:
+        self._render, self._ends, self._turns, self.whole = render, ends, turns, whole
+
+    def span(self, number: int) -> Span | None:
+        """Where turn `number` lies, with its end; None: it cannot be told."""
+        begin = self._begin(number)
+        if begin is None:
+            return None
+        is_last = number == len(self._turns) - 1
+        end = len(self.whole) if is_last else self._end(number, begin)
+        return None if end is None or end <= begin else (begin, end)
+
+    def _begin(self, number: int) -> int | None:
+        before = self._turns[:number]
+        asked = self._render(before, asks=True)
+        if self.whole.startswith(asked):
+            return len(asked)
+        if number < len(self._turns) - 1:
+            head, found, _ = self._render(self._with_probe(number)).partition(PROBE)
+            if found and self.whole.startswith(head):
+                return len(head)
+        bare = self._render((*before, {"role": ASSISTANT, "content": PROBE}))
+        return self._begin_in_header(self._render(before), asked, bare)
+
+    def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
+        """Where an answer begins whose header begins a thought that the answer has not: behind what
+        both have. `base` is the text without the header, `bare` that of an answer without one."""
+        header = os.path.commonprefix([asked, bare])
+        rest = asked[len(header) :].strip()
+        is_elsewhere = bool(rest) and rest in bare[len(header) :]
+        if not self.whole.startswith(header):
+            header = os.path.commonprefix([asked, self.whole])
+        if is_elsewhere or not (asked.startswith(base) and header.startswith(base)):
+            return None
+        return len(header)
+
+    def _end(self, number: int, begin: int) -> int | None:
+        calls = bool(self._turns[number].get("tool_calls"))
+        closing = self._ends.closing
+        if closing and not calls:
+            at = self.whole.find(closing, begin)
+            if at >= 0:
+                return at + len(closing)
+        done = self._render(self._turns[: number + 1])
+        if self.whole.startswith(done):
+            return len(done) + (0 if closing else self._following(len(done)))
+        return self._end_before_next(number, begin)
+
+    def _following(self, end: int) -> int:
+        """How long the special token is that stands at `end`, if one does."""
+        found = (len(each) for each in self._ends.special if self.whole.startswith(each, end))
+        return max(found, default=0)
+
+    def _end_before_next(self, number: int, begin: int) -> int | None:
+        """The last end of an answer before the text of the next turn."""
+        head, found, _ = self._render(self._with_probe(number + 1)).partition(PROBE)
+        if not found or not self.whole.startswith(head) or len(head) < begin:
+            return None
+        part, closing = head[begin:], self._ends.closing
+        if not closing:
+            end = self._ends.last_special(part)
+            return None if end is None else begin + end
+        at = part.rfind(closing)
+        return None if at < 0 else begin + at + len(closing)
+
+    def _with_probe(self, number: int) -> list[Turn]:
+        turns = [*self._turns]
+        turns[number] = {**turns[number], "content": PROBE}
+        return turns
