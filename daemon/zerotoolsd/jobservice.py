@@ -271,13 +271,15 @@ class DispatcherService:
                 f"job {job_id} has succeeded: all its steps are done; to train longer, submit its "
                 f'job file with more steps and resume_from = "{job.output_dir}"'
             )
-        spec = replace(job.spec, output_dir=job.output_dir)
+        spec, begun = replace(job.spec, output_dir=job.output_dir), True
         if spec.engine == "script":
             found = last_report.latest_checkpoint(job, self._store.attempts(job.id))
             spec = replace(spec, resume_from=str(found[1])) if found else spec
         elif await self._look(spec, checkpoint_listing.newest, Path(job.output_dir)) is not None:
             spec = replace(spec, resume_from=job.output_dir)
-        view, _ = await self._submit(spec, uid, None, rehearse=False)
+        else:
+            begun = False  # it begins as a new job does
+        view, _ = await self._submit(spec, uid, None, rehearse=not begun)
         return view
 
     def _resume(self, job: JobRow) -> JobView:

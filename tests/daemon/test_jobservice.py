@@ -204,6 +204,12 @@ def test_a_checkpoint_of_another_program_is_compared_with_the_model_before_the_j
             assert asked == [path, path]  # what was checked is not built again
             await submit(it)
             assert len(asked) == 2
+            failed = await it.service.submit(
+                make_job("exit=64", resume_from=path), uid=ME, idempotency_key=None
+            )
+            await it.reach(failed[0].id, "failed")
+            await it.service.resume(failed[0].id, uid=ME)
+            assert len(asked) == 4  # it has saved nothing, and begins anew
 
     asyncio.run(told())
 

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,18 +69,25 @@ def rehearse(spec: JobSpec) -> list[str]:
     begun = None if spec.resume_from is None else Path(spec.resume_from)
     if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
         notes += adopt(begun, spec, meta_model).notes
-    return notes + sample_data(spec, model_input_of(config))
+    fits = partial(check_fit, config, sequence_length=None)
+    return notes + sample_data(spec, model_input_of(config), fits)
 
 
 def _vocabulary(spec: JobSpec) -> int | None:
-    """How many token ids the data takes; None for token files, whose ids are not looked at."""
-    from zerotools.jobs.tables.data import BYTES, tokenizer_of
+    """How many token ids the data takes at least; None for token files, whose ids are not looked
+    at. Tokens that were added to a vocabulary may be none of the data's: Gemma 3 has no embedding
+    of the one that stands for an image."""
+    from zerotools.jobs.tables.data import BYTES, kind_of, tokenizer_of
     from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 
     named = tokenizer_of(spec.data, spec.model.path)
     if named is None:
         return None
-    return BYTE_VALUES if named == BYTES else len(load_tokenizer(Path(named)))
+    if named == BYTES:
+        return BYTE_VALUES
+    tokenizer = load_tokenizer(Path(named))
+    end = tokenizer.eos_token_id if kind_of(spec.data) == "text" else None
+    return max(int(tokenizer.vocab_size), 0 if end is None else int(end) + 1)
 
 
 def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:

@@ -10,7 +10,13 @@ from pathlib import Path
 from zerotools.core.hub_layout import HubLayout
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.tables.data import BYTES, fixed_length, stated_length, tokenizer_of
+from zerotools.jobs.tables.data import (
+    BYTES,
+    bounds_length,
+    fixed_length,
+    stated_length,
+    tokenizer_of,
+)
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
@@ -115,9 +121,8 @@ def prepare(
     loss_size = loss_size_of(spec, config)
     kept = kept_in_fp32(meta_model.model, spec.train)
     on_gpu = spec.device == "cuda"
-    reporter.expect_state(
-        predict(meta_model, layout, on_gpu=on_gpu, loss_size=loss_size, kept=kept)
-    )
+    predicted = partial(predict, meta_model, layout, on_gpu=on_gpu, kept=kept)
+    reporter.expect_state(predicted(loss_size if bounds_length(spec.data) else None))
     phases.done("model")
     decision = choose_resume_point(spec, group)
     for skipped in decision.skipped:
@@ -149,6 +154,8 @@ def prepare(
         data = _opened(reading, reporter, phases)
         engine.spec = spec = _counted(spec, data, start)
     reporter.expect(spec.train.total_steps)
+    if data.longest_read is not None:
+        reporter.expect_state(predicted(loss_size_of(spec, config, data.longest_read)))
     evaluation = make_evaluation(spec, data.held_out, meta_model, group)
     for note in evaluation.notes if evaluation is not None else ():
         reporter.say(note)

@@ -228,6 +228,13 @@ def stated_length(data: DataSpec) -> int | None:
     return data.sequence_length if data.truncation != SEPARATE else None
 
 
+def bounds_length(data: DataSpec) -> bool:
+    """Whether the job says how long a sequence is at most. Else the model does by its positions,
+    which few examples need."""
+    stated = data.sequence_length is not None or data.truncation == SEPARATE
+    return kind_of(data) != "examples" or data.packing or stated
+
+
 def longest_sequence(data: DataSpec, positions: int | None) -> int | None:
     """The most tokens of a sequence that a model of so many `positions` reads; None: any number."""
     if kind_of(data) != "examples":

@@ -20,6 +20,7 @@ BYTE_TYPE = "B"
 ID_TYPE: Literal["I"] = "I"
 PLACE_TYPE: Literal["Q"] = "Q"
 _NUMPY = {"B": "<u1", "I": "<u4", "Q": "<u8"}
+_AT_ONCE = 1 << 22
 _FIELDS = 4
 """An example's place: its first id, how many ids it has, how many of them are the source, and how
 many the model is to say."""
@@ -76,6 +77,13 @@ class Examples:
     def size(self, number: int) -> int:
         """The tokens that go through the model."""
         return self._place(number)[1] - (0 if self._encoder_decoder else 1)
+
+
+def vocabulary_in(path: Path) -> int:
+    """One more than the largest of the ids in `path`, marked or not; 0 where there are none."""
+    ids = mapped(path, ID_TYPE)
+    parts = (ids[first : first + _AT_ONCE] for first in range(0, len(ids), _AT_ONCE))
+    return max((int((part & ~np.uint32(SAID)).max()) + 1 for part in parts), default=0)
 
 
 def mapped(path: Path, typecode: str) -> Ids:

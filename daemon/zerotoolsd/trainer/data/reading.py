@@ -40,8 +40,8 @@ PACKS_FILE = "packs.u64"
 class TrainingData:
     """The global order of what is trained on, and what is evaluated on, if anything is.
 
-    Every token id is below `vocabulary`, and a sequence has `longest` tokens at most. `notes` are
-    lines for people.
+    Every token id is below `vocabulary`, and a sequence may have `longest` tokens. The model reads
+    at most `longest_read` of one, where that is known. `notes` are lines for people.
     """
 
     batches: Batches
@@ -49,6 +49,7 @@ class TrainingData:
     vocabulary: int
     record: DataRecord
     longest: int
+    longest_read: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -148,8 +149,13 @@ class DataReading:
             record,
             longest_sequence(spec.data, reader.positions)
             or max(source.longest for source in sources),
+            None if spec.data.packing else self._longest_read(sources),
             tuple(note for source in sources for note in source.notes) + mixed,
         )
+
+    def _longest_read(self, sources: Sequence[ReadSource]) -> int | None:
+        longest = max(source.longest for source in sources)  # 0 but of examples
+        return longest - (0 if self._files.reader.encoder_decoder else 1) if longest else None
 
     def _pool(self, source: ReadSource) -> ExamplePool:
         if kind_of(self.spec.data) == "examples":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from zerotools.jobs.datafiles.example_files import read_examples
 from zerotools.jobs.tables.data import kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import find_files
+from zerotoolsd.trainer.data.encoding.encoded import bare
 from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, encode
 from zerotoolsd.trainer.data.reading import packed_length
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer
@@ -21,13 +22,16 @@ from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 MAX_FILES = 8
 MAX_EXAMPLES = 100
 MAX_BYTES = 1 << 20
+CheckFit = Callable[[int], None]
 
 
-def sample_data(spec: JobSpec, reader: ModelInput) -> list[str]:
-    """Notes on the first examples of the first files: how many are cut.
+def sample_data(spec: JobSpec, reader: ModelInput, check_fit: CheckFit) -> list[str]:
+    """Notes on the first examples of the first files: how many are cut. `check_fit` is called with
+    one more than the largest id of each.
 
     Raises:
-        ZerotoolsError: the ranks would refuse one of them, or a Parquet file of documents.
+        ZerotoolsError: the ranks would refuse one of them, or a Parquet file of documents; or
+            `check_fit` did.
     """
     kind = kind_of(spec.data)
     if spec.data.packing:
@@ -44,7 +48,7 @@ def sample_data(spec: JobSpec, reader: ModelInput) -> list[str]:
     return [
         note
         for key, paths in found.items()
-        for note in _sampled(spec, key, paths, tokenizer, reader)
+        for note in _sampled(spec, key, paths, tokenizer, reader, check_fit)
     ]
 
 
@@ -62,12 +66,17 @@ def _look_at_documents(spec: JobSpec, paths: Iterable[Path]) -> None:
 
 
 def _sampled(
-    spec: JobSpec, key: str, paths: Sequence[Path], tokenizer: Any, reader: ModelInput
+    spec: JobSpec,
+    key: str,
+    paths: Sequence[Path],
+    tokenizer: Any,
+    reader: ModelInput,
+    check_fit: CheckFit,
 ) -> Iterator[str]:
     stats = ReadingStats()
     for path in paths:
         records = itertools.islice(read_examples(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
-        for _ in encode(records, tokenizer, spec.data, reader, stats):
-            pass
+        for example in encode(records, tokenizer, spec.data, reader, stats):
+            check_fit(1 + max(bare(example.marked), default=0))
     for lost in stats.losses(spec.data, reader.positions):
         yield f"{key}: of the first examples, {lost}"

@@ -23,7 +23,7 @@ from zerotoolsd.trainer.data.corpus import (
     read_pieces,
     write_bytes,
 )
-from zerotoolsd.trainer.data.examplestore import BYTE_TYPE, ID_TYPE
+from zerotoolsd.trainer.data.examplestore import BYTE_TYPE, ID_TYPE, vocabulary_in
 from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, prepare_examples
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
 from zerotoolsd.trainer.data.tokenstream import largest_id
@@ -126,7 +126,7 @@ class SourceReader:
             def build(directory: Path) -> dict[str, Any]:
                 pieces = (piece for path in paths for piece in read_pieces(path, data))
                 tokenize(pieces, self.tokenizer, directory / IDS)
-                return {"vocabulary": len(self.tokenizer)}
+                return {"vocabulary": vocabulary_in(directory / IDS)}
 
         settings = {name: getattr(data, name) for name in _OF_TEXT}
         is_bytes = named is None or named == BYTES
@@ -146,7 +146,7 @@ class SourceReader:
 
         def build(directory: Path) -> dict[str, Any]:
             found = prepare_examples(paths, self.tokenizer, data, self.reader, directory / IDS)
-            return {"vocabulary": len(self.tokenizer), "stats": asdict(found)}
+            return {"vocabulary": vocabulary_in(directory / IDS), "stats": asdict(found)}
 
         settings = {
             **{name: value for name, value in asdict(data).items() if name not in _OF_SOURCES},

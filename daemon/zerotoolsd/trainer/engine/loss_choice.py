@@ -22,8 +22,9 @@ UNBOUNDED = 1 << 17
 """Tokens of a sequence of which neither the job nor the model says how long it may be."""
 
 
-def loss_size_of(spec: JobSpec, config: Any) -> LossSize:
-    """What the loss of `spec` works on at most, with a model of `config`.
+def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> LossSize:
+    """What the loss of `spec` works on at most, with a model of `config`; `longest` is how many
+    tokens the model reads of an example at most, where that is known.
 
     Raises:
         Unsupported: the job wants it in parts, and it cannot be.
@@ -35,8 +36,9 @@ def loss_size_of(spec: JobSpec, config: Any) -> LossSize:
     why = _why_whole(spec, config)
     if why is not None and train.chunked_loss == "on":
         raise Unsupported(f'train.chunked_loss = "on": {why}; set it to "auto" or "off"')
+    most = longest_sequence(spec.data, positions_of(config)) or UNBOUNDED
     return LossSize(
-        sequences * (longest_sequence(spec.data, positions_of(config)) or UNBOUNDED),
+        sequences * (most if longest is None else min(most, longest)),
         text.vocab_size,
         text.hidden_size,
         "off" if why is not None else train.chunked_loss,

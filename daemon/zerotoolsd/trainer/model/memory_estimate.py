@@ -52,9 +52,9 @@ class Prediction:
 def predict(
     meta_model: MetaModel,
     layout: MemoryLayout,
+    loss_size: LossSize | None = None,
     *,
     on_gpu: bool,
-    loss_size: LossSize | None = None,
     kept: frozenset[str] = frozenset(),
 ) -> Prediction:
     """What a rank will make of the model, of which it has what is `kept` in fp32."""

@@ -53,9 +53,10 @@ class Reporter:
         self._steps = steps
 
     def expect_state(self, state: Prediction) -> None:
-        """The state of a rank will take so much."""
+        """The state of a rank will take so much; said again where more is known of it."""
+        if state != self.state:
+            self.say(str(state))
         self.state = state
-        self.say(str(state))
 
     def say(self, line: str) -> None:
         """A line for people."""

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA, job
-from tests.daemon.trainer.finetuning import TEMPLATE, make_tokenizer, write_lines
+from tests.daemon.trainer.finetuning import (
+    TEMPLATE,
+    VOCABULARY,
+    load,
+    make_tokenizer,
+    write_lines,
+)
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
@@ -17,6 +23,12 @@ from zerotoolsd.trainer.data.sampling import MAX_EXAMPLES, sample_data
 
 pytestmark = pytest.mark.torch
 READER = ModelInput(encoder_decoder=False, positions=64)
+
+
+def fits(vocabulary: int) -> None:
+    """As a model with an embedding for each of the tokenizer's ids."""
+    if vocabulary > VOCABULARY:
+        raise BadRequest(f"{vocabulary} is too many")
 
 
 def spec(folder: Path, rows: list[dict[str, Any]], **data: Any) -> JobSpec:
@@ -30,34 +42,42 @@ def spec(folder: Path, rows: list[dict[str, Any]], **data: Any) -> JobSpec:
 def test_what_is_cut_is_counted_and_said(tmp_path: Path) -> None:
     short, long = {"prompt": "ab", "response": "cd"}, {"prompt": "01" * 50, "response": "23" * 20}
     rows = [short, long, short]
-    assert sample_data(spec(tmp_path, [short] * 3), READER) == []
+    assert sample_data(spec(tmp_path, [short] * 3), READER, fits) == []
     # <s> and 100 letters, 40 letters and </s>; a model of 64 positions learns from 65 tokens.
-    [note] = sample_data(spec(tmp_path, rows), READER)
+    [note] = sample_data(spec(tmp_path, rows), READER, fits)
     assert note == (
         "data.examples: of the first examples, 1 example of 3 cut to the model's 64 positions, "
         "which loses 77 tokens (77 of prompts)"
     )
-    [note] = sample_data(spec(tmp_path, rows, sequence_length=30), READER)
+    [note] = sample_data(spec(tmp_path, rows, sequence_length=30), READER, fits)
     assert note.endswith(
         "cut to data.sequence_length = 30, which loses 111 tokens (100 of prompts, 11 of responses)"
     )
-    [note] = sample_data(spec(tmp_path, [*[short] * MAX_EXAMPLES, long]), READER) or [""]
+    [note] = sample_data(spec(tmp_path, [*[short] * MAX_EXAMPLES, long]), READER, fits) or [""]
     assert note == ""
 
 
 def test_what_the_ranks_would_refuse_is_refused(tmp_path: Path) -> None:
     asked = {"role": "user", "content": "a"}
     with pytest.raises(BadFile, match=r"a\.jsonl, line 1: the conversation has no turn of the as"):
-        sample_data(spec(tmp_path, [{"messages": [asked]}]), READER)
+        sample_data(spec(tmp_path, [{"messages": [asked]}]), READER, fits)
     turns = [asked, {"role": "assistant", "content": "b"}]
     with pytest.raises(BadRequest, match=r"line 1: is a conversation, and the tokenizer in .* no"):
-        sample_data(spec(tmp_path, [{"messages": turns}]), READER)
+        sample_data(spec(tmp_path, [{"messages": turns}]), READER, fits)
     broken = TEMPLATE + "{{ raise_exception('no') }}"
     with pytest.raises(BadFile, match=r"line 1: the tokenizer's chat template rejects it: no"):
-        sample_data(spec(tmp_path, [{"messages": turns}], template=broken), READER)
+        sample_data(spec(tmp_path, [{"messages": turns}], template=broken), READER, fits)
+    folder = tmp_path / "added"
+    folder.mkdir()
+    added = spec(folder, [{"prompt": "a", "response": "<new>"}])
+    tokenizer = load(folder / "tokenizer")
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(folder / "tokenizer")
+    with pytest.raises(BadRequest, match=f"{VOCABULARY + 1} is too many"):
+        sample_data(added, READER, fits)
     limitless = ModelInput(encoder_decoder=False, positions=None)
     with pytest.raises(BadRequest, match=r"data\.packing = true: data\.sequence_length is missing"):
-        sample_data(spec(tmp_path, [{"messages": turns}], packing=True), limitless)
+        sample_data(spec(tmp_path, [{"messages": turns}], packing=True), limitless, fits)
 
 
 def test_a_parquet_file_without_the_column_is_refused(tmp_path: Path) -> None:
@@ -68,8 +88,8 @@ def test_a_parquet_file_without_the_column_is_refused(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist([{"body": "a"}]), path)
     text = job_from_dict(job(path), source="job")
     with pytest.raises(BadFile, match=r'a\.parquet: there is no column "text"; it has body'):
-        sample_data(text, READER)
+        sample_data(text, READER, fits)
     tokenizer = str(make_tokenizer(tmp_path / "tokenizer"))
     keys = {"text": [], "examples": [str(path)], "tokenizer": tokenizer}
     with pytest.raises(BadFile, match=r'row 1: there is no column "prompt" \(data\.prompt_column'):
-        sample_data(job_from_dict(job(path, data=keys), source="job"), READER)
+        sample_data(job_from_dict(job(path, data=keys), source="job"), READER, fits)

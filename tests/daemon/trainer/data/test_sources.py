@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.launching import TINY_LLAMA, job
-from tests.daemon.trainer.finetuning import adverts, make_tokenizer, write_lines
+from tests.daemon.trainer.finetuning import VOCABULARY, adverts, make_tokenizer, write_lines
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.trainer.data.cache.tokencache import TokenCache
+from zerotoolsd.trainer.data.encoding.encoded import SAID
 from zerotoolsd.trainer.data.preparing import ModelInput
 from zerotoolsd.trainer.data.sources import IDS, SourceReader, sources_of, tokenizer_for
 
@@ -51,6 +53,9 @@ def test_a_restart_and_another_job_take_what_was_tokenised(tmp_path: Path) -> No
         made.vocabulary,
         made.longest,
     )
+    assert made.ids is not None
+    ids = np.fromfile(made.ids, "<u4") & ~np.uint32(SAID)
+    assert made.vocabulary == ids.max() + 1 < VOCABULARY  # also where it could have more
     assert taken.notes[1:] == made.notes
     assert taken.notes[0].startswith("data.examples: taken as it was tokenised before")
     other = reader(tmp_path, cache, **keys, sequence_length=60)

@@ -15,8 +15,8 @@ the token that begins the next turn (GLM: `<|user|>`), which is added after the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from zerotools.jobs.datafiles.conversations import ASSISTANT, Turn
@@ -40,9 +40,7 @@ class Ends:
     def __init__(self, render: Render, special: Iterable[str]) -> None:
         self.special = tuple(special)
         turns = ({"role": "user", "content": "a"}, {"role": ASSISTANT, "content": PROBE})
-        last, other = (
-            render((*turns, *more)).partition(PROBE)[2] for more in ((), turns[:1])
-        )
+        last, other = (render((*turns, *more)).partition(PROBE)[2] for more in ((), turns[:1]))
         first = self._with_special(other)
         is_closed = any(text in last for text in self.special)
         self.closing = (last if other.startswith(last) else first) if is_closed else ""
@@ -89,11 +87,11 @@ class Answers:
     def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
         """Where an answer begins whose header begins a thought that the answer has not: behind what
         both have. `base` is the text without the header, `bare` that of an answer without one."""
-        header = os.path.commonprefix([asked, bare])
+        header = _both_begin(asked, bare)
         rest = asked[len(header) :].strip()
         is_elsewhere = bool(rest) and rest in bare[len(header) :]
         if not self.whole.startswith(header):
-            header = os.path.commonprefix([asked, self.whole])
+            header = _both_begin(asked, self.whole)
         if is_elsewhere or not (asked.startswith(base) and header.startswith(base)):
             return None
         return len(header)
@@ -131,3 +129,9 @@ class Answers:
         turns = [*self._turns]
         turns[number] = {**turns[number], "content": PROBE}
         return turns
+
+
+def _both_begin(one: str, other: str) -> str:
+    """What both texts begin with."""
+    pairs = zip(one, other, strict=False)
+    return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]

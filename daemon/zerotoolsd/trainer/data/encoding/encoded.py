@@ -20,8 +20,8 @@ LETTERS_AT_ONCE = 1 << 20
 class Encoded:
     """The ids of an example, of which the first `split` are its source, and `SAID` in those that
     the model is to say. `source_lost` and `target_lost` tokens were cut; `is_source_lost` and
-    `is_target_lost` say that nothing of the text is left, `is_changed` that a chat template has left
-    out some of an answer."""
+    `is_target_lost` say that nothing of the text is left, `is_changed` that a chat template has
+    left out some of an answer."""
 
     place: str
     marked: list[int]

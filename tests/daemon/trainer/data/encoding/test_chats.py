@@ -34,8 +34,8 @@ LATE_SYSTEM = (  # as Mistral's: the system's text stands in the last turn of th
 HARMONY = (  # as gpt-oss's: the last answer ends otherwise, with thoughts before it
     "{% for turn in messages %}<|start|>{{ turn.role }}"
     "{% if turn.role == 'assistant' and loop.last %}{% if turn.thinking %}"
-    "<|channel|>{{ turn.thinking }}<|end|><|start|>assistant{% endif %}<|channel|>{{ turn.content }}"
-    "</s>{% else %}{{ '<|channel|>' if turn.role == 'assistant' }}{{ turn.content }}<|end|>"
+    "<|channel|>{{ turn.thinking }}<|end|><|start|>assistant{% endif %}<|channel|>"
+    "{{ turn.content }}</s>{% else %}{{ '<|channel|>' if turn.role == 'assistant' }}{{ turn.content }}<|end|>"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
 NO_ENDS = (  # as GLM's: an answer ends where the next turn begins; no thoughts of earlier ones
@@ -124,9 +124,21 @@ def test_a_text_of_the_system_may_move(folder: Path) -> None:
         ),
         (BEGUN, TURNS, ["b<|end|>", "d<|end|>"]),
         (BEGUN, [TURNS[0], CALL, TURNS[2], THOUGHT], ['{"at": 1}<|end|>', "b<|end|>"]),
-        (THINKING, [TURNS[0], THOUGHT, *TURNS[2:]], ["t</think>b<|end|>", "<think></think>d<|end|>"]),
+        (
+            THINKING,
+            [TURNS[0], THOUGHT, *TURNS[2:]],
+            ["t</think>b<|end|>", "<think></think>d<|end|>"],
+        ),
     ],
-    ids=["harmony", "harmony thinks", "no ends", "no ends thinks", "begun", "begun calls", "thinks"],
+    ids=[
+        "harmony",
+        "harmony thinks",
+        "no ends",
+        "no ends thinks",
+        "begun",
+        "begun calls",
+        "thinks",
+    ],
 )
 def test_templates_of_models_that_think(
     folder: Path, text: str, turns: list[dict[str, Any]], spans: list[str]
@@ -139,11 +151,13 @@ def test_templates_of_models_that_think(
 
 
 def test_parts_that_a_template_marks_of_one_answer_are_one(folder: Path) -> None:
-    twice = MARKED.replace("<|end|>{% endgen", "{% endgeneration %}{% generation %}<|end|>{% endgen")
+    twice = MARKED.replace(
+        "<|end|>{% endgen", "{% endgeneration %}{% generation %}<|end|>{% endgen"
+    )
     found = template(folder, twice).rendered(chat())
     assert answers(found) == ["b", "<|end|>", "d", "<|end|>"]
     assert found.text[found.split :] == "d<|end|>"
-    with pytest.raises(BadRequest, match="marks 4 parts .* 2 assistant turns, of which 1 are"):
+    with pytest.raises(BadRequest, match=r"marks 4 parts .* 2 assistant turns, of which 1 are"):
         template(folder, twice).rendered(chat().with_last_answer())
 
 
