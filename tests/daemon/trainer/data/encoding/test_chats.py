@@ -34,8 +34,9 @@ LATE_SYSTEM = (  # as Mistral's: the system's text stands in the last turn of th
 HARMONY = (  # as gpt-oss's: the last answer ends otherwise, with thoughts before it
     "{% for turn in messages %}<|start|>{{ turn.role }}"
     "{% if turn.role == 'assistant' and loop.last %}{% if turn.thinking %}"
-    "<|channel|>{{ turn.thinking }}<|end|><|start|>assistant{% endif %}<|channel|>"
-    "{{ turn.content }}</s>{% else %}{{ '<|channel|>' if turn.role == 'assistant' }}{{ turn.content }}<|end|>"
+    "<|channel|>{{ turn.thinking }}<|end|><|start|>assistant{% endif %}"
+    "<|channel|>{{ turn.content }}</s>{% else %}"
+    "{{ '<|channel|>' if turn.role == 'assistant' }}{{ turn.content }}<|end|>"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
 NO_ENDS = (  # as GLM's: an answer ends where the next turn begins; no thoughts of earlier ones
