@@ -13,6 +13,11 @@ CUT = ("auto", "on", "off")
 LOGITS_AT_A_TIME = 1 << 26
 """The most logits of one part. With much smaller parts the head's gradient, which is added to once
 for each, would take longer than the products."""
+ROWS_AT_LEAST = 128
+"""The fewest rows of one part, where there are as many and their logits are no more than the above.
+A part reads the head, and adds to its gradient, in as much time as the products of some 100 rows
+take: where the vocabulary is far wider than the model, parts without this bound took three times as
+long as no parts (benchmarks/results/loss.md)."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +25,15 @@ class LossSize:
     """`rows` positions at most go through the head together, from `hidden` numbers to `vocabulary`.
 
     `cut` is `train.chunked_loss`: "auto" cuts where there are more logits than one part may have,
-    "on" always, into parts whose logits take no more memory than the hidden states of all rows.
+    "on" always, into parts whose logits take no more memory than the hidden states of all rows, or
+    have `at_least` rows.
     """
 
     rows: int
     vocabulary: int
     hidden: int
     cut: str = "auto"
+    at_least: int = ROWS_AT_LEAST
 
     def is_cut(self, rows: int | None = None) -> bool:
         """Whether the loss of so many rows (default: of the most) is computed in parts."""
@@ -37,7 +44,7 @@ class LossSize:
     def rows_at_a_time(self, rows: int | None = None) -> int:
         """Rows of one part, at least 1."""
         most = self.rows if rows is None else rows
-        parts = ceil(most * self.vocabulary / LOGITS_AT_A_TIME)
+        rows = ceil(most / max(1, ceil(most * self.vocabulary / LOGITS_AT_A_TIME)))
         if self.cut == "on":
-            parts = max(parts, ceil(self.vocabulary / self.hidden))
-        return max(1, ceil(most / max(1, parts)))
+            rows = min(rows, max(self.at_least, ceil(most * self.hidden / self.vocabulary)))
+        return max(1, rows)

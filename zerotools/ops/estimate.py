@@ -171,8 +171,8 @@ def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> i
     logits = rows * size.vocabulary
     wide = 2 * _FULL + (0 if width == _FULL else width)  # 16-bit logits, in fp32, their softmax
     sums = _FULL * head if rows < size.rows else 0
-    own = 2 * width * rows * size.hidden
-    return max(wide * logits, width * (2 * logits + head)) + sums + of_hidden + own
+    own = width * rows * size.hidden  # hidden states of the part, beside which come their gradient
+    return max(wide * logits + own, width * (2 * logits + head) + 2 * own) + sums + of_hidden
 
 
 def bytes_at(state: State, tier: str) -> int:

@@ -32,8 +32,10 @@ def rehearse(spec: JobSpec) -> list[str]:
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
     from zerotools.jobs.tables.data import fixed_length, stated_length
     from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
+    from zerotoolsd.trainer.data.collating import check_decoder_start
     from zerotoolsd.trainer.data.reading import model_input_of, positions_of
     from zerotoolsd.trainer.data.sampling import sample_data
+    from zerotoolsd.trainer.engine.conditional import check_alike_on_ranks
     from zerotoolsd.trainer.engine.foreign_start import adopt
     from zerotoolsd.trainer.engine.loss_choice import check_cut
     from zerotoolsd.trainer.engine.router_bias import check_router_bias
@@ -54,6 +56,8 @@ def rehearse(spec: JobSpec) -> list[str]:
     if spec.engine == "torch":
         refuse_two_types(memory_layout_of(spec))
     check_attention(spec, meta_model.model)
+    check_alike_on_ranks(meta_model.model, spec.world_size, spec.engine)
+    check_decoder_start(meta_model.model)
     check_leaks(config, packing=spec.data.packing)
     check_router_loss(spec, meta_model.model)
     kept = kept_in_fp32(meta_model.model, spec.train)

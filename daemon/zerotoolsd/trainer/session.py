@@ -22,9 +22,11 @@ from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint, adopted, choose_resume_point
+from zerotoolsd.trainer.data.collating import check_decoder_start
 from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.reading import DataReading, TrainingData, positions_of
 from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
+from zerotoolsd.trainer.engine.conditional import check_alike_on_ranks
 from zerotoolsd.trainer.engine.loss_choice import loss_size_of
 from zerotoolsd.trainer.engine_choice import make_engine
 from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
@@ -108,6 +110,8 @@ def prepare(
     reading = DataReading(spec, run_dir, group, config).start()
     meta_model = draw(config, spec.lora)
     set_attention(spec, meta_model.model)
+    check_alike_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
+    check_decoder_start(meta_model.model)
     reporter.measure_by(
         measure_by(
             group,

@@ -73,7 +73,7 @@ class TrainSpec:
     chunked_loss: str = key(
         "Compute the loss of a causal model in parts, so that the logits of a whole batch are "
         'never in memory: `"auto"` where these are more than 67 million, `"on"` always, in parts '
-        "as small as makes sense. The backward pass computes the logits again.",
+        "of 128 tokens or more. The backward pass computes the logits again.",
         default="auto",
         stored_default="off",
         allowed=CUT,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.data.sequences import IGNORED, Example, Ids
 
 
@@ -30,12 +31,44 @@ def collate(
         return arguments, labels
     lengths = torch.tensor([len(example.inputs) for example in examples], device=device)
     mask = torch.arange(inputs.shape[1], device=device) < lengths[:, None]
-    said = model.prepare_decoder_input_ids_from_labels(labels=labels)
+    said = said_before(model, labels)
     return {
         "input_ids": inputs,
         "attention_mask": mask.long(),
         "decoder_input_ids": said,
     }, labels
+
+
+def said_before(model: Any, labels: torch.Tensor) -> torch.Tensor:
+    """What the decoder of `model` has said before each of `labels`, `[batch, length]`: by the
+    model's own rule; where transformers has none, first `decoder_start_token_id`."""
+    own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if own is not None:
+        shifted: torch.Tensor = own(labels=labels)
+        return shifted
+    config = model.config
+    before = labels.roll(1, dims=1)
+    before[:, 0] = config.decoder_start_token_id
+    return before.masked_fill(before == IGNORED, config.pad_token_id)
+
+
+def check_decoder_start(model: Any) -> None:
+    """Refuse an encoder-decoder of which nobody knows what its decoder reads first.
+
+    Raises:
+        BadRequest: its config does not say it.
+    """
+    if not model.config.is_encoder_decoder:
+        return
+    try:
+        said_before(model, torch.tensor([[1, IGNORED]]))
+    except (ValueError, TypeError):  # of a token id that is None
+        names = ("decoder_start_token_id", "pad_token_id")
+        missing = [name for name in names if getattr(model.config, name, None) is None]
+        raise BadRequest(
+            f"the config of the {model.config.model_type} model lacks {' and '.join(missing)}, "
+            "which its decoder reads first and in place of tokens that do not count: set it"
+        ) from None
 
 
 def _filled(rows: Sequence[Ids | Sequence[int]], filler: int, device: torch.device) -> torch.Tensor:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.memory_layout import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
+from zerotoolsd.trainer.engine.conditional import SeparateExperts, has_separate_experts
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
 from zerotoolsd.trainer.engine.router_bias import move_router_bias
 from zerotoolsd.trainer.engine.router_loss import add_router_loss
@@ -57,19 +60,37 @@ def build(
     memory = make_memory(group.device, layout.state_tier, spec.offload)
     kept = kept_in_fp32(meta_model.model, spec.train)
     model = shard(meta_model, layout, memory, compiled=spec.train.compile, kept=kept)
+    _reduce_all_experts(model, group.rank.world_size)
     group.wait_at_most(START_TIMEOUT)  # in the groups of its meshes, too
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
     update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)
     decayed = decayed_names(meta_model.model, spec.train.decay_by, record)
     optimizer = make_optimizer(update_path, spec.train, memory.state, decayed)
-    live = LiveState(model, layout, optimizer, memory, masters)
+    live = LiveState(model, layout, optimizer, memory, SeparateExperts(model), masters)
     _fill(live, spec, meta_model, pretrained, resumes=record is not None)
     model.train()
     add_router_loss(spec, model)
     move_router_bias(spec, model)
     cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
     return live
+
+
+def _reduce_all_experts(model: Any, world_size: int) -> None:
+    """Have the blocks of `model` with separate experts reduce all of them: zeros of those that no
+    token of this rank takes."""
+    for block in model.modules():
+        if not isinstance(block, FSDPModule) or block is model:
+            continue
+        if any(has_separate_experts(module) for module in block.modules()):
+            if hasattr(block, "set_reduce_scatter_unused_params"):
+                block.set_reduce_scatter_unused_params(True)
+            elif world_size > 1:
+                raise Unsupported(
+                    f"torch {torch.__version__} cannot reduce the gradients of experts that are "
+                    "modules of their own, as ranks use different ones: upgrade torch to 2.13, or "
+                    "train on one rank"
+                )
 
 
 def _update_path(

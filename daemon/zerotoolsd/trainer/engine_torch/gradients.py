@@ -58,6 +58,12 @@ class UpdatePath(Protocol):
     def buckets(self) -> list[list[str]]:
         """Names of weights that are updated at a time; all of them, once."""
 
+    def received(self) -> list[str]:
+        """Names of the weights that the backward passes have left gradients of."""
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Let go of the gradients of these weights, which are not updated."""
+
     def norm(self) -> float:
         """The global norm of the gradients; not finite if any of them is not."""
 
@@ -84,6 +90,14 @@ class InPlaceUpdate:
     def buckets(self) -> list[list[str]]:
         """As `UpdatePath.buckets`: one."""
         return [list(self.weights)]
+
+    def received(self) -> list[str]:
+        """As `UpdatePath.received`."""
+        return _with_gradients(self.weights)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """As `UpdatePath.forget`."""
+        self.store(names)
 
     def norm(self) -> float:
         """As `UpdatePath.norm`."""
@@ -119,6 +133,14 @@ class PartitionedUpdate:
     def buckets(self) -> list[list[str]]:
         """As `UpdatePath.buckets`: one."""
         return [list(self.weights)]
+
+    def received(self) -> list[str]:
+        """As `UpdatePath.received`."""
+        return _with_gradients(self._parameters)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """As `UpdatePath.forget`."""
+        self.store(names)
 
     def norm(self) -> float:
         """As `UpdatePath.norm`, of the rows, so that it is bit for bit that of stages 2 and 3."""
@@ -177,6 +199,10 @@ def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> float:
 def clipping(norm: float, max_norm: float) -> float:
     """What gradients of `norm` are multiplied by; `max_norm` 0 leaves them."""
     return min(1.0, max_norm / (norm + ROUNDING)) if max_norm else 1.0
+
+
+def _with_gradients(weights: Mapping[str, nn.Parameter]) -> list[str]:
+    return [name for name, weight in weights.items() if weight.grad is not None]
 
 
 def _gradients(weights: Iterable[nn.Parameter]) -> list[torch.Tensor]:

@@ -92,6 +92,15 @@ class MasterWeights:
             room -= size
         return found
 
+    def received(self) -> list[str]:
+        """As `UpdatePath.received`."""
+        return [name for name in self.weights if name in self._norms]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """As `UpdatePath.forget`."""
+        for name in names:
+            self._norms.pop(name, None)
+
     def norm(self) -> float:
         """As `UpdatePath.norm`: the device took it block by block, and freed each."""
         self._copies.wait_on_host()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from zerotools.core.memory_layout import MemoryLayout
+from zerotoolsd.trainer.engine.conditional import SeparateExperts
 from zerotoolsd.trainer.engine_torch.masters import MasterWeights
 from zerotoolsd.trainer.engine_torch.optimizer import ShardedOptimizer
 from zerotoolsd.trainer.memory.tiers import MemoryTiers
@@ -27,6 +28,7 @@ class LiveState:
     layout: MemoryLayout
     optimizer: ShardedOptimizer
     memory: MemoryTiers
+    experts: SeparateExperts
     masters: MasterWeights | None = None
 
     @property

@@ -9,6 +9,7 @@ import torch
 
 from zerotools.jobs.tables.train import TrainSpec
 from zerotoolsd.trainer.data.sequences import RankBatch
+from zerotoolsd.trainer.engine.conditional import check_marks, mark
 from zerotoolsd.trainer.engine.divergence import DivergencePolicy
 from zerotoolsd.trainer.engine.objective import training_loss
 from zerotoolsd.trainer.engine.protocol import StepResult
@@ -41,6 +42,7 @@ def train_step(
 
     Raises:
         Diverged: as `divergence` decides; the weights are as they were.
+        Unsupported: ranks have gradients of other parameters than others.
     """
     examples = share.examples
     micro = train.micro_batch_size or len(examples)
@@ -54,13 +56,18 @@ def train_step(
         )
         (part if loss_scale is None else part * loss_scale).backward()
         loss += part.detach()
+    live.optimizer.update_path.forget(live.experts.untaken(group))
     # That of the scaled gradients, which is not finite if any of them is not.
     norm = live.optimizer.norm()
     grad_norm = norm if loss_scale is None else norm / loss_scale
     # The stop request travels with the loss, so that all ranks stop after the same step.
     asked = stop_asked()
     overflow = not math.isfinite(grad_norm)
-    total, stops, overflows = group.total([float(loss), float(asked), float(overflow)])
+    own = mark(live.optimizer.update_path.received())
+    total, stops, overflows, *marks = group.total(
+        [float(loss), float(asked), float(overflow), float(own), float(own * own)]
+    )
+    check_marks(marks, group.rank.world_size, step)
     mean = total / group.rank.world_size
     worst_norm = math.nan if overflows and not overflow else grad_norm
     skip = divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)

@@ -2,7 +2,8 @@
 
 A model names them in `_keep_in_fp32_modules_strict`, and for fp16 alone in `_keep_in_fp32_modules`;
 both are patterns of names, as `from_pretrained(dtype=...)` takes them. The model's code expects it:
-a router's scores in bf16 choose other experts.
+a router's scores in bf16 choose other experts. The routers of Switch Transformers and NLLB-MoE cast
+their classifier to fp32 in each forward pass, which no model says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 from zerotools.core.errors import Unsupported
@@ -25,11 +27,22 @@ def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
         patterns |= set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if train.precision == "fp16":
         patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    if not (patterns and train.keep_fp32):
+    cast = frozenset(_cast_by_routers(model)) if train.precision != "fp32" else frozenset()
+    if not train.keep_fp32:
         return frozenset()
+    if not patterns:
+        return cast
     kept = re.compile("|".join(pattern.replace("*", ".*") for pattern in sorted(patterns)))
     named = ((name, value.is_floating_point()) for name, value in _tensors(model))
-    return frozenset(name for name, floats in named if floats and kept.search(name))
+    return cast | {name for name, floats in named if floats and kept.search(name)}
+
+
+def _cast_by_routers(model: nn.Module) -> Iterator[str]:
+    """The parameters that routers cast to a type of their own, which is fp32."""
+    for prefix, module in model.named_modules():
+        router = isinstance(getattr(module, "classifier", None), nn.Linear)
+        if router and vars(module).get("dtype") is torch.float32:
+            yield from (f"{prefix}.classifier.{n}" for n, _ in module.classifier.named_parameters())
 
 
 def apart(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:

@@ -13,7 +13,7 @@ from zerotools.core.loss_size import LossSize
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-SIZE = LossSize(rows=24, vocabulary=256, hidden=32, cut="on")
+SIZE = LossSize(rows=24, vocabulary=256, hidden=32, cut="on", at_least=1)
 ROUNDING = 1e-12
 """Of fp64, of which the sums are in another order."""
 KINDS = [

@@ -1,0 +1,124 @@
+"""Parts of a model that one rank computes and another does not.
+
+Ranks that share a model reduce the gradients of a block together, tensor by tensor in one buffer,
+and at stage 3 gather its weights together. If a rank leaves a block out, or an expert of it, the
+others' buffers are of other parameters: the ranks fail, wait for ever, or, where the sizes are
+equal by chance, add up gradients of unlike parameters.
+
+    layerdrop          each rank draws which blocks it leaves out: refused, with more than one rank
+    separate experts   modules of their own, of which each rank computes those that its tokens take
+                       (as a rule all experts are one tensor): zeros stand for what is missing on
+                       a rank, and an expert that no token took is not updated: `SeparateExperts`
+    anything else      is found when the gradients of a step are there: see `mark`
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotoolsd.trainer.rank.group import WorldGroup
+
+_MARKS = 1 << 16
+"""Squares of their sums over a thousand ranks are exact in fp64."""
+
+
+def check_alike_on_ranks(model: Any, world_size: int, engine: str) -> None:
+    """Refuse what cannot be trained on several ranks.
+
+    Raises:
+        BadRequest: the model leaves out blocks at random.
+        Unsupported: the engine does not know that ranks use other experts.
+    """
+    if world_size == 1:
+        return
+    keys = sorted(set(_dropped_layers(model)))
+    if keys:
+        told = " and ".join(f"{key} = {getattr(model.config, key, '')}".strip() for key in keys)
+        raise BadRequest(
+            f"the model's config has {told}: each of the {world_size} ranks would leave out other "
+            "blocks, of which they share weights and gradients; set it to 0, or train on one rank"
+        )
+    if engine == "deepspeed" and any(has_separate_experts(module) for module in model.modules()):
+        raise Unsupported(
+            f"the experts of a {model.config.model_type} model are modules of their own, and ranks "
+            "whose tokens take other experts would wait for one another in DeepSpeed; set "
+            'engine = "torch", or train on one rank'
+        )
+
+
+def _dropped_layers(model: Any) -> Iterator[str]:
+    """The keys of the config that say how often modules leave out blocks, of those that do."""
+    for name, module in model.named_modules():
+        rate = getattr(module, "layerdrop", None)
+        if isinstance(rate, int | float) and rate > 0:
+            own = [f"{part}_layerdrop" for part in ("encoder", "decoder") if part in name]
+            yield next((key for key in own if hasattr(model.config, key)), "layerdrop")
+
+
+class SeparateExperts:
+    """Sees which of the separate experts of a model, if it has any, the ranks' tokens take."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._experts = {
+            f"{prefix}.{name}": expert
+            for prefix, module in model.named_modules()
+            if has_separate_experts(module)
+            for name, expert in module.named_children()
+        }
+        self._used: dict[str, bool] = dict.fromkeys(self._experts, False)
+        for name, expert in self._experts.items():
+            expert.register_forward_hook(partial(self._take, name))
+
+    def _take(self, name: str, module: nn.Module, *_: Any) -> None:
+        self._used[name] = self._used[name] or torch.is_grad_enabled()
+
+    def untaken(self, group: WorldGroup) -> list[str]:
+        """The parameters of experts that no token of any rank has taken since the last call. All
+        ranks call it together."""
+        if not self._used:
+            return []
+        totals = group.total([float(used) for used in self._used.values()])
+        found = [
+            f"{name}.{inner}"
+            for (name, expert), total in zip(self._experts.items(), totals, strict=True)
+            for inner, _ in expert.named_parameters()
+            if not total
+        ]
+        self._used = dict.fromkeys(self._used, False)
+        return found
+
+
+def has_separate_experts(module: nn.Module) -> bool:
+    """Whether `module` itself holds experts that are modules with parameters of their own."""
+    if not isinstance(module, nn.ModuleDict | nn.ModuleList) or len(module) < 2:
+        return False
+    words = f"{type(module).__name__} {' '.join(name for name, _ in module.named_children())}"
+    return "expert" in words.lower() and next(module.parameters(), None) is not None
+
+
+def mark(names: Iterable[str]) -> int:
+    """A number for the parameters that a rank has gradients of."""
+    return zlib.crc32("\n".join(names).encode()) % _MARKS
+
+
+def check_marks(totals: Sequence[float], world_size: int, step: int) -> None:
+    """Refuse gradients of which some ranks have others. `totals` are the sums over all ranks of
+    their marks and of the marks' squares; `step` counts from 0.
+
+    Raises:
+        Unsupported: on all ranks alike.
+    """
+    total, squares = totals
+    if total * total != world_size * squares:
+        raise Unsupported(
+            f"in step {step + 1} the ranks have gradients of different parameters: the model "
+            "computes parts of it on some ranks alone, which cannot be reduced together; train it "
+            "on one rank"
+        )
