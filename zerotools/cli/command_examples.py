@@ -32,6 +32,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools verify runs/tiny",
         "zerotools verify zero3-run --fast",
     ),
+    "thin": (
+        "zerotools thin zero3-run/global_step500",
+        "zerotools thin output --keep-last 2 --keep weights --yes",
+        "zerotools thin output --older-than 30d --keep-every 1000 --yes",
+    ),
     "import": (
         "zerotools import --deepspeed ds_config.json",
         "zerotools import base.toml --accelerate default_config.yaml -o job.toml",

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("prune", "purge", "gc", "clear", "cleanup"), "clean"),
     **dict.fromkeys(("retry", "restart", "continue", "requeue"), "resume"),
     **dict.fromkeys(("migrate", "config"), "import"),
+    **dict.fromkeys(("strip", "slim", "shrink", "drop"), "thin"),
 }
 
 

@@ -41,6 +41,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "verify": CommandEntry(
         "zerotools.cli.commands.verify", CHECKPOINTS, "Check whether a checkpoint is whole."
     ),
+    "thin": CommandEntry(
+        "zerotools.cli.commands.thin", CHECKPOINTS, "Drop the optimizer state of old checkpoints."
+    ),
     "import": CommandEntry(
         "zerotools.cli.commands.importing",
         JOBS,

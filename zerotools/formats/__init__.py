@@ -28,6 +28,7 @@ from zerotools.formats.megatron.format import MegatronFormat
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.sources import recording
+from zerotools.runs.thinned import read_thinned
 
 
 def table_of(*formats: Format) -> FormatTable:
@@ -109,7 +110,9 @@ def read_any(
         )
     with recording() as sources:
         checkpoint = form.read(found.path, options)
-    origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes))
+        thinned = read_thinned(checkpoint.root)
+    said = () if thinned is None else (thinned.sentence(),)
+    origin = replace(checkpoint.origin, notes=(*found.notes, *checkpoint.origin.notes, *said))
     return replace(checkpoint, origin=origin, stamps=sources.stamps)
 
 

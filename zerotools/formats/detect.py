@@ -17,8 +17,9 @@ from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.listing import names_in
 from zerotools.io.files.regular import check_regular
 from zerotools.runs.file_names import MANIFEST, RECORD
+from zerotools.runs.thinned import WORKSPACE_SUFFIX
 
-UNFINISHED = re.compile(r"\.tmp-.*|.*\.partial")
+UNFINISHED = re.compile(rf"\.tmp-.*|.*\.partial|\..*{re.escape(WORKSPACE_SUFFIX)}")
 # A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.
 _NUMBERED = re.compile(r"(?P<kind>step-|checkpoint-|global_step_|checkpoint_|step_|epoch_)(\d+)")
 # Where tools keep a run's checkpoints, or the one model of several that users mean.

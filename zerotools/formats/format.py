@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.thinning import Keep, Thinning
 from zerotools.core.training import TrainingState
 
 if TYPE_CHECKING:
@@ -235,6 +236,20 @@ class Format(Protocol):
             Unsupported: a kind of this format that is not written.
         """
         raise Unsupported(f"{self.name} is not resharded")
+
+    def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
+        """What of the files of `source`, of this format, stays without the state of its optimizer,
+        and with `Keep.WEIGHTS` without the masters. Elements are not cast. `options` are those that
+        it was read with.
+
+        Raises:
+            BadFile: a file is damaged.
+            Unsupported: nothing can be taken out of this format, or out of this kind of it.
+        """
+        raise Unsupported(
+            f"{source.origin.path} is {self.title}, of which zerotools drops nothing; zerotools "
+            "convert or consolidate makes a smaller checkpoint beside it"
+        )
 
     def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:
         """Whether `source`, of this format, is as `reshard` would write it.

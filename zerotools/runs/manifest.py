@@ -13,7 +13,11 @@ import hashlib
 import json
 import os
 import stat
+<<<<<<< HEAD
 from collections.abc import Callable, Iterator, Mapping
+=======
+from collections.abc import Collection, Iterator, Mapping
+>>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +59,26 @@ def write_manifest(directory: Path, *, threads: int | None = None) -> Path:
             name: {"size": entry.size, "sha256": entry.sha256}
             for name, entry in zip(names, entries, strict=True)
         }
+    return _write(directory, files)
+
+
+def rewrite_manifest(
+    directory: Path, before: Path, *, gone: Collection[str], changed: Collection[str]
+) -> None:
+    """Write the manifest of `directory`, which has the files of `before` without those `gone` and
+    with others in place of those `changed`. What stayed keeps its entry, so that damage stays
+    visible.
+
+    Raises:
+        BadFile: `before` has no manifest, or a damaged one.
+    """
+    entries = {n: each for n, each in read_manifest(before).items() if n not in gone}
+    entries |= {name: _digest(directory / name) for name in changed if name in entries}
+    files = {name: {"size": each.size, "sha256": each.sha256} for name, each in entries.items()}
+    _write(directory, files)
+
+
+def _write(directory: Path, files: Mapping[str, Any]) -> Path:
     path = directory / MANIFEST
     write_durably(path, json.dumps({"version": VERSION, "files": files}, indent=1) + "\n")
     return path

@@ -12,9 +12,9 @@ import click
 
 from zerotools.cli.job_views.job_reference import numbers_over, shown_jobs_argument
 from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.spans import Span
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
@@ -26,21 +26,12 @@ OVER = tuple(state for state in STATES if state in TERMINAL)
 Answer = dict[str, Any]
 
 
-def _span(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        return seconds_of(int(value) if value.isascii() and value.isdecimal() else value)
-    except ValueError as error:
-        raise BadRequest(f"--older-than {value}: {error}") from None
-
-
 @click.command("clean")
 @shown_jobs_argument
 @click.option(
     "--older-than",
     metavar="TIME",
-    callback=_span,
+    type=Span(),
     help="Only jobs that ended longer ago: 30d, 12h, or seconds.",
 )
 @click.option(

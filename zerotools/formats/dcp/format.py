@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
+from zerotools.core.thinning import Keep, Thinning
 from zerotools.core.training import TrainingState
 from zerotools.formats.dcp.directory_names import fsdp_models
 from zerotools.formats.format import (
@@ -93,6 +94,11 @@ class DcpFormat(Format):
         from zerotools.formats.dcp.writing.lay_out import lay_out
 
         return lay_out(source, destination, world_size=options.ranks(source))
+
+    def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
+        from zerotools.formats.dcp.writing.thin import thin
+
+        return thin(source, section=options.section)
 
     def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
         from zerotools.formats.dcp.reading.saved_key_order import in_saved_order

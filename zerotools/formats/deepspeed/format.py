@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadRequest
+from zerotools.core.thinning import Keep, Thinning
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.schema.signs import (
     SIDECAR_NAMES,
@@ -87,6 +89,24 @@ class DeepSpeedFormat(Format):
         ranks = options.ranks(source)
         target = lay_out(source, destination, world_size=ranks, settings=_settings(options))
         return as_job(source, target, ranks)
+
+    def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
+        from zerotools.formats.deepspeed.reading.read import read
+        from zerotools.formats.deepspeed.writing.thin import (
+            has_weights_beside,
+            masters_alone,
+            weights_alone,
+        )
+
+        if keep == Keep.MASTERS:
+            return masters_alone(source)
+        if has_weights_beside(source):
+            after = read(source.root, layout=options.layout, weights_alone=True)
+            if (found := weights_alone(source, after)) is not None:
+                return found
+        found = masters_alone(source)
+        said = "the masters stay: no other file has all of the weights"
+        return found if found.is_empty else replace(found, notes=(*found.notes, said))
 
     def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:
         from zerotools.formats.deepspeed.writing.lay_out import is_already_laid_out

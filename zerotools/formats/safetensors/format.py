@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.thinning import Keep, Thinning
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
@@ -65,6 +66,13 @@ class SafetensorsFormat(Format):
         options: WriteOptions,
     ) -> Target:
         return self.export(source, destination, options)
+
+    def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
+        """The weights are all that safetensors hold: what goes are the optimizer's own files."""
+        from zerotools.io.huggingface.optimizer_files import optimizer_files
+
+        removed = optimizer_files(source.root) if source.origin.path.is_dir() else frozenset()
+        return Thinning(Keep.MASTERS, {key: key for key in source.tensors}, removed)
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
         from zerotools.formats.safetensors.lay_out import lay_out

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.thinning import Keep, Thinning
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.io.torchzip.file_names import SUFFIXES
@@ -69,6 +70,11 @@ class TorchFileFormat(Format):
         from zerotools.formats.torchfile.writing.lay_out import lay_out
 
         return lay_out(weights, destination, max_shard_bytes=options.shard_bytes())
+
+    def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
+        from zerotools.formats.torchfile.writing.thin import thin
+
+        return thin(source)
 
     def parameter_order(self, source: Checkpoint, names: Sequence[str]) -> list[str] | None:
         """A state dict lists parameters as the model does."""

@@ -8,8 +8,6 @@ failed leaves nothing, because what failed once fails again, and a full disk nee
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import fcntl
 import os
 import shutil
@@ -18,11 +16,10 @@ from pathlib import Path
 from types import TracebackType
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.exchange import UNSUPPORTED, exchange, why_fixed
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.output.marker import remove_output
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 _PROBE = ".zerotools-probe"
 
 
@@ -94,9 +91,8 @@ class Staging:
         return path.is_symlink() or not path.is_dir() or any(path.iterdir())
 
     def _probe(self) -> None:
-        """Find out now whether the destination can be renamed: onto a directory that is not empty,
-        which changes nothing. A directory of a lower layer of overlayfs cannot, nor can what the
-        user must not remove. An empty one is not renamed but replaced."""
+        """Find out now whether the destination can be renamed. An empty one is not renamed but
+        replaced."""
         if os.path.ismount(self.destination):
             raise BadRequest(
                 f"{self.destination} is a mount point, which cannot be replaced; name a directory "
@@ -107,18 +103,15 @@ class Staging:
         probe = self.directory / _PROBE
         probe.touch()
         try:
-            self._rename(self.destination, self.directory)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                return
+            why = why_fixed(self.destination, self.directory, self._rename)
+        except NotImplementedError:
             raise BadRequest(
-                f"{self.destination} cannot be replaced: {_why(error)}; choose another output"
-            ) from error
+                f"{self.directory} is on a file system that replaces directories that are not empty"
+            ) from None
         finally:
             probe.unlink(missing_ok=True)
-        raise BadRequest(
-            f"{self.directory} is on a file system that replaces directories that are not empty"
-        )
+        if why is not None:
+            raise BadRequest(f"{self.destination} cannot be replaced: {why}; choose another output")
 
     def take_over(self) -> None:
         """What an earlier run left is used from now on, and removed where this run fails."""
@@ -192,15 +185,6 @@ class Staging:
         os.close(self._lock)
 
 
-def _why(error: OSError) -> str:
-    if error.errno == errno.EXDEV:
-        return (
-            "it is in a lower layer of an overlay file system (the image of a container), which "
-            "cannot rename directories"
-        )
-    return error.strerror or str(error)
-
-
 def _make_durably(path: Path) -> None:
     """Make a directory and its parents, so that they survive power loss."""
     missing = [each for each in (path, *path.parents) if not os.path.lexists(each)]
@@ -218,16 +202,12 @@ def _free_name(path: Path) -> Path:
 
 def _exchange(first: Path, second: Path) -> None:
     """Swap two names in one step; where the file system cannot, in two."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.renameat2(
-        _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
-    )
-    if done == 0:
-        return
-    code = ctypes.get_errno()
-    if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-        raise OSError(code, os.strerror(code), str(second))
-    in_two_steps(first, second)
+    try:
+        exchange(first, second)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        in_two_steps(first, second)
 
 
 def in_two_steps(first: Path, second: Path) -> None:

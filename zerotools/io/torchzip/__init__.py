@@ -15,4 +15,5 @@ tensors         the tensors in a tree, also where torch wrapped them
 unread          the tensors whose bytes are not moved, by what they are
 pickles         tree -> bytes that torch and pickle load
 archive_layout  where every byte of a new archive goes
+repacked        a file with another tree, whose storages are carried over
 """

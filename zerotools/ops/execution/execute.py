@@ -12,17 +12,21 @@ from typing import Any
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import chunk_locations
+<<<<<<< HEAD
 from zerotools.core.target import CarriedBytes, FilePlan, Target
+=======
+from zerotools.core.target import Target
+from zerotools.formats import FORMATS, FormatTable
+>>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory
-from zerotools.io.files.regular import regular_file
 from zerotools.io.files.sources import Sources
-from zerotools.io.files.transfer import transfer
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses, numpy_cast
 from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import MARKER, check_replaceable, write_marker
 from zerotools.io.output.staging import Staging
+from zerotools.ops.execution.create import create_file
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.execution.write import Writer
@@ -143,7 +147,7 @@ def _write(
     _clear(directory, {*complete, JOURNAL})
     for file, file_plan in target.files.items():
         if file not in complete:
-            _create(directory / file, file_plan, sources)
+            create_file(directory / file, file_plan, sources)
     for folder, _, _ in os.walk(directory):
         sync_directory(Path(folder))
     needed = {**dict.fromkeys(target.files, 0), **_tensor_bytes(target)}
@@ -195,42 +199,3 @@ def _tensor_bytes(target: Target) -> dict[str, int]:
         for file, numel in chunk_locations(tensor):
             sizes[file] = sizes.get(file, 0) + numel * tensor.dtype.itemsize
     return sizes
-
-
-def _create(path: Path, file_plan: FilePlan, sources: Sources) -> None:
-    """Make one output file at its full size, with everything but its chunks and checksums.
-
-    Raises:
-        BadRequest: the disk is full, or refuses it for another reason.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as output:
-        try:
-            output.truncate(file_plan.size)
-            for literal in file_plan.literals:
-                output.seek(literal.offset)
-                output.write(literal.data)
-            output.flush()
-        except OSError as error:
-            raise BadRequest(
-                f"{path} cannot be written: {error.strerror}; make room, or choose another output"
-            ) from error
-        for carried in file_plan.carried:
-            _carry(carried, output.fileno(), sources)
-
-
-def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
-    """Take bytes of the source over.
-
-    Raises:
-        BadFile: the source is truncated, or another file than it was.
-    """
-    path, begin, length = carried.source, carried.source_offset, carried.length
-    with regular_file(path) as source:
-        sources.note(path, os.fstat(source))
-        done = transfer(source, begin, output, carried.offset, length)
-    if done < length:
-        raise BadFile(
-            f"{path} ends at byte {begin + done}, but {begin + length} bytes were expected; it is "
-            "truncated"
-        )

@@ -12,6 +12,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, UnfinishedCheckpoint, detect, format_of, read
 from zerotools.io.torchzip.file_names import SUFFIXES
 from zerotools.ops.inspection.inspect import prove
+from zerotools.runs.thinned import is_workspace
 
 _ZIP = b"PK\x03\x04"
 _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
@@ -60,7 +61,8 @@ def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) 
 
 def _torn(path: Path) -> Iterator[str]:
     """What of the files around the tensors was not written to its end."""
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    files = [p for p in found if not any(map(is_workspace, p.relative_to(path).parts))]
     names = {file.name for file in files if file.parent == path}
     if _TRAINER in names and _TRAINER_LAST not in names:
         yield f"{path} has {_TRAINER} but no {_TRAINER_LAST}, which the Trainer writes last"

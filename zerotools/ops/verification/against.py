@@ -31,6 +31,7 @@ from zerotools.ops.verification.manifest_comparison import (
     said,
     same_layout,
 )
+from zerotools.runs.thinned import read_thinned
 
 _MAX_NAMED = 3
 # Of a single tensor nobody can say whether it is another's, or damaged.
@@ -110,7 +111,8 @@ class Comparing:
     def compare(
         self, other: Against, digests: Mapping[str, FileDigest], claims: ClaimedBytes
     ) -> tuple[list[Finding], Comparison]:
-        """Compare file by file where the manifest is of files such as these, else by tensors.
+        """Compare file by file where the manifest is of files such as these, else by tensors: so
+        that of a checkpoint which was thinned since is compared with what is left.
 
         Raises:
             BadRequest: the manifest is of another model.
@@ -124,17 +126,22 @@ class Comparing:
                 "it is the manifest of another checkpoint"
             )
             return [Finding(Check.MANIFEST, message)], Comparison(path)
-        if same_layout(manifest, own, self._files.names):
+        is_thinned = read_thinned(self._checkpoint.root) is not None
+        if not is_thinned and same_layout(manifest, own, self._files.names):
             found = list(self._files_of(manifest, digests, claims))
             if found and (stranger := self._stranger(other)) is not None:
                 found = [stranger]
             vouched = frozenset(manifest.files) if not found else frozenset[str]()
             return found, Comparison(path, len(self._keys), True, vouched)
         self._digest(self._keys)
+<<<<<<< HEAD
         result = compare_tensors(manifest, self._manifest(digests))
         stranger = self._stranger(other) if result.differing else None
         if stranger is not None:
             return [stranger], Comparison(path)
+=======
+        result = compare_tensors(manifest, self._manifest(digests), thinned=is_thinned)
+>>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
         found = [
             Finding(Check.MANIFEST, f"{self._files.subject}: {sentence} ({path})", tensor=key)
             for sentence, key in said(result.differing)

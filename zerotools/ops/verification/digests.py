@@ -67,16 +67,23 @@ def digests_of(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
     *,
+<<<<<<< HEAD
     cast: Cast = numpy_cast,
 ) -> dict[Key, TensorDigest]:
     """The digests of tensors; `on_bytes` is told of bytes of tensors that are done. `cast` is equal
     to numpy's for every value that is not NaN.
+=======
+    casts: bool = True,
+) -> dict[Key, TensorDigest]:
+    """The digests of tensors, with those of their casts if `casts`; `on_bytes` is told of bytes of
+    tensors that are done.
+>>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
 
     Raises:
         BadFile: a tensor is incomplete, or a file is missing or truncated.
     """
     wanted = {key: checkpoint.tensors[key] for key in keys}
-    found = {key: _Growing(tensor) for key, tensor in wanted.items()}
+    found = {key: _Growing(tensor, casts) for key, tensor in wanted.items()}
     done: dict[Key, TensorDigest] = {
         key: growing.finished() for key, growing in found.items() if not growing.left
     }
@@ -86,7 +93,7 @@ def digests_of(
             with opened.holding() as held:
                 return block, block.digests(held, scratch, cast)
 
-        for block, digests in workers.share(_blocks(checkpoint, wanted), work):
+        for block, digests in workers.share(_blocks(checkpoint, wanted, casts), work):
             growing = found[block.key]
             growing.add(block.number, digests)
             on_bytes((block.end - block.begin) * block.values.tensor.dtype.itemsize)
@@ -98,8 +105,9 @@ def digests_of(
 class _Growing:
     """The blocks of a tensor that are digested so far."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, casts: bool) -> None:
         self._tensor = tensor
+        self._types = _types(tensor.dtype) if casts else ()
         self.left = -(-tensor.numel // BLOCK_ELEMENTS)
         self._blocks: list[tuple[bytes, ...]] = [()] * self.left
 
@@ -108,12 +116,10 @@ class _Growing:
         self.left -= 1
 
     def finished(self) -> TensorDigest:
-        types = _types(self._tensor.dtype)
-        own, *casts = [
-            of_blocks(block[column] for block in self._blocks) for column in range(1 + len(types))
-        ]
+        columns = range(1 + len(self._types))
+        own, *casts = [of_blocks(block[column] for block in self._blocks) for column in columns]
         self._blocks = []
-        names = (dtype.name for dtype in types)
+        names = (dtype.name for dtype in self._types)
         return TensorDigest(
             self._tensor.dtype, self._tensor.shape, own, dict(zip(names, casts, strict=True))
         )
@@ -172,11 +178,17 @@ class _Block:
     number: int
     begin: int
     end: int
+    casts: bool
 
     def digests(self, held: ThreadFiles, scratch: Scratch, cast: Cast) -> tuple[bytes, ...]:
         """Of its own bytes, and of each cast."""
         dtype = self.values.tensor.dtype
+<<<<<<< HEAD
         hashers = _Hashers(dtype, scratch.read, cast)
+=======
+        types = _types(dtype) if self.casts else ()
+        hashers = [block_hasher() for _ in range(1 + len(types))]
+>>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
         step = min(_PART_BYTES, scratch.tile.nbytes) // max(dtype.itemsize, 2)
         for begin in range(self.begin, self.end, step):
             end = min(begin + step, self.end)
@@ -224,11 +236,11 @@ def canonical_cast(values: Array, target: DType, room: Array, cast: Cast = numpy
     return room
 
 
-def _blocks(checkpoint: Checkpoint, wanted: Mapping[Key, Tensor]) -> Iterator[_Block]:
+def _blocks(checkpoint: Checkpoint, wanted: Mapping[Key, Tensor], casts: bool) -> Iterator[_Block]:
     for key, tensor in wanted.items():
         if not tensor.numel:
             continue
         values = FlatValues(key, tensor, checkpoint)
         for number, begin in enumerate(range(0, tensor.numel, BLOCK_ELEMENTS)):
             end = min(begin + BLOCK_ELEMENTS, tensor.numel)
-            yield _Block(key, values, number, begin, end)
+            yield _Block(key, values, number, begin, end, casts)

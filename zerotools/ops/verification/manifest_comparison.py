@@ -75,8 +75,11 @@ def refuse_another(manifest: DigestManifest, keys: Sequence[Key], path: object) 
         )
 
 
-def compare_tensors(manifest: DigestManifest, found: DigestManifest) -> TensorComparison:
-    """Compare by names and roles, through tied names, and through casts where the types differ."""
+def compare_tensors(
+    manifest: DigestManifest, found: DigestManifest, *, thinned: bool = False
+) -> TensorComparison:
+    """Compare by names and roles, through tied names, and through casts where the types differ.
+    What is `thinned` need not have the manifest's optimizer state."""
     equal, cast, differing = [], [], dict[Key, str]()
     matched: set[Key] = set()
     roles = {key.role for key in manifest.tensors}
@@ -100,7 +103,7 @@ def compare_tensors(manifest: DigestManifest, found: DigestManifest) -> TensorCo
         if key.role in roles and not _is_repeated(key, found, manifest):
             differing[key] = "is not in the manifest"
     ours_roles = {key.role for key in found.tensors}
-    must_have = _layout(manifest) == _layout(found)
+    must_have = not thinned and _layout(manifest) == _layout(found)
     for key in lacking:
         if key.role in ours_roles or must_have or key.role in ("param", "buffer"):
             differing[key] = "is in the manifest and not in the checkpoint"

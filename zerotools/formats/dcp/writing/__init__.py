@@ -9,4 +9,5 @@ naming_styles         how torch, accelerate and torchtitan name model and optimi
 param_groups          the param groups that torch's optimizer would have
 rank_files            the files of all ranks of a flat state dict
 save_plan             which rank saves which chunk
+thin                  what stays without the optimizers
 """

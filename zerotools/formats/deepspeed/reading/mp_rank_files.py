@@ -49,10 +49,13 @@ def load_mp_rank(
     save: SaveFiles,
     whole: Mapping[str, Tensor],
     problems: list[Problem],
+    *,
+    weights_alone: bool = False,
 ) -> MpShard:
     """The shard of model-parallel rank `mp_rank`; what is missing is added to `problems`.
 
-    `whole` are tensors of layer and expert files, beside those of the model file itself.
+    `whole` are tensors of layer and expert files, beside those of the model file itself. With
+    `weights_alone`, optimizer files are not missed where these have the weights.
     """
     first = save.model
     optim_states = _optim_states(directory, save, problems)
@@ -67,11 +70,29 @@ def load_mp_rank(
     everything = {**mine, **whole_tensors(first)}
     if not trained or any(optim is not None for optim in optim_states):
         return read_mp_rank(models, optim_states, everything)
+    if weights_alone and not is_rank_file(first.file.name):
+        return _weights_of(read_mp_rank(models, (), everything), trained)
     name = optim_file(mp_rank, 0)
     message = f"{directory / name} and those of all other ranks are missing: there are no masters"
     problems.append(Problem(message, name))
     return _without_masters(
         read_mp_rank(models, (), everything, is_zero3=is_rank_file(first.file.name)), trained
+    )
+
+
+def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
+    """What was trained is not frozen, though no master of it is there; what lies nowhere is a
+    hole."""
+    held = {key.name for key in mp_shard.tensors} | mp_shard.aliases.keys()
+    holes = {
+        Key(name, "param"): Tensor(FLOAT32, shape, ())
+        for name, shape in trained.items()
+        if name not in held
+    }
+    return replace(
+        mp_shard,
+        tensors={**mp_shard.tensors, **holes},
+        frozen=mp_shard.frozen - trained.keys(),
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from zerotools.core.checkpoint import Origin
 from zerotools.core.dtypes import DType
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.schema.ds_config import computed_type
+from zerotools.formats.deepspeed.schema.ds_config import STAGE, computed_type, zero_optimization
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates
 from zerotools.formats.deepspeed.schema.tag import TagDirectory
 
@@ -30,7 +31,7 @@ def origin_of(
 ) -> Origin:
     """Where the checkpoint comes from, and the facts that `inspect` shows."""
     model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
-    stage = optim_states[0].stage if optim_states else 0
+    stage = optim_states[0].stage if optim_states else _said_stage(model)
     notes = found.notes
     if not mp_shards[0].groups and (optim_states or model.optimizer is not None):
         notes = (*notes, UNNAMED_STATE)
@@ -46,6 +47,12 @@ def origin_of(
         notes=notes,
         precision=_precision(mp_shards[0]),
     )
+
+
+def _said_stage(model: ModelStates) -> int:
+    """The stage of a run whose optimizer files are not there, by its configuration."""
+    stage = zero_optimization(model.ds_config).get(STAGE)
+    return stage if model.groups is not None and isinstance(stage, int) else 0
 
 
 def _world_size(mp_shards: Sequence[MpShard]) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.thinning import Keep
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
@@ -31,14 +32,22 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import (
 )
 from zerotools.io.files.sources import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
+from zerotools.runs.thinned import read_thinned
 
 
-def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> Checkpoint:
+def read(
+    path: Path,
+    *,
+    tag: str | None = None,
+    layout: Path | None = None,
+    weights_alone: bool = False,
+) -> Checkpoint:
     """The checkpoint that `path` means: a tag directory, a save directory, or a run's directory.
 
     Reads the pickles of the files, and no tensor data. Missing optimizer files are problems, and
-    become holes that `plan` refuses. `layout` is a file of rules for tensor-parallel shards whose
-    checkpoint records none.
+    become holes that `plan` refuses, unless the checkpoint was thinned to its weights; with
+    `weights_alone` it is read as if it were. `layout` is a file of rules for tensor-parallel shards
+    whose checkpoint records none.
 
     Raises:
         BadRequest: there is no such path or tag.
@@ -47,8 +56,13 @@ def read(path: Path, *, tag: str | None = None, layout: Path | None = None) -> C
     """
     found, listing = open_tag(path, tag)
     directory = found.directory
+    thinned = read_thinned(directory)
+    if weights_alone:
+        listing = replace(listing, optim_files={})
+    elif thinned is not None:
+        weights_alone = thinned.keep == Keep.WEIGHTS
     problems: list[Problem] = []
-    mp_shards, tensor_ranks, holes = _mp_shards(directory, listing, problems)
+    mp_shards, tensor_ranks, holes = _mp_shards(directory, listing, problems, weights_alone)
     merged = merge_mp_ranks(mp_shards, tensor_ranks, _rules(mp_shards, layout))
     return Checkpoint(
         root=directory,
@@ -69,7 +83,7 @@ def _native(mp_shards: list[MpShard], tensor_ranks: int, merged: MergedRanks) ->
 
 
 def _mp_shards(
-    directory: Path, listing: TagListing, problems: list[Problem]
+    directory: Path, listing: TagListing, problems: list[Problem], weights_alone: bool
 ) -> tuple[list[MpShard], int, dict[Key, Tensor]]:
     """One for each model-parallel rank, in their order; the tensor-parallel ranks of a stage; and
     holes for what is lost of a pipeline."""
@@ -96,7 +110,11 @@ def _mp_shards(
     for mp_rank, save in zip(listing.mp_ranks, saves, strict=False):
         whole = {**(layers[mp_rank % tensor_ranks] if mp_rank % tensor_ranks < len(layers) else {})}
         whole |= expert_tensors(directory, listing, mp_rank, problems)
-        mp_shards.append(load_mp_rank(directory, listing, mp_rank, save, whole, problems))
+        mp_shards.append(
+            load_mp_rank(
+                directory, listing, mp_rank, save, whole, problems, weights_alone=weights_alone
+            )
+        )
     _check_complete(directory, listing, mp_shards[0])
     problems += compare_mp_ranks(models)
     problems += lost_experts(directory, listing, models)

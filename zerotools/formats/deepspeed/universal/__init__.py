@@ -11,6 +11,7 @@ training_state   what the files say of the run, in words that all formats share
 lay_out          any checkpoint -> Target
 contents         what goes into it, checked against what DeepSpeed's loaders take
 trees            what its files hold
+thin             what stays without the state of the optimizer
 notes            what its loaders do not do
 format           these as a line of the table of formats
 """

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
+from zerotools.core.thinning import Keep, Thinning
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.schema.signs import SIDECAR_NAMES, is_deepspeed
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
@@ -54,6 +55,11 @@ class UniversalFormat(Format):
         from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 
         return lay_out_universal(source, training, destination, stage=options.stage)
+
+    def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
+        from zerotools.formats.deepspeed.universal.thin import thin_universal
+
+        return thin_universal(source, keep)
 
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
         return (

@@ -13,5 +13,6 @@ partitions            flat buffers of the output, and the state beside them
 pt_files              one `.pt` to be written, with what it carries over from the source
 tag_sidecars          the files around the tag
 job_files             the files of a zerotools job around the tag
+thin                  what stays without the state of the optimizer
 notes                 what the user should know of the output
 """

@@ -60,7 +60,7 @@ def sort_tensors(tree: Any) -> FileContents:
     """
     refuse_other(tree)
     taken = _Taken(_STEPS_PER_PART * (1 + sum(1 for _ in walk(tree))))
-    if _is_optimizer(tree):
+    if is_optimizer(tree):
         taken.optimizer(tree)
         taken.refuse_unread()
         return taken.contents
@@ -79,7 +79,8 @@ def sort_tensors(tree: Any) -> FileContents:
     return taken.contents
 
 
-def _is_optimizer(value: Any) -> bool:
+def is_optimizer(value: Any) -> bool:
+    """Whether it is a torch optimizer's state_dict."""
     return (
         isinstance(value, dict)
         and isinstance(value.get("state"), dict)
@@ -91,7 +92,22 @@ def _optimizer(value: Any) -> dict[Any, Any] | None:
     """A torch optimizer's state_dict, also as the only one of a list (Lightning)."""
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
-    return value if _is_optimizer(value) else None
+    return value if is_optimizer(value) else None
+
+
+def without_optimizers(tree: Any) -> Any:
+    """A saved tree without the optimizers in it, several in a list included; the very same where
+    there is none."""
+    if not isinstance(tree, dict):
+        return tree
+    left = {key: value for key, value in tree.items() if not _is_of_optimizers(value)}
+    return tree if len(left) == len(tree) else left
+
+
+def _is_of_optimizers(value: Any) -> bool:
+    return is_optimizer(value) or (
+        isinstance(value, list) and bool(value) and all(map(is_optimizer, value))
+    )
 
 
 def _wrapper(tree: Mapping[Any, Any], taken: _Taken, *, trained: bool) -> str | None:

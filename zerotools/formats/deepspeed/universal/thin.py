@@ -1,0 +1,42 @@
+"""What stays of a universal checkpoint without the state of the optimizer: `zero/*/fp32.pt`, and of
+`zero/optimizer_state.pt` all but the moments and steps that its stage-3 form has.
+
+DeepSpeed reads of each parameter the files that are there, so that the masters load as they are.
+The masters stay always: its loaders read weights nowhere else.
+
+Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
+`runtime/zero/stage3.py`, `load_module_checkpoint_state_from_checkpoint_dir_stage3`.
+"""
+
+from __future__ import annotations
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.target import FilePlan
+from zerotools.core.thinning import Keep, Thinning
+from zerotools.formats.deepspeed.schema.signs import MASTER, ZERO
+from zerotools.formats.deepspeed.universal.native import UniversalNative
+from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
+from zerotools.formats.deepspeed.writing.thin import STAYS, without_state
+from zerotools.io.torchzip.repacked import repacked
+
+
+def thin_universal(source: Checkpoint, keep: Keep) -> Thinning:
+    """`source`, as its reader gave it, without the state of its optimizer."""
+    native = source.native
+    assert isinstance(native, UniversalNative), "a universal checkpoint"
+    removed = {
+        name
+        for name in source.files
+        if name.startswith(f"{ZERO}/")
+        and name != OPTIMIZER_STATE
+        and not name.endswith(f"/{MASTER}")
+    }
+    rewritten: dict[str, FilePlan] = {}
+    if native.saved.file is not None:
+        left = without_state(native.saved.tree)
+        if left is not native.saved.tree:
+            rewritten[OPTIMIZER_STATE] = repacked(native.saved.file, left)
+    kept = {key: key for key in source.tensors if key.role in STAYS}
+    said = "the masters stay: DeepSpeed loads the weights of a universal checkpoint from them"
+    notes = (said,) if keep == Keep.WEIGHTS and (removed or rewritten) else ()
+    return Thinning(Keep.MASTERS, kept, frozenset(removed), rewritten, notes)

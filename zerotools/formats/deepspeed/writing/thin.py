@@ -1,0 +1,122 @@
+"""What stays of DeepSpeed's files without the state of the optimizer.
+
+    stages 1 and 2, `weights`     the model files have the weights; the optimizer files go
+    stages 1 and 2, `masters`     optimizer files with their masters, and no `state`
+    stage 3, BF16_Optimizer       as `masters`, always: of stage 3 nothing else has the weights, and
+                                  BF16_Optimizer has them in fp32 there alone
+    without ZeRO, `weights`       the model file without its `optimizer`
+    without ZeRO, `masters`       ... without the `state` in it
+
+Of torch's state dict the param groups stay, for whoever wants to know them, and the key `state`
+goes: an empty one torch would load without a word, and the run would go on with moments of zero;
+without the key DeepSpeed fails.
+
+Source: torch `optim/optimizer.py`, `load_state_dict`; DeepSpeed `runtime/zero/stage_1_and_2.py`,
+`stage3.py`, `bf16_optimizer.py`: `load_state_dict`; `runtime/engine.py`, `load_checkpoint`, which
+needs no optimizer file with `load_optimizer_states=False`, but at stage 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.target import FilePlan
+from zerotools.core.thinning import Keep, Thinning
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema import optimizer_tree as keys
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
+from zerotools.io.torchzip.repacked import repacked
+
+STAYS = ("param", "param16", "buffer")
+"""Roles of tensors that are no state of an optimizer."""
+_DEEPEST = 4
+
+
+def masters_alone(source: Checkpoint) -> Thinning:
+    """`source` without the state of its optimizer, and with its masters."""
+    files: dict[str, FilePlan] = {}
+    for mp_shard in native_of(source).mp_shards:
+        files |= _model_files(mp_shard, Keep.MASTERS)
+        for optim in _present(mp_shard):
+            tree = _without_state_of(optim)
+            if tree is not None:
+                files[optim.file.name] = repacked(optim.file, tree)
+    kept = {key: key for key in source.tensors if key.role in STAYS}
+    return Thinning(Keep.MASTERS, kept, rewritten=files)
+
+
+def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
+    """`source` without its optimizer files; `after` is what the reader finds then. None: some
+    weights lie in those files alone."""
+    kept: dict[Key, Key] = {}
+    for key, tensor in after.tensors.items():
+        held = _same(source, key, tensor)
+        if held is None or (tensor.numel and not tensor.chunks):
+            return None
+        kept[key] = held
+    lost = {key.name for key in source.tensors} - {key.name for key in kept} - after.aliases.keys()
+    if lost:
+        return None
+    files: dict[str, FilePlan] = {}
+    removed = []
+    for mp_shard in native_of(source).mp_shards:
+        files |= _model_files(mp_shard, Keep.WEIGHTS)
+        removed += [optim.file.name for optim in _present(mp_shard)]
+    return Thinning(Keep.WEIGHTS, kept, frozenset(removed), files)
+
+
+def has_weights_beside(source: Checkpoint) -> bool:
+    """Whether its model files may hold the weights: at stages 1 and 2, and without ZeRO."""
+    kinds = {optim.kind for shard in native_of(source).mp_shards for optim in _present(shard)}
+    return kinds <= {STAGE_1_AND_2}
+
+
+def _present(mp_shard: MpShard) -> Iterator[OptimStates]:
+    return (optim for optim in mp_shard.optim_states if optim is not None)
+
+
+def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
+    """Where the source has the tensor that is left of it: a 16-bit weight was beside its master."""
+    for role in ("param16", "param") if key.role == "param" else (key.role,):
+        held = source.tensors.get(Key(key.name, role))
+        if held is not None and (held.dtype, held.shape) == (tensor.dtype, tensor.shape):
+            return Key(key.name, role)
+    return None
+
+
+def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
+    """The model file of a run without ZeRO, which has the optimizer in it."""
+    saved, file = mp_shard.model.optimizer, mp_shard.model.file
+    if saved is None:
+        return {}
+    left = None if keep == Keep.WEIGHTS else without_state(saved)
+    if left is saved:
+        return {}
+    return {file.name: repacked(file, {**file.tree, model_tree.OPTIMIZER: left})}
+
+
+def _without_state_of(optim: OptimStates) -> Any:
+    """The tree of an optimizer file with its masters; None where it has no state."""
+    outer = optim.file.tree
+    saved: Mapping[str, Any] = optim.fields.tree
+    left = without_state(saved)
+    base = saved.get(keys.BASE_STATE)
+    if isinstance(base, list) and any(base):  # elastic: without its step DeepSpeed fails
+        left = {name: value for name, value in saved.items() if name != keys.ELASTIC_STEP}
+        left[keys.BASE_STATE] = [{} for _ in base]
+    return None if left is saved else {**outer, keys.STATE_DICT: left}
+
+
+def without_state(saved: Any, depth: int = _DEEPEST) -> Any:
+    """A tree of dicts without the `state` of the torch optimizers in it; the very same where there
+    is none."""
+    if not isinstance(saved, dict) or not depth:
+        return saved
+    if saved.get(keys.STATE) and keys.PARAM_GROUPS in saved:
+        return {name: value for name, value in saved.items() if name != keys.STATE}
+    left = {name: without_state(value, depth - 1) for name, value in saved.items()}
+    return left if any(left[name] is not saved[name] for name in saved) else saved

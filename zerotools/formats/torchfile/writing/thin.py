@@ -1,0 +1,58 @@
+"""What stays of torch files without the optimizers in them: a file of an optimizer alone goes, one
+that has it beside a model is written anew, and so goes what a Hugging Face directory has in a file
+of its own."""
+
+from __future__ import annotations
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import Unsupported
+from zerotools.core.target import FilePlan
+from zerotools.core.thinning import Keep, Thinning
+from zerotools.formats.torchfile.schema.state_dict import (
+    STATE_ROLE,
+    is_optimizer,
+    sort_tensors,
+    without_optimizers,
+)
+from zerotools.io.huggingface.optimizer_files import optimizer_files
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.torchzip.repacked import repacked
+
+_STAYS = ("param", "param16", "buffer", "state")
+
+
+def thin(source: Checkpoint) -> Thinning:
+    """`source`, as the reader of torch files gave it, without the state of its optimizers.
+
+    Raises:
+        Unsupported: without them nothing says which of its tensors are weights.
+    """
+    removed: set[str] = set()
+    rewritten: dict[str, FilePlan] = {}
+    lost: set[str] = set()
+    if source.origin.path.is_dir():
+        removed |= optimizer_files(source.root)
+    for name in source.files:
+        file = TorchFile.open(source.root, name)
+        if is_optimizer(file.tree):
+            removed.add(name)
+            continue
+        left = without_optimizers(file.tree)
+        if left is not file.tree:
+            lost |= _state_lost(file, left)
+            rewritten[name] = repacked(file, left)
+    stays = (key for key in source.tensors if key.role in _STAYS)
+    kept = {key: key for key in stays if not (key.role == STATE_ROLE and key.name in lost)}
+    return Thinning(Keep.MASTERS, kept, frozenset(removed), rewritten)
+
+
+def _state_lost(file: TorchFile, left: object) -> set[str]:
+    """The tensors of several optimizers, which are read as other state. What is read as the model
+    must be the same afterwards."""
+    before, after = sort_tensors(file.tree), sort_tensors(left)
+    if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():
+        raise Unsupported(
+            f"{file.path}: without its optimizer nothing would say which of its tensors are the "
+            "model's; zerotools convert --to torch writes the weights into a file of their own"
+        )
+    return before.rest.keys() - after.rest.keys()

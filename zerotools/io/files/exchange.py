@@ -1,0 +1,55 @@
+"""Two names exchanged in one step, which no kill can interrupt (renameat2, RENAME_EXCHANGE), and
+whether a directory can be renamed at all."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
+"""What the system says where the file system has no such step: NFS, some of FUSE."""
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Let each of two names stand for what the other stood for; both exist, on one file system.
+
+    Raises:
+        OSError: nothing was changed. One of `UNSUPPORTED` says that it cannot be done there.
+    """
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # a C library without it
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(second)) from None
+    done = rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    if done:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(second))
+
+
+def why_fixed(
+    path: Path, occupied: Path, rename: Callable[[Path, Path], object] = os.rename
+) -> str | None:
+    """Why the directory `path` cannot be renamed; None: it can. It is tried with `occupied`, a
+    directory that is not empty, as the new name, which changes nothing: a directory of a lower
+    layer of overlayfs cannot, nor can what the user must not remove. `rename` is the system's.
+
+    Raises:
+        NotImplementedError: the file system replaces directories that are not empty.
+    """
+    try:
+        rename(path, occupied)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return None
+        if error.errno == errno.EXDEV:
+            return (
+                "it is in a lower layer of an overlay file system (the image of a container), "
+                "which cannot rename directories"
+            )
+        return error.strerror or str(error)
+    raise NotImplementedError(f"{occupied} was replaced")

@@ -1,0 +1,75 @@
+"""Make output files at their full size, with everything but what is copied of tensors."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import CarriedBytes, FilePlan
+from zerotools.io.files.regular import regular_file
+from zerotools.io.files.sources import Sources
+from zerotools.io.files.transfer import transfer
+from zerotools.ops.execution.checksums import checksums, known_parts
+
+_READ_BYTES = 2**20
+
+
+def create_file(path: Path, file_plan: FilePlan, sources: Sources) -> None:
+    """Make one output file at its full size, with everything but its chunks and checksums.
+
+    Raises:
+        BadRequest: the disk is full, or refuses it for another reason.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as output:
+        try:
+            output.truncate(file_plan.size)
+            for literal in file_plan.literals:
+                output.seek(literal.offset)
+                output.write(literal.data)
+            output.flush()
+        except OSError as error:
+            raise BadRequest(
+                f"{path} cannot be written: {error.strerror}; make room, or choose another output"
+            ) from error
+        for carried in file_plan.carried:
+            _carry(carried, output.fileno(), sources)
+
+
+def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
+    """Take bytes of the source over.
+
+    Raises:
+        BadFile: the source is truncated, or another file than it was.
+    """
+    path, begin, length = carried.source, carried.source_offset, carried.length
+    with regular_file(path) as source:
+        sources.note(path, os.fstat(source))
+        done = transfer(source, begin, output, carried.offset, length)
+    if done < length:
+        raise BadFile(
+            f"{path} ends at byte {begin + done}, but {begin + length} bytes were expected; it is "
+            "truncated"
+        )
+
+
+def complete_file(path: Path, file_plan: FilePlan) -> None:
+    """Write the checksums of a file without tensors, which `create_file` made, and flush it."""
+    with path.open("r+b") as output:
+
+        def crc_of(offset: int, length: int) -> int:
+            crc, end = 0, offset + length
+            output.seek(offset)
+            while offset < end:
+                part = output.read(min(_READ_BYTES, end - offset))
+                crc, offset = zlib.crc32(part, crc), offset + len(part)
+            return crc
+
+        if file_plan.checksums:
+            for offset, data in checksums(file_plan.checksums, known_parts(file_plan, crc_of)):
+                output.seek(offset)
+                output.write(data)
+            output.flush()
+        os.fsync(output.fileno())

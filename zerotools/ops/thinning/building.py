@@ -1,0 +1,134 @@
+"""The new directory of a thinned checkpoint.
+
+What stays gets a second name there, or is copied where the file system has none; what changes is
+written anew. Modes, owners and times are those of the files before: what sorts checkpoints by age
+sorts them as before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.target import FilePlan
+from zerotools.io.output.plain_files import carried_file
+from zerotools.ops.execution.create import complete_file, create_file
+from zerotools.ops.thinning.plan import ThinPlan
+from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.manifest import rewrite_manifest
+
+_LINKED_AT_MOST = 65_000
+
+
+def build(
+    plan: ThinPlan,
+    copy: Path,
+    *,
+    links: bool,
+    workers: int,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> frozenset[str]:
+    """Make the thinned copy of `plan.subject` at `copy`, every file of it flushed. The names of the
+    files that were written, which are not those of the checkpoint under another name.
+
+    Raises:
+        BadRequest: the disk is full, or an owner cannot be kept.
+        BadFile: a file of the checkpoint is truncated, or changed meanwhile.
+    """
+    directories = _directories(plan)
+    if plan.subject.is_dir():
+        copy.mkdir()
+    for name in directories:
+        (copy / name).mkdir()
+    written = _Written(plan, copy, links, on_bytes)
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(partial(written.make, name)) for name in _names(plan)]:
+            done.result()
+    if plan.has_manifest:
+        rewrite_manifest(copy, plan.subject, gone=plan.removed, changed=plan.rewritten.keys())
+        shutil.copystat(plan.subject / MANIFEST, copy / MANIFEST)
+        written.names.add(MANIFEST)
+    for name in reversed(directories):
+        _as_before(plan.subject / name, copy / name)
+    _as_before(plan.subject, copy)
+    return frozenset(written.names)
+
+
+class _Written:
+    """Makes the files, in several threads; `names` are those that were written."""
+
+    def __init__(
+        self, plan: ThinPlan, copy: Path, links: bool, on_bytes: Callable[[int], None]
+    ) -> None:
+        self._plan = plan
+        self._copy = copy
+        self._links = links
+        self._on_bytes = on_bytes
+        self.names: set[str] = set()
+
+    def make(self, name: str) -> None:
+        before, after = self._plan.subject / name, self._copy / name
+        file_plan = self._plan.rewritten.get(name)
+        status = self._plan.entries.status.get(name)
+        if file_plan is None:
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                after.symlink_to(before.readlink())
+                return
+            if self._links and status is not None and status.st_nlink < _LINKED_AT_MOST:
+                after.hardlink_to(before)
+                return
+            file_plan = carried_file(before)
+        self._write(after, file_plan)
+        self.names.add(name)
+        if status is not None and not stat.S_ISLNK(status.st_mode):
+            _as_before(before, after)
+
+    def _write(self, path: Path, file_plan: FilePlan) -> None:
+        create_file(path, file_plan, self._plan.sources)
+        complete_file(path, file_plan)
+        self._on_bytes(file_plan.size)
+
+
+def _names(plan: ThinPlan) -> list[str]:
+    """The files and links of the copy, the largest first; a manifest is made last."""
+    names = {*plan.entries.files(), *plan.rewritten} - plan.removed
+    names -= {MANIFEST} if plan.has_manifest else set()
+    return sorted(names, key=lambda name: (-_size(plan, name), name))
+
+
+def _size(plan: ThinPlan, name: str) -> int:
+    made = plan.rewritten.get(name)
+    return plan.entries.size_of(name) if made is None else made.size
+
+
+def _directories(plan: ThinPlan) -> list[str]:
+    """Those in which something stays, and those that were empty before."""
+    before = {parent for name in plan.entries.files() for parent in _above(name)}
+    stays = {*plan.entries.files(), *plan.rewritten} - plan.removed
+    after = {parent for name in stays for parent in _above(name)}
+    return [name for name in plan.entries.directories() if name in after or name not in before]
+
+
+def _above(name: str) -> list[str]:
+    return [parent.as_posix() for parent in PurePosixPath(name).parents]
+
+
+def _as_before(before: Path, after: Path) -> None:
+    """The mode, owner and times of an entry."""
+    status, made = before.stat(), after.stat()
+    owner = status.st_uid, status.st_gid
+    try:
+        if owner != (made.st_uid, made.st_gid):
+            os.chown(after, *owner)
+    except OSError as error:
+        raise BadRequest(
+            f"{before} belongs to uid {owner[0]} and gid {owner[1]}, and what is written in its "
+            f"place would not ({error.strerror}); thin it as that user"
+        ) from None
+    shutil.copystat(before, after)

@@ -1,0 +1,154 @@
+"""What lies in a checkpoint's directory, of which every entry that stays must be in the new one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.io.files.writers import is_open_for_writing
+
+_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Every entry by its name relative to `root`, as it was; the root itself is the entry "". A
+    checkpoint of one file has no other."""
+
+    root: Path
+    status: Mapping[str, os.stat_result]
+
+    def directories(self) -> list[str]:
+        """The directories below the root, those above first."""
+        found = (name for name, each in self.status.items() if stat.S_ISDIR(each.st_mode))
+        return sorted(name for name in found if name)
+
+    def files(self) -> list[str]:
+        """Files and symbolic links."""
+        return sorted(n for n, each in self.status.items() if not stat.S_ISDIR(each.st_mode))
+
+    def is_file(self, name: str) -> bool:
+        return name in self.status and stat.S_ISREG(self.status[name].st_mode)
+
+    def size_of(self, name: str) -> int:
+        """Bytes of a file; 0 of a symbolic link."""
+        return self.status[name].st_size if self.is_file(name) else 0
+
+    def freed_by(self, name: str) -> int:
+        """Bytes of disk that are free without it: none where other names have the file, too."""
+        status = self.status[name]
+        sole = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        return status.st_blocks * _BLOCK if sole else 0
+
+    def check_unchanged(self, root: Path) -> None:
+        """Look at the directory once more, under whichever name it has now.
+
+        Raises:
+            BadFile: something was written, added or removed there.
+        """
+        try:
+            found = _every(root)
+        except FileNotFoundError as error:
+            raise BadFile(_changed(Path(error.filename or root), "it is gone")) from None
+        for name in sorted(self.status.keys() | found.keys()):
+            before, now = self.status.get(name), found.get(name)
+            if before is None or now is None:
+                raise BadFile(_changed(root / name, "it is gone" if now is None else "it is new"))
+            if _stamp(before) != _stamp(now):
+                raise BadFile(_changed(root / name, "it was written to"))
+
+    def check_unwritten(self) -> None:
+        """Refuse a directory of which a process has a file open for writing.
+
+        Raises:
+            BadRequest: names the file.
+        """
+        for name in self.files():
+            path = self.root / name if name else self.root
+            try:
+                busy = self.is_file(name) and is_open_for_writing(path)
+            except OSError as error:
+                raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+            if busy:
+                raise BadRequest(
+                    f"{path} is open for writing: something is saving there; wait until it is done"
+                )
+
+
+def entries_of(root: Path) -> Entries:
+    """The entries of the directory `root`, or the file.
+
+    Raises:
+        BadRequest: it is a symbolic link or a mount point.
+        Unsupported: it has something that cannot be made anew beside it.
+    """
+    if root.is_symlink():
+        raise BadRequest(
+            f"{root} is a symbolic link; name what it leads to, {root.resolve()}, so that it is "
+            "clear what is thinned"
+        )
+    if os.path.ismount(root):
+        raise BadRequest(f"{root} is a mount point, which cannot be exchanged; thin a copy of it")
+    try:
+        found = _every(root)
+    except OSError as error:
+        raise BadRequest(f"{error.filename} cannot be read: {error.strerror}") from None
+    device = found[""].st_dev
+    for name, status in found.items():
+        _check_kind(root, name, status)
+        if status.st_dev != device:
+            raise Unsupported(f"{root / name} is on another file system than {root}; move it there")
+    return Entries(root, found)
+
+
+def _check_kind(root: Path, name: str, status: os.stat_result) -> None:
+    path, mode = root / name, status.st_mode
+    if stat.S_ISLNK(mode):
+        target = path.readlink()
+        leads_out = not target.is_absolute() and not _stays_inside(root, path.parent / target)
+        if leads_out:
+            raise Unsupported(
+                f"{path} is a link to {target}, outside of the checkpoint: put the file itself "
+                "there, or make the link absolute"
+            )
+    elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise Unsupported(f"{path} is neither a file nor a directory; move it elsewhere")
+
+
+def _stays_inside(root: Path, path: Path) -> bool:
+    return Path(os.path.normpath(path)).is_relative_to(root)
+
+
+def _every(root: Path) -> dict[str, os.stat_result]:
+    found = {"": root.lstat()}
+    if stat.S_ISDIR(found[""].st_mode):
+        found |= dict(_below(root, ""))
+    return found
+
+
+def _below(directory: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in os.scandir(directory):
+        name = prefix + entry.name
+        status = entry.stat(follow_symlinks=False)
+        yield name, status
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(directory / entry.name, f"{name}/")
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    """What tells one state of an entry from another. A directory's time tells nothing that its
+    entries do not, and the time of the last change of an inode changes with each new name."""
+    if stat.S_ISDIR(status.st_mode):
+        return (stat.S_IFMT(status.st_mode), status.st_ino)
+    return (stat.S_IFMT(status.st_mode), status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _changed(path: Path, what: str) -> str:
+    return (
+        f"{path} changed while the checkpoint was thinned: {what}; nothing was exchanged. Wait "
+        "until nothing writes there, and run the command again"
+    )

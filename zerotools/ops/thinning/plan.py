@@ -1,0 +1,264 @@
+"""What thinning a checkpoint would do, as a value: nothing is written."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools import formats
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import FilePlan
+from zerotools.core.thinning import Keep, Thinning
+from zerotools.formats import FORMATS, FormatTable
+from zerotools.formats.format import Format, ReadOptions
+from zerotools.io.files.sources import Sources, recording
+from zerotools.io.output.plain_files import literal
+from zerotools.ops.thinning.entries import Entries, entries_of
+from zerotools.ops.thinning.selection import checkpoints_in
+from zerotools.ops.thinning.workspace import has_leftovers
+from zerotools.ops.verification.checkpoint_files import files_of
+from zerotools.ops.verification.verify import ToVerify, verify
+from zerotools.runs.file_names import MANIFEST, RECORD
+from zerotools.runs.record import read_record, record_to_json
+from zerotools.runs.thinned import THINNED, ThinnedRecord, read_thinned
+
+MASTERS = "masters"
+_HINT = "latest"
+
+
+@dataclass(frozen=True)
+class ThinPlan:
+    """What becomes of the checkpoint in `subject`, a directory or a file. Names of files are
+    relative to it: `removed` go, `rewritten` are written anew or are new, all others stay as they
+    are. `problems` are those of its structure; with any of them it is thinned by force alone.
+    `notes` are sentences for the user."""
+
+    subject: Path
+    source: Checkpoint
+    options: ReadOptions
+    thinning: Thinning
+    entries: Entries
+    removed: frozenset[str]
+    rewritten: Mapping[str, FilePlan]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    sources: Sources
+    table: FormatTable
+
+    @property
+    def form(self) -> Format:
+        return formats.format_of(self.source, self.table)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to drop."""
+        return not self.thinning.is_empty
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether it has the manifest of a job, which is written anew."""
+        return self.entries.is_file(MANIFEST)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Bytes of the tensors that go, by role; the masters are called so."""
+        stays = set(self.thinning.kept.values())
+        found: dict[str, int] = {}
+        for key, tensor in self.source.tensors.items() if self.has_work else ():
+            if key not in stays:
+                role = MASTERS if key.role == "param" else key.role
+                found[role] = found.get(role, 0) + tensor.nbytes
+        return found
+
+    @property
+    def bytes_before(self) -> int:
+        """Size of all files."""
+        return sum(self.entries.size_of(name) for name in self.entries.files())
+
+    @property
+    def bytes_after(self) -> int:
+        """Size of all files of the result, but for what describes it."""
+        stays = (n for n in self.entries.files() if n not in self.removed | self.rewritten.keys())
+        return sum(map(self.entries.size_of, stays)) + self.bytes_to_write
+
+    @property
+    def bytes_to_write(self) -> int:
+        """Size of the files that are written anew."""
+        return sum(plan.size for plan in self.rewritten.values())
+
+    @property
+    def freed(self) -> int:
+        """Bytes of disk that are free afterwards: fewer where files have other names elsewhere."""
+        if not self.has_work:
+            return 0
+        gone = (name for name in self.entries.files() if name in self.removed | {*self.rewritten})
+        return sum(map(self.entries.freed_by, gone)) - self.bytes_to_write
+
+    @property
+    def shared(self) -> int:
+        """Bytes of the files that go and stay on the disk, as they have other names elsewhere."""
+        return sum(
+            self.entries.size_of(name)
+            for name in (*self.removed, *self.rewritten)
+            if self.entries.is_file(name) and self.entries.status[name].st_nlink > 1
+        )
+
+
+def prepare(
+    path: Path,
+    keep: Keep,
+    options: ReadOptions | None = None,
+    *,
+    table: FormatTable = FORMATS,
+    now: float | None = None,
+) -> ThinPlan:
+    """Read the metadata of the checkpoint at `path`, and plan what stays of it. `now` is the time
+    that its record gets, in seconds since 1970.
+
+    Raises:
+        BadRequest: there is nothing at `path`, a symbolic link, or several checkpoints.
+        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
+        Unsupported: its format cannot be thinned, or not this kind of it.
+    """
+    options = options or ReadOptions()
+    if path.is_symlink():
+        entries_of(path)
+    with recording() as sources:
+        source = formats.read_any(
+            path, tag=options.tag, layout=options.layout, section=options.section, table=table
+        )
+        formats.require_readable(source)
+        _refuse_several(path, source, options, table)
+        subject = _subject(source)
+        entries = entries_of(subject)
+        form = formats.format_of(source, table)
+        thinning = form.thin(source, keep, replace(options, tag=None))
+        problems = _problems(source, sources, table)
+    removed, rewritten = _below(subject, source, thinning)
+    if not thinning.is_empty and subject.is_dir():
+        rewritten |= _records(subject, source, thinning, time.time() if now is None else now)
+    return ThinPlan(
+        subject,
+        source,
+        options,
+        thinning,
+        entries,
+        removed,
+        rewritten,
+        problems,
+        (*thinning.notes, *_notes(source, subject, entries, removed, rewritten)),
+        sources,
+        table,
+    )
+
+
+def _refuse_several(
+    path: Path, source: Checkpoint, options: ReadOptions, table: FormatTable
+) -> None:
+    """Which of a run's checkpoints is thinned must not be guessed."""
+    chosen = source.root if path.is_dir() else source.origin.path
+    if options.tag is not None or not path.is_dir() or chosen == path:
+        return
+    found = checkpoints_in(path, table)
+    if len(found) > 1:
+        raise BadRequest(
+            f"{path} holds {len(found)} checkpoints: name those to thin, such as {found[0].path}, "
+            "or say which by --keep-last, --keep-every or --older-than"
+        )
+
+
+def _subject(source: Checkpoint) -> Path:
+    """The directory or file that is the checkpoint, with all that belongs to it."""
+    if not source.origin.path.is_dir():
+        return source.origin.path.absolute()
+    root = source.root.absolute()
+    is_jobs = all((root.parent / name).is_file() for name in (RECORD, MANIFEST))
+    return root.parent if is_jobs and not (root / RECORD).is_file() else root
+
+
+def _problems(source: Checkpoint, sources: Sources, table: FormatTable) -> tuple[str, ...]:
+    """What `verify` says of the structure."""
+    given = ToVerify(source, files_of(source, table), sources, table)
+    return tuple(finding.message for finding in verify(given, fast=True).findings)
+
+
+def _below(
+    subject: Path, source: Checkpoint, thinning: Thinning
+) -> tuple[frozenset[str], dict[str, FilePlan]]:
+    """The files of a thinning by their names in `subject`."""
+    if not subject.is_dir():
+        if thinning.removed:
+            raise BadFile(f"{subject} holds nothing but the state of an optimizer; remove it")
+        return frozenset(), dict(zip([""], thinning.rewritten.values(), strict=False))
+    above = source.root.absolute().relative_to(subject)
+    removed = frozenset((above / name).as_posix() for name in thinning.removed)
+    return removed, {(above / name).as_posix(): p for name, p in thinning.rewritten.items()}
+
+
+def _records(
+    subject: Path, source: Checkpoint, thinning: Thinning, now: float
+) -> dict[str, FilePlan]:
+    """The record of the thinning, beside the files and in a job's directory, and that of the job,
+    which says that it cannot go on from here."""
+    lost = source.tensors.keys() - set(thinning.kept.values())
+    gone = {MASTERS if key.role == "param" else key.role for key in lost}
+    before = read_thinned(source.root)
+    gone |= set() if before is None else set(before.dropped)
+    record = ThinnedRecord(thinning.keep, tuple(sorted(gone)) or ("optimizer state",), now)
+    root = source.root.absolute()
+    plans = {
+        (place.relative_to(subject) / THINNED).as_posix(): literal(record.to_json().encode())
+        for place in {root, subject}
+    }
+    if (subject / RECORD).is_file():
+        job = replace(read_record(subject), weights_only=True)
+        plans[RECORD] = literal(record_to_json(job).encode())
+    return plans
+
+
+def _notes(
+    source: Checkpoint,
+    subject: Path,
+    entries: Entries,
+    removed: frozenset[str],
+    rewritten: Mapping[str, FilePlan],
+) -> list[str]:
+    found = [note for note in source.origin.notes if note]
+    hint = subject.parent / _HINT
+    if (removed or rewritten) and _names(hint, subject.name):
+        found.append(
+            f"{hint} names it: a run that resumes from {subject.parent} would find no optimizer "
+            "state"
+        )
+    links = [
+        name
+        for name in (*removed, *rewritten)
+        if name in entries.status and stat.S_ISLNK(entries.status[name].st_mode)
+    ]
+    if links:
+        found.append(
+            f"{links[0]}{' and others are' if links[1:] else ' is'} a symbolic link: what it leads "
+            "to stays where it is"
+        )
+    return found
+
+
+def _names(hint: Path, name: str) -> bool:
+    """Whether the file `latest` says `name`."""
+    try:
+        return hint.is_file() and hint.read_text("utf-8", "replace")[:4096].strip() == name
+    except OSError:
+        return False
+
+
+def leftover_note(plan: ThinPlan) -> str | None:
+    """What an interrupted run left, as a sentence."""
+    if not has_leftovers(plan.subject):
+        return None
+    name = os.fspath(plan.subject.name)
+    return f"an interrupted run left .{name}.zerotools-thin beside it, which the next one removes"

@@ -1,0 +1,140 @@
+"""Which checkpoints of a run are meant: the older ones, by number and age."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.formats import FORMATS, FormatTable, detect
+from zerotools.formats.detect import UNFINISHED
+from zerotools.io.files.listing import names_in
+from zerotools.io.files.regular import read_regular
+from zerotools.runs.file_names import RECORD
+
+_NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,18})")
+_HINTS = ("latest", "latest_universal")
+_LARGEST_HINT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RunCheckpoint:
+    """A checkpoint of a run. `number` is what its name ends with, mostly its step, and None where
+    most others are called otherwise; `written` is when its newest file was written, in seconds
+    since 1970."""
+
+    path: Path
+    number: int | None
+    written: float
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Those to thin, oldest first, and those that stay, each with the reason."""
+
+    chosen: tuple[RunCheckpoint, ...]
+    stays: tuple[tuple[Path, str], ...]
+
+
+def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[RunCheckpoint]:
+    """The checkpoints that lie in the directory `path`, oldest first by number, else by age.
+
+    Raises:
+        BadRequest: it cannot be listed.
+    """
+    if not path.is_dir() or (path / RECORD).is_file():
+        return []
+    names = [name for name in sorted(names_in(path)) if _is_checkpoint(path / name, table)]
+    stems = Counter(match["stem"] for name in names if (match := _NUMBERED.fullmatch(name)))
+    usual = stems.most_common(1)[0][0] if stems else None
+    found = [
+        RunCheckpoint(path / name, _number(name, usual), _written(path / name)) for name in names
+    ]
+    return sorted(found, key=lambda each: (each.number is not None, each.number or 0, each.written))
+
+
+def select(
+    path: Path,
+    *,
+    keep_last: int | None,
+    keep_every: int | None,
+    older_than: float | None,
+    now: float,
+    table: FormatTable = FORMATS,
+) -> Selected:
+    """The checkpoints in `path` that no rule keeps. `keep_last` of them stay, where nothing else is
+    said the newest; those whose number `keep_every` divides; those written in the last
+    `older_than` seconds; and the one that `latest` names.
+
+    Raises:
+        BadRequest: it is not a directory of checkpoints.
+        BadFile: `latest` is damaged.
+    """
+    found = checkpoints_in(path, table)
+    if not found:
+        raise BadRequest(f"{path} is not a run's directory: no checkpoints lie in it")
+    last = 1 if keep_last is None else keep_last
+    numbered = [each for each in found if each.number is not None]
+    ordered = numbered or found
+    newest = {each.path for each in ordered[len(ordered) - last :]} if last else set()
+    hinted = _hinted(path)
+    chosen, stays = [], []
+    for each in found:
+        why = None
+        if each.path in newest:
+            why = "it is the newest" if last == 1 else f"it is one of the newest {last}"
+        elif numbered and each.number is None:
+            why = f"its name does not end in a step, as {numbered[-1].path.name} does; name it"
+        elif each.path.name in hinted:
+            why = f"{hinted[each.path.name]} names it"
+        elif keep_every and each.number is not None and each.number % keep_every == 0:
+            why = f"its number is a multiple of {keep_every}"
+        elif older_than is not None and now - each.written <= older_than:
+            why = "it is not old enough"
+        if why is None:
+            chosen.append(each)
+        else:
+            stays.append((each.path, why))
+    return Selected(tuple(chosen), tuple(stays))
+
+
+def _is_checkpoint(path: Path, table: FormatTable) -> bool:
+    if path.is_symlink() or not path.is_dir() or UNFINISHED.fullmatch(path.name):
+        return False
+    try:
+        return detect(path, table=table).path == path
+    except (ZerotoolsError, OSError):
+        return False
+
+
+def _number(name: str, stem: str | None) -> int | None:
+    match = _NUMBERED.fullmatch(name)
+    return int(match["number"]) if match and match["stem"] == stem else None
+
+
+def _written(path: Path) -> float:
+    times = (each.lstat().st_mtime for each in path.rglob("*") if each.is_file())
+    return max(times, default=path.lstat().st_mtime)
+
+
+def _hinted(path: Path) -> dict[str, str]:
+    """The names that hints say, with the hint."""
+    found = {}
+    for name in _HINTS:
+        try:
+            text = read_regular(path / name, _LARGEST_HINT, is_source=False)
+        except OSError:
+            continue
+        try:
+            found[text.decode().strip()] = name
+        except UnicodeDecodeError:
+            raise BadFile(f"{path / name} is not text; write a checkpoint's name into it") from None
+    return found
+
+
+def paths_of(selected: Iterable[RunCheckpoint]) -> list[Path]:
+    """Their paths."""
+    return [each.path for each in selected]

@@ -1,0 +1,94 @@
+"""Thin a checkpoint in place: check, make the copy beside it, look at it, exchange the two."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.exchange import exchange as exchange_names
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.thinning.building import build
+from zerotools.ops.thinning.checking import NOTHING_CHANGED, CheckedCopy, check_copy
+from zerotools.ops.thinning.plan import ThinPlan
+from zerotools.ops.thinning.workspace import Exchange, Workspace
+
+# Directories, records and what the file system itself needs, in bytes.
+_SLACK = 2**20
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """What was done: `cleared` are the bytes that an interrupted run had left, `notes` sentences on
+    what is not as it should be beside the checkpoint. `checked` is None where nothing was to
+    drop."""
+
+    plan: ThinPlan
+    checked: CheckedCopy | None
+    cleared: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def thin(
+    plan: ThinPlan,
+    *,
+    force: bool = False,
+    budget: MemoryBudget | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    exchange: Exchange = exchange_names,
+) -> Thinned:
+    """Carry `plan` out. Whatever stops it, the checkpoint is whole: as it was, or thinned. With
+    `force` also one that has problems, of which what stays keeps them. `exchange` is the system's.
+
+    Raises:
+        BadRequest: something writes there, there is no room, or it cannot be exchanged.
+        BadFile: it has problems, or changed since `plan` was made; nothing was changed.
+        Unsupported: its file system cannot exchange two names in one step.
+    """
+    if plan.problems and not force:
+        more = f" (and {len(plan.problems) - 1} more)" if plan.problems[1:] else ""
+        raise BadFile(
+            f"{plan.subject} has problems, and {NOTHING_CHANGED}: {plan.problems[0]}{more}; "
+            "--force thins it all the same"
+        )
+    budget = budget or MemoryBudget()
+    with Workspace(plan.subject, exchange) as workspace:
+        if not plan.has_work:
+            return Thinned(plan, None, workspace.cleared)
+        plan.sources.check()
+        plan.entries.check_unchanged(plan.subject)
+        plan.entries.check_unwritten()
+        _check_room(plan, links=workspace.links)
+        try:
+            written = build(
+                plan,
+                workspace.copy,
+                links=workspace.links,
+                workers=budget.workers,
+                on_bytes=on_bytes,
+            )
+            checked = check_copy(
+                plan, workspace.copy, written, force=force, budget=budget, on_bytes=on_bytes
+            )
+            plan.entries.check_unwritten()
+            workspace.commit(plan.entries.check_unchanged)
+        except OSError as error:
+            if not workspace.exchanged:
+                raise BadRequest(
+                    f"{plan.subject} cannot be thinned, and {NOTHING_CHANGED}: "
+                    f"{error.filename or workspace.copy}: {error.strerror}"
+                ) from error
+            note = f"the old copy cannot be removed: {error.filename}: {error.strerror}"
+            return Thinned(plan, checked, workspace.cleared, (note,))
+    return Thinned(plan, checked, workspace.cleared)
+
+
+def _check_room(plan: ThinPlan, *, links: bool) -> None:
+    needed = plan.bytes_to_write if links else plan.bytes_after
+    free = shutil.disk_usage(plan.subject.parent).free
+    if free < needed + _SLACK:
+        raise BadRequest(
+            f"{plan.subject} needs {needed + _SLACK} bytes beside it while it is thinned, and "
+            f"{plan.subject.parent} has {free} free; make room, and run the command again"
+        )

@@ -1,0 +1,180 @@
+"""The directory beside a checkpoint in which its thinned copy is made, and the exchange.
+
+    runs/global_step10                            the checkpoint
+    runs/.global_step10.zerotools-thin/           locked while a run works in it
+        global_step10                             before the exchange the new copy, after it the old
+
+Whatever system call a run is killed at, `runs/global_step10` is the whole checkpoint: as it was
+until the one rename, thinned from then on. What is in the directory beside it is either unfinished
+or the old copy, and in both cases of no more use: the next run removes it. The name begins with a
+dot and the copy lies one level further down, so that nothing that looks for checkpoints takes it
+for one. Before the exchange all of the new copy is on the disk, and before the old one is removed
+the exchange is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.files.exchange import UNSUPPORTED, exchange, why_fixed
+from zerotools.io.files.open_files import sync_directory
+from zerotools.runs.thinned import workspace_of
+
+Exchange = Callable[[Path, Path], None]
+_PROBES = (".probe-1", ".probe-2")
+
+
+class Workspace:
+    """Use as a context. `cleared` are the bytes that an earlier run had left there."""
+
+    def __init__(self, subject: Path, exchange: Exchange = exchange) -> None:
+        """`subject` is the checkpoint's directory or file; `exchange` is the system's."""
+        self._subject = subject
+        self._path = workspace_of(subject)
+        self._exchange = exchange
+        self._lock = -1
+        self.cleared = 0
+        self.links = False
+        """Whether files can be given a second name there."""
+        self.exchanged = False
+
+    @property
+    def copy(self) -> Path:
+        """Where the new copy is made."""
+        return self._path / self._subject.name
+
+    def __enter__(self) -> Workspace:
+        try:
+            self._take_lock()
+        except OSError as error:
+            raise BadRequest(
+                f"{self._subject} cannot be thinned: {self._path} cannot be made ({error.strerror})"
+            ) from None
+        try:
+            self.cleared = size_left(self._subject)
+            for entry in self._path.iterdir():
+                _remove(entry)
+            self._probe()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _take_lock(self) -> None:
+        while True:
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise BadRequest(f"another run is thinning {self._subject}; wait for it") from None
+            if self._is_still_there():
+                return
+            os.close(self._lock)
+
+    def _is_still_there(self) -> bool:
+        """Whether the locked directory is the one that the name stands for now."""
+        try:
+            return os.path.samestat(os.fstat(self._lock), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _probe(self) -> None:
+        """Find out whether the exchange can be made, before anything is written.
+
+        Raises:
+            Unsupported: the file system has no such step.
+            BadRequest: the directory cannot be renamed.
+        """
+        first, second = (self._path / name for name in _PROBES)
+        first.mkdir()
+        second.mkdir()
+        try:
+            self._exchange(first, second)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            raise Unsupported(
+                f"{self._subject} is on a file system that cannot exchange two names in one step "
+                "(such as NFS), so a kill in the middle could lose it; nothing was changed: copy "
+                "it to a local disk, thin it there, and copy it back"
+            ) from None
+        why = why_fixed(self._subject, self._path) if self._subject.is_dir() else None
+        if why is not None:
+            raise BadRequest(f"{self._subject} cannot be exchanged: {why}; thin a copy of it")
+        self.links = self._can_link(first / "a", first / "b")
+        for probe in (first, second):
+            shutil.rmtree(probe)
+
+    @staticmethod
+    def _can_link(first: Path, second: Path) -> bool:
+        first.touch()
+        try:
+            second.hardlink_to(first)
+        except OSError:
+            return False
+        return True
+
+    def commit(self, check: Callable[[Path], None]) -> None:
+        """Flush the directories of the copy, exchange it, and remove the old one. `check` raises if
+        the checkpoint under a path is not what it was: it is called before and after the exchange,
+        which is taken back where it raises.
+
+        Raises:
+            BadFile: see above; the checkpoint is as it was.
+            OSError: the same; or the old copy cannot be removed, and the exchange is made.
+        """
+        if self.copy.is_dir():
+            for folder, _, _ in os.walk(self.copy, topdown=False):
+                sync_directory(Path(folder))
+        sync_directory(self._path)
+        check(self._subject)
+        self._exchange(self.copy, self._subject)
+        try:  # nothing can be put into it under its name any more
+            check(self.copy)
+        except BaseException:
+            self._exchange(self.copy, self._subject)
+            raise
+        self.exchanged = True
+        sync_directory(self._subject.parent)
+        sync_directory(self._path)
+        _remove(self.copy)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def size_left(subject: Path) -> int:
+    """Bytes of disk that an interrupted run left beside a checkpoint, and that the checkpoint does
+    not share; 0 where it left nothing."""
+    found = 0
+    for folder, _, names in os.walk(workspace_of(subject)):
+        for name in names:
+            status = Path(folder, name).lstat()
+            found += 512 * status.st_blocks if status.st_nlink == 1 else 0
+    return found
+
+
+def has_leftovers(subject: Path) -> bool:
+    """Whether an interrupted run left something beside a checkpoint."""
+    return os.path.lexists(workspace_of(subject))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

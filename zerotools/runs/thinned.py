@@ -1,0 +1,90 @@
+"""The record in a thinned checkpoint: what was dropped, so that nobody takes that for lost.
+
+    {"schema": "zerotools.thinned/1", "version": "0.2.0", "time": 1790000000.0,
+     "keep": "masters", "dropped": ["exp_avg", "exp_avg_sq", "step"]}
+
+A reader takes what was dropped as meant, and a run does not resume from it. Standard library only:
+the training process uses it too.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools import __version__
+from zerotools.core.errors import BadFile
+from zerotools.io.files.regular import read_regular
+
+THINNED = ".zerotools-thinned.json"
+SCHEMA = "zerotools.thinned/1"
+WORKSPACE_SUFFIX = ".zerotools-thin"
+"""`.NAME.zerotools-thin`: beside `NAME`, while it is thinned."""
+_LARGEST = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ThinnedRecord:
+    """`keep` is what stays, `dropped` the roles of tensors that went; `time` is in seconds since
+    1970, UTC."""
+
+    keep: str
+    dropped: tuple[str, ...]
+    time: float
+
+    def sentence(self) -> str:
+        """What to tell the user."""
+        day = time.strftime("%Y-%m-%d", time.gmtime(self.time))
+        return (
+            f"it was thinned on {day} ({', '.join(self.dropped)} dropped): training cannot resume "
+            "from it"
+        )
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        tree = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "time": self.time,
+            "keep": self.keep,
+            "dropped": list(self.dropped),
+        }
+        return json.dumps(tree, indent=1) + "\n"
+
+
+def is_thinned(directory: Path) -> bool:
+    """Whether the checkpoint in `directory` was thinned."""
+    return (directory / THINNED).is_file()
+
+
+def read_thinned(directory: Path) -> ThinnedRecord | None:
+    """The record of the checkpoint in `directory`; None: it was never thinned.
+
+    Raises:
+        BadFile: it is damaged.
+    """
+    path = directory / THINNED
+    try:
+        tree: Any = json.loads(read_regular(path, _LARGEST, is_source=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadFile(f"{path} cannot be read ({error!s:.200}); take another copy") from None
+    names = tree.get("dropped") if isinstance(tree, dict) else None
+    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not known or tree.get("schema") != SCHEMA or not isinstance(tree.get("time"), int | float):
+        raise BadFile(f"{path} does not have the schema {SCHEMA}; take another copy")
+    return ThinnedRecord(str(tree.get("keep")), tuple(names), float(tree["time"]))
+
+
+def workspace_of(path: Path) -> Path:
+    """The directory beside `path` in which it is thinned."""
+    return path.with_name(f".{path.name}{WORKSPACE_SUFFIX}")
+
+
+def is_workspace(name: str) -> bool:
+    """Whether a name is that of such a directory."""
+    return name.startswith(".") and name.endswith(WORKSPACE_SUFFIX)
