@@ -25,6 +25,7 @@ from zerotools.io.files.regular import read_regular
 from zerotools.runs.file_names import DCP
 from zerotools.runs.manifest import verify_manifest
 from zerotools.runs.record import RECORD, RNG_PER_RANK, JobRecord, read_record, write_record
+from zerotools.runs.thinned import is_thinned
 
 LATEST = "latest"
 BEST = "best"
@@ -130,7 +131,8 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
 
 
 def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> ResumeChoice:
-    """The newest checkpoint below `output_dir` that verifies, with a step greater than `above`.
+    """The newest checkpoint below `output_dir` that verifies, with a step greater than `above`;
+    none that was thinned.
 
     With `digests=False` only sizes are compared, which reads no tensor.
     """
@@ -143,6 +145,8 @@ def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> Resume
             record = check(path, digests=digests)
             if record.step != step:
                 raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
+            if is_thinned(path):
+                raise BadFile(f"{path} holds the weights alone: it was thinned")
             return ResumeChoice(path, record, tuple(skipped))
         except BadFile as error:
             skipped.append(SkippedCheckpoint(path, str(error)))

@@ -74,8 +74,12 @@ def read_thinned(directory: Path) -> ThinnedRecord | None:
     except (OSError, ValueError, RecursionError) as error:
         raise BadFile(f"{path} cannot be read ({error!s:.200}); take another copy") from None
     names = tree.get("dropped") if isinstance(tree, dict) else None
-    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not known or tree.get("schema") != SCHEMA or not isinstance(tree.get("time"), int | float):
+    if (
+        not isinstance(names, list)
+        or not all(isinstance(name, str) for name in names)
+        or tree.get("schema") != SCHEMA
+        or not isinstance(tree.get("time"), int | float)
+    ):
         raise BadFile(f"{path} does not have the schema {SCHEMA}; take another copy")
     return ThinnedRecord(str(tree.get("keep")), tuple(names), float(tree["time"]))
 

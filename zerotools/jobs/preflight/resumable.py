@@ -9,11 +9,18 @@ from pathlib import Path
 from zerotools.jobs.tables.deepspeed import on_nvme, optimizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
+from zerotools.runs.thinned import is_thinned
 
 
 def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
     """Why the job cannot resume from the checkpoint at `path`, and what to do."""
     where = f"resume_from = {path}"
+    if is_thinned(path):
+        yield (
+            f"{where}: it was thinned, and holds no optimizer state; start a new run from the "
+            f'weights with model.path = "{path}", or resume from another checkpoint'
+        )
+        return
     if record.weights_only or (spec.engine == "deepspeed" and on_nvme(spec.deepspeed.tree)):
         yield (
             f"{where}: DeepSpeed does not resume what it offloads to NVMe (it loads "

@@ -1,0 +1,87 @@
+"""The command in this process: what it prints, its exit status, and that it asks for --yes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.ops.thinning.made import contents, copy_of
+from zerotools.cli.commands.thin import command
+from zerotools.ops.thinning.report import SCHEMA
+from zerotools.runs.thinned import workspace_of
+
+
+@pytest.fixture(autouse=True)
+def _no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZEROTOOLS_SOCKET", str(tmp_path / "nobody.sock"))
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [*map(str, arguments)], standalone_mode=False)
+
+
+def test_without_yes_it_only_says_what_it_would_do(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path) / "global_step2"
+    before = contents(tmp_path)
+    done = run(path)
+    assert done.return_value == 0
+    first, second, *_, note, last = done.output.splitlines()
+    assert first.startswith("would free ")
+    assert "training cannot resume from what is left" in first
+    assert "drops exp_avg (996 B), exp_avg_sq (996 B), step (28 B); the masters stay" in second
+    assert note.startswith("note: no daemon answers, so it was not checked whether a job would")
+    assert last == "nothing was changed; --yes does it"
+    assert contents(tmp_path) == before
+
+
+def test_a_run_thinned_and_thinned_again(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2-tags", tmp_path)
+    (path / "best-0.5").rename(path / "global_step2")
+    (path / "latest").write_text("global_step3")
+    done = run(path, "--keep-last", 1, "--keep", "weights", "--yes")
+    assert done.return_value == 0
+    assert f"thinned {path / 'global_step1'}: 5 tensors stay; whole" in done.output
+    assert f"stays: {path / 'global_step3'}: it is the newest" in done.output
+    found = json.loads(run(path, "--keep-last", 1, "--keep", "weights", "--json").output)
+    assert found["schema"] == SCHEMA
+    assert found["dry_run"] is True
+    assert found["jobs_checked"] is False
+    assert [each["status"] for each in found["checkpoints"]] == ["nothing", "nothing"]
+    assert [each["path"] for each in found["stays"]] == [str(path / "global_step3")]
+
+
+def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path)
+    done = run(tmp_path / "nothing", path, "--yes", "--json")
+    assert done.return_value == 2
+    failed, thinned = json.loads(done.output)["checkpoints"]
+    assert failed["status"] == "refused"
+    assert failed["message"] == f"{tmp_path / 'nothing'} does not exist"
+    assert thinned["status"] == "thinned"
+    assert thinned["soundness"] == "whole"
+    assert thinned["tensors_compared"] == 7
+    assert thinned["freed_bytes"] > 0
+
+
+def test_what_a_killed_run_left_is_said_and_removed(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path) / "global_step2"
+    assert run(path, "--yes").return_value == 0
+    left = workspace_of(path)
+    (left / path.name).mkdir(parents=True)
+    (left / path.name / "zero_pp_rank_0_mp_rank_00_optim_states.pt").write_bytes(b"x" * 9000)
+    assert f"an interrupted run left {left.name} beside it" in run(path).output
+    assert left.exists()
+    done = run(path, "--yes")
+    assert done.return_value == 0
+    assert "removed what an interrupted run had left: 12.0 KiB" in done.output
+    assert not left.exists()
+
+
+def test_contradictions(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path)
+    done = run(path, "--keep-last", 1, "--tag", "global_step2")
+    assert "--tag names one checkpoint of a directory" in str(done.exception)
+    assert "--older-than soon" in str(run(path, "--older-than", "soon").exception)

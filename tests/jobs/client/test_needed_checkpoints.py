@@ -1,0 +1,77 @@
+"""Which checkpoints the jobs of a daemon need, by the views that it gives."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden_files import JOB
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.client.needed_checkpoints import UNFINISHED, needs, needs_of, refuse_needed
+
+
+class FakeClient:
+    """Answers as `DaemonClient.jobs` does, two jobs to a page."""
+
+    def __init__(self, jobs: list[dict[str, Any]]) -> None:
+        self._jobs = jobs
+        self.asked: list[str] = []
+
+    def jobs(self, *, state: str, limit: int, after: int | None) -> list[dict[str, Any]]:
+        self.asked.append(state)
+        return [job for job in self._jobs if job["state"] == state]
+
+
+def job(**values: Any) -> dict[str, Any]:
+    return {"id": 7, "name": "tiny", "state": "running", "spec": {}, "attempts": [], **values}
+
+
+def test_the_newest_of_its_own_and_what_it_names(tmp_path: Path) -> None:
+    for step in (3, 6):
+        shutil.copytree(JOB, tmp_path / f"step-{step:08d}")
+    named = {"resume_from": str(tmp_path / "elsewhere")}
+    found = list(needs_of(job(output_dir=str(tmp_path), spec=named)))
+    assert [(need.path.name, need.why.split(" =")[0]) for need in found] == [
+        ("step-00000006", "it is the newest in its output directory"),
+        ("elsewhere", "resume_from"),
+    ]
+    refuse_needed(tmp_path / "step-00000003", found)
+    with pytest.raises(
+        BadRequest, match=r"is needed by job 7 \(tiny\), which is running: it"
+    ):
+        refuse_needed(tmp_path / "step-00000006", found)
+
+
+def test_what_it_reported_and_what_its_attempt_began_from(tmp_path: Path) -> None:
+    told = job(
+        latest_checkpoint={"step": 3, "path": str(tmp_path / "save" / "global_step3")},
+        attempts=[{"resumed_from": str(tmp_path / "old")}],
+    )
+    found = list(needs_of(told))
+    for name in ("save/global_step3", "save", "old"):
+        with pytest.raises(BadRequest):
+            refuse_needed(tmp_path / name, found)
+    refuse_needed(tmp_path / "save" / "global_step2", found)
+
+
+def test_a_directory_of_a_program_is_needed_as_a_whole(tmp_path: Path) -> None:
+    found = list(needs_of(job(spec={"resume_from": str(tmp_path)})))
+    with pytest.raises(BadRequest, match="resume_from = "):
+        refuse_needed(tmp_path / "global_step3", found)
+
+
+def test_the_newest_in_the_directory_of_a_program(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    told = job(spec={"script": {"checkpoint_dir": str(tmp_path)}})
+    assert [need.path for need in needs_of(told)] == [tmp_path / "one"]
+    assert list(needs_of(job(spec={"script": {"checkpoint_dir": str(tmp_path / "none")}}))) == []
+
+
+def test_every_state_that_is_not_over_is_asked_for(tmp_path: Path) -> None:
+    client = FakeClient([job(state="held", spec={"resume_from": str(tmp_path / "a")})])
+    found = needs(client)  # type: ignore[arg-type]
+    assert [need.state for need in found] == ["held"]
+    assert tuple(client.asked) == UNFINISHED

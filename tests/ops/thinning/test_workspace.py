@@ -1,0 +1,120 @@
+"""A run is killed at every system call that changes something: the checkpoint is always whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.syscalls import IS_SUPPORTED, run_until
+from tests.matrices import FULL
+from tests.ops.thinning.made import BUDGET, contents, copy_of, thinned
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.thinning import Keep
+from zerotools.formats import detect
+from zerotools.io.files.exchange import exchange
+from zerotools.ops.inspection.completeness import check_completeness
+from zerotools.ops.thinning.plan import prepare
+from zerotools.ops.thinning.thin import thin
+from zerotools.ops.thinning.workspace import Workspace
+from zerotools.runs.thinned import workspace_of
+
+CASES = {
+    "deepspeed-0.19.8/z2-bf16-w2": ("global_step2", Keep.WEIGHTS),
+    "deepspeed-0.19.8/z3-bf16-w2": ("global_step2", Keep.MASTERS),
+    "zerotools-0.1.0/step-00000003": ("", Keep.MASTERS),
+}
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="the numbers of system calls are those of x86-64")
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_a_kill_at_any_system_call_leaves_the_whole_checkpoint(case: str, tmp_path: Path) -> None:
+    below, keep = CASES[case]
+    original = copy_of(case, tmp_path / "original")
+    before = contents(original / below)
+    work = tmp_path / "work"
+
+    def again() -> Path:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(original, work)
+        return work / below
+
+    path = again()
+    every = run_until(lambda: thinned(path, keep)).calls
+    after = contents(path)
+    assert after != before
+    _check_order(every)
+    for number in _numbers(every):
+        path = again()
+        killed = run_until(lambda: thinned(path, keep), number)  # noqa: B023
+        assert killed.status is None, (number, every[number])
+        found = contents(path)
+        assert found in (before, after), (number, every[number])
+        left = workspace_of(path)
+        if left.exists():
+            assert detect(work).path in (work, path), "nobody takes what is left for a checkpoint"
+            assert check_completeness(work).problem is None
+            if found == before:
+                assert thinned(path, keep).plan.has_work
+            else:
+                assert not thinned(path, keep).plan.has_work
+            assert not left.exists()
+            assert contents(path) == after
+
+
+def _numbers(calls: list[str]) -> list[int]:
+    """Those around the exchange, and the last ones; of the others, which fill the copy and remove
+    the old one, some, or all where everything is run."""
+    exchange = max(n for n, call in enumerate(calls) if call == "renameat2")
+    some = {*range(exchange - 2, exchange + 5), *range(len(calls) - 3, len(calls))}
+    return [n for n in range(len(calls)) if FULL or n % 16 == 0 or n in some]
+
+
+def _check_order(calls: list[str]) -> None:
+    """What is written is flushed before the exchange, and the exchange before the old copy goes."""
+    probe, exchange = (n for n, call in enumerate(calls) if call == "renameat2")
+    assert probe < exchange
+    writes = [n for n, call in enumerate(calls) if call in ("pwrite64", "copy_file_range", "link")]
+    assert max(writes, default=0) < exchange
+    flushed = [n for n, call in enumerate(calls) if call == "fsync"]
+    assert any(max(writes) < n < exchange for n in flushed)
+    removed = next(n for n, call in enumerate(calls) if n > exchange and "unlink" in call)
+    assert any(exchange < n < removed for n in flushed)
+
+
+def test_a_file_system_without_the_exchange_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    def of_nfs(first: Path, second: Path) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    path = copy_of("deepspeed-0.19.8/z1-fp32-w1", tmp_path) / "global_step2"
+    before = contents(tmp_path)
+    with pytest.raises(Unsupported, match=r"cannot exchange two names in one step .*copy it to"):
+        thin(prepare(path, Keep.MASTERS), budget=BUDGET, exchange=of_nfs)
+    assert contents(tmp_path) == before
+    assert not workspace_of(path).exists()
+
+
+def test_what_is_written_in_the_last_moment_takes_the_exchange_back(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z1-fp32-w1", tmp_path) / "global_step2"
+
+    def late(first: Path, second: Path) -> None:
+        if second == path:
+            (path / "mp_rank_00_model_states.pt").write_bytes(b"a save of the run")
+        exchange(first, second)
+
+    with pytest.raises(BadFile, match=r"changed while the checkpoint was thinned: it was written"):
+        thin(prepare(path, Keep.MASTERS), budget=BUDGET, exchange=late)
+    assert (path / "mp_rank_00_model_states.pt").read_bytes() == b"a save of the run"
+    assert not workspace_of(path).exists()
+
+
+def test_two_runs_do_not_share_a_workspace(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z1-fp32-w1", tmp_path) / "global_step2"
+    with Workspace(path), pytest.raises(BadRequest, match="another run is thinning"):
+        thinned(path)
+    assert thinned(path).checked is not None
