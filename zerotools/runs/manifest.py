@@ -13,11 +13,7 @@ import hashlib
 import json
 import os
 import stat
-<<<<<<< HEAD
-from collections.abc import Callable, Iterator, Mapping
-=======
-from collections.abc import Collection, Iterator, Mapping
->>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path

@@ -39,9 +39,7 @@ def test_the_newest_of_its_own_and_what_it_names(tmp_path: Path) -> None:
         ("elsewhere", "resume_from"),
     ]
     refuse_needed(tmp_path / "step-00000003", found)
-    with pytest.raises(
-        BadRequest, match=r"is needed by job 7 \(tiny\), which is running: it"
-    ):
+    with pytest.raises(BadRequest, match=r"is needed by job 7 \(tiny\), which is running: it"):
         refuse_needed(tmp_path / "step-00000006", found)
 
 

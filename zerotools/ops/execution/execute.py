@@ -12,12 +12,7 @@ from typing import Any
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.ranges import chunk_locations
-<<<<<<< HEAD
-from zerotools.core.target import CarriedBytes, FilePlan, Target
-=======
 from zerotools.core.target import Target
-from zerotools.formats import FORMATS, FormatTable
->>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory
 from zerotools.io.files.sources import Sources

@@ -24,6 +24,7 @@ from zerotools.ops.verification.records import files_to_scan
 from zerotools.ops.verification.replicas import differing_replicas
 from zerotools.ops.verification.written_record import written_record
 from zerotools.runs.manifest import MANIFEST, verify_manifest
+from zerotools.runs.thinned import is_thinned
 
 _ADVICE = "take another checkpoint, or leave --verify out to export it as it is"
 
@@ -73,7 +74,9 @@ def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: Mem
         for path, stamp in stamps.items()
         if path.is_relative_to(below)
     }
-    for what, known in _known_digests(CheckpointFiles(subject, base, read, frozenset(read))):
+    for what, known in _known_digests(
+        CheckpointFiles(subject, base, read, frozenset(read)), source.root
+    ):
         named = {name: digest for name, digest in known.items() if name in read}
         wanted = [ScannedFile(name, read[name]) for name in named]
         sources = Sources(source.stamps)
@@ -84,8 +87,13 @@ def _check_digests(source: Checkpoint, stamps: Mapping[Path, Stamp], budget: Mem
             raise BadFile(f"{base / name} {fault}; {_ADVICE}")
 
 
-def _known_digests(files: CheckpointFiles) -> Iterator[tuple[str, Mapping[str, FileDigest]]]:
-    record = written_record(files)
+def _known_digests(
+    files: CheckpointFiles, root: Path
+) -> Iterator[tuple[str, Mapping[str, FileDigest]]]:
+    """Of a checkpoint that was thinned since, they are those of other files."""
+    if is_thinned(root):
+        return
+    record = written_record(files, root)
     if record is not None:
         yield str(record.path), record.files
     sidecar = beside(files)

@@ -134,14 +134,10 @@ class Comparing:
             vouched = frozenset(manifest.files) if not found else frozenset[str]()
             return found, Comparison(path, len(self._keys), True, vouched)
         self._digest(self._keys)
-<<<<<<< HEAD
-        result = compare_tensors(manifest, self._manifest(digests))
+        result = compare_tensors(manifest, self._manifest(digests), thinned=is_thinned)
         stranger = self._stranger(other) if result.differing else None
         if stranger is not None:
             return [stranger], Comparison(path)
-=======
-        result = compare_tensors(manifest, self._manifest(digests), thinned=is_thinned)
->>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
         found = [
             Finding(Check.MANIFEST, f"{self._files.subject}: {sentence} ({path})", tensor=key)
             for sentence, key in said(result.differing)

@@ -67,17 +67,11 @@ def digests_of(
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
     *,
-<<<<<<< HEAD
     cast: Cast = numpy_cast,
-) -> dict[Key, TensorDigest]:
-    """The digests of tensors; `on_bytes` is told of bytes of tensors that are done. `cast` is equal
-    to numpy's for every value that is not NaN.
-=======
     casts: bool = True,
 ) -> dict[Key, TensorDigest]:
     """The digests of tensors, with those of their casts if `casts`; `on_bytes` is told of bytes of
-    tensors that are done.
->>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
+    tensors that are done. `cast` is equal to numpy's for every value that is not NaN.
 
     Raises:
         BadFile: a tensor is incomplete, or a file is missing or truncated.
@@ -183,12 +177,7 @@ class _Block:
     def digests(self, held: ThreadFiles, scratch: Scratch, cast: Cast) -> tuple[bytes, ...]:
         """Of its own bytes, and of each cast."""
         dtype = self.values.tensor.dtype
-<<<<<<< HEAD
-        hashers = _Hashers(dtype, scratch.read, cast)
-=======
-        types = _types(dtype) if self.casts else ()
-        hashers = [block_hasher() for _ in range(1 + len(types))]
->>>>>>> 4cb18bc (Thin a checkpoint in place: its optimizer state goes, its format stays)
+        hashers = _Hashers(dtype, scratch.read, cast, casts=self.casts)
         step = min(_PART_BYTES, scratch.tile.nbytes) // max(dtype.itemsize, 2)
         for begin in range(self.begin, self.end, step):
             end = min(begin + step, self.end)
@@ -201,15 +190,14 @@ class _Block:
 class _Hashers:
     """Of one block: its own bytes, and its casts, which are made in `room`."""
 
-    def __init__(self, dtype: DType, room: Array, cast: Cast) -> None:
+    def __init__(self, dtype: DType, room: Array, cast: Cast, *, casts: bool) -> None:
         self._dtype = dtype
         self._room = room
         self._cast = cast
         self._own = block_hasher()
         # The cast to its own type is the same bytes until there is a NaN.
-        self._casts = {
-            target: None if target == dtype else block_hasher() for target in _types(dtype)
-        }
+        types = _types(dtype) if casts else ()
+        self._casts = {target: None if target == dtype else block_hasher() for target in types}
 
     def update(self, raw: Array) -> None:
         """Take the next bytes."""

@@ -146,7 +146,7 @@ class _Verifying:
     def record(self) -> WrittenRecord | None:
         """The record inside an output, if it can be read."""
         try:
-            return written_record(self._files)
+            return written_record(self._files, self._checkpoint.root)
         except BadFile as error:
             self.findings.append(Finding(Check.MANIFEST, str(error)))
             return None

@@ -14,6 +14,7 @@ from zerotools.io.output.marker import MARKER, read_written
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest
 from zerotools.ops.verification.digests import ALGORITHM
+from zerotools.runs.thinned import is_thinned
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,14 @@ class WrittenRecord:
         return None
 
 
-def written_record(files: CheckpointFiles) -> WrittenRecord | None:
-    """The record of a checkpoint that is an output which was verified; None of any other.
+def written_record(files: CheckpointFiles, root: Path) -> WrittenRecord | None:
+    """The record of a checkpoint that is an output which was verified; None of any other, also of
+    one that was thinned since, at `root`.
 
     Raises:
         BadFile: it is damaged.
     """
-    if not files.subject.is_dir():
+    if not files.subject.is_dir() or is_thinned(root):
         return None
     written = read_written(files.base)
     if written is None or written.algorithm != ALGORITHM:
