@@ -40,6 +40,7 @@ ROLES = {
     "convert",
     "inspect",
     "reshard",
+    "thin",
     "verify",
 }
 """File names that say a role: wherever they stand they mean the same."""

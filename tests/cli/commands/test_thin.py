@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from tests.ops.thinning.made import contents, copy_of
 from zerotools.cli.commands.thin import command
-from zerotools.ops.thinning.report import SCHEMA
+from zerotools.ops.thinning.thin_report import SCHEMA
 from zerotools.runs.thinned import workspace_of
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from zerotools.core.thinning import Keep
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.thinning.plan import prepare
-from zerotools.ops.thinning.thin import Thinned, thin
+from zerotools.ops.thinning.in_place import Thinned, thin
+from zerotools.ops.thinning.thin_plan import prepare
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BUDGET = MemoryBudget(2**24, workers=1)

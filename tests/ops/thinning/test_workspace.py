@@ -17,8 +17,8 @@ from zerotools.core.thinning import Keep
 from zerotools.formats import detect
 from zerotools.io.files.exchange import exchange
 from zerotools.ops.inspection.completeness import check_completeness
-from zerotools.ops.thinning.plan import prepare
-from zerotools.ops.thinning.thin import thin
+from zerotools.ops.thinning.in_place import thin
+from zerotools.ops.thinning.thin_plan import prepare
 from zerotools.ops.thinning.workspace import Workspace
 from zerotools.runs.thinned import workspace_of
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,13 +25,14 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, DaemonError, ZerotoolsError
 from zerotools.core.thinning import Keep
 from zerotools.formats.format import ReadOptions
-from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.needed_checkpoints import Need, needs, refuse_needed
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.thinning.plan import leftover_note, prepare
-from zerotools.ops.thinning.report import SCHEMA, Outcome, Status
-from zerotools.ops.thinning.selection import paths_of, select
-from zerotools.ops.thinning.thin import thin
+from zerotools.ops.thinning.in_place import thin
+from zerotools.ops.thinning.run_checkpoints import paths_of, select
+from zerotools.ops.thinning.thin_plan import leftover_note, prepare
+from zerotools.ops.thinning.thin_report import SCHEMA, Outcome, Status
+
+if TYPE_CHECKING:
+    from zerotools.jobs.client.needed_checkpoints import Need
 
 MAX_FILES = 3
 
@@ -152,6 +154,10 @@ def command(
 
 
 def _needed(socket: Path | None) -> list[Need] | None:
+    """What the daemon's jobs need. Nothing else of this command knows of jobs."""
+    from zerotools.jobs.client.daemon_client import DaemonClient
+    from zerotools.jobs.client.needed_checkpoints import needs
+
     try:
         return needs(DaemonClient(socket))
     except DaemonError:
@@ -192,8 +198,9 @@ def _look(path: Path, asked: _Asked) -> Outcome:
     """What thinning one checkpoint would do."""
     try:
         plan = prepare(path, asked.keep, asked.options)
-        if plan.has_work and asked.needed is not None:
-            refuse_needed(plan.subject, asked.needed)
+        need = next((each for each in asked.needed or () if each.concerns(plan.subject)), None)
+        if plan.has_work and need is not None:
+            raise BadRequest(need.sentence(plan.subject))
     except ZerotoolsError as error:
         return _refused(path, error)
     return Outcome(path, Status.PLANNED if plan.has_work else Status.NOTHING, plan)

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.binding.durations import seconds_of
 
 
 class Span(click.ParamType[int]):
@@ -18,6 +17,8 @@ class Span(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
+        from zerotools.jobs.binding.durations import seconds_of  # of jobs: only where it is given
+
         try:
             return seconds_of(int(value) if value.isascii() and value.isdecimal() else value)
         except ValueError as error:

@@ -3,7 +3,7 @@
 zip_directory   where each record of the zip is
 archive         a zip and its pickle together: storages by key
 legacy_archive  the same for the format before torch 1.6, which is not a zip
-pt_file         one file in either format: its tree, and where its tensors are
+pt_file         one file in either format: its tree, where its tensors are, and another tree for it
 window          a range of a file, which may be an archive inside it
 unpickle        bytes -> tree; runs nothing, imports nothing
 pickle_machine  the opcodes of a pickle, on a stack with limits
@@ -15,5 +15,4 @@ tensors         the tensors in a tree, also where torch wrapped them
 unread          the tensors whose bytes are not moved, by what they are
 pickles         tree -> bytes that torch and pickle load
 archive_layout  where every byte of a new archive goes
-repacked        a file with another tree, whose storages are carried over
 """

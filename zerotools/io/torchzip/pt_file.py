@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
+from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.io.files.regular import open_regular, regular_file
+from zerotools.io.torchzip import archive_layout
 from zerotools.io.torchzip.archive import Archive
 from zerotools.io.torchzip.legacy_archive import is_legacy, read_legacy
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
+from zerotools.io.torchzip.pickles import dumps_renumbered
 from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import ZipEntry
 
@@ -98,3 +101,28 @@ class TorchFile:
         if 0 in stored.shape:
             return 0
         return self.payload(stored.storage) + stored.offset * stored.dtype.itemsize
+
+
+def repacked(file: TorchFile, tree: Any) -> FilePlan:
+    """`file` with `tree`, whose storages are its own, in place of its tree. Storages are carried
+    over byte by byte, with the CRC-32 that the zip has for them, so that damage stays visible.
+    Files of before torch 1.6 have none: theirs is computed when they are written.
+
+    Raises:
+        BadFile: a storage is not in the file.
+        Unsupported: a value that cannot be written to a pickle.
+    """
+    pickle, storages = dumps_renumbered(tree)
+    records = [file.records.get(f"data/{storage.key}") for storage in storages]
+    crcs = {n: each.crc for n, each in enumerate(records) if each is not None and each.has_crc}
+    sizes = [storage.nbytes for storage in storages]
+    # The folder in the archive says which file it is, as torch's do.
+    layout = archive_layout.lay_out(pickle, sizes, crcs, folder=PurePosixPath(file.name).stem)
+    full = [(n, storage) for n, storage in enumerate(storages) if storage.nbytes]
+    carried, checksums = [], []
+    for (number, storage), at in zip(full, layout.payloads, strict=True):
+        carried.append(CarriedBytes(at.offset, file.path, file.payload(storage), at.length))
+        if number not in crcs:
+            checksums.append(Checksum(at.offset, at.length, at.crc_at))
+    literals = [LiteralBytes(at, data) for at, data in layout.literals]
+    return FilePlan(layout.length, literals, carried, checksums)

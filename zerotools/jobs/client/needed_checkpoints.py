@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 from zerotools.runs import checkpoint_dirs
@@ -105,14 +105,3 @@ def _jobs(client: DaemonClient) -> Iterator[Mapping[str, Any]]:
             if len(found) < _PAGE:
                 break
             after = min(int(job["id"]) for job in found)
-
-
-def refuse_needed(checkpoint: Path, found: list[Need]) -> None:
-    """Refuse to change a checkpoint that a job needs.
-
-    Raises:
-        BadRequest: names the job.
-    """
-    need = next((each for each in found if each.concerns(checkpoint)), None)
-    if need is not None:
-        raise BadRequest(need.sentence(checkpoint))

@@ -19,7 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan
 from zerotools.io.output.plain_files import carried_file
 from zerotools.ops.execution.create import complete_file, create_file
-from zerotools.ops.thinning.plan import ThinPlan
+from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.runs.file_names import MANIFEST
 from zerotools.runs.manifest import rewrite_manifest
 

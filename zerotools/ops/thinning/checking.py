@@ -17,7 +17,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import chunk_locations
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import prove
-from zerotools.ops.thinning.plan import ThinPlan
+from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.ops.verification.against import Against, beside
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.digests import digests_of

@@ -17,7 +17,7 @@ from zerotools.formats.deepspeed.schema.signs import MASTER, ZERO
 from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STATE
 from zerotools.formats.deepspeed.writing.thin import STAYS, without_state
-from zerotools.io.torchzip.repacked import repacked
+from zerotools.io.torchzip.pt_file import repacked
 
 
 def thin_universal(source: Checkpoint, keep: Keep) -> Thinning:

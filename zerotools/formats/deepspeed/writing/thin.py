@@ -29,7 +29,7 @@ from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
-from zerotools.io.torchzip.repacked import repacked
+from zerotools.io.torchzip.pt_file import repacked
 
 STAYS = ("param", "param16", "buffer")
 """Roles of tensors that are no state of an optimizer."""

@@ -15,8 +15,7 @@ from zerotools.formats.torchfile.schema.state_dict import (
     without_optimizers,
 )
 from zerotools.io.huggingface.optimizer_files import optimizer_files
-from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.repacked import repacked
+from zerotools.io.torchzip.pt_file import TorchFile, repacked
 
 _STAYS = ("param", "param16", "buffer", "state")
 

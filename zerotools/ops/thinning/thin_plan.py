@@ -19,7 +19,7 @@ from zerotools.formats.format import Format, ReadOptions
 from zerotools.io.files.sources import Sources, recording
 from zerotools.io.output.plain_files import literal
 from zerotools.ops.thinning.entries import Entries, entries_of
-from zerotools.ops.thinning.selection import checkpoints_in
+from zerotools.ops.thinning.run_checkpoints import checkpoints_in
 from zerotools.ops.thinning.workspace import has_leftovers
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.verify import ToVerify, verify

@@ -7,8 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from zerotools.ops.thinning.plan import ThinPlan
-from zerotools.ops.thinning.thin import Thinned
+from zerotools.ops.thinning.in_place import Thinned
+from zerotools.ops.thinning.thin_plan import ThinPlan
 
 SCHEMA = "zerotools.thin/1"
 

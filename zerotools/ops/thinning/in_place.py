@@ -11,7 +11,7 @@ from zerotools.io.files.exchange import exchange as exchange_names
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.thinning.building import build
 from zerotools.ops.thinning.checking import NOTHING_CHANGED, CheckedCopy, check_copy
-from zerotools.ops.thinning.plan import ThinPlan
+from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.ops.thinning.workspace import Exchange, Workspace
 
 # Directories, records and what the file system itself needs, in bytes.

@@ -19,8 +19,8 @@ from zerotools.core.thinning import Keep
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, diff
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
-from zerotools.ops.thinning.plan import prepare
-from zerotools.ops.thinning.thin import thin
+from zerotools.ops.thinning.in_place import thin
+from zerotools.ops.thinning.thin_plan import prepare
 from zerotools.ops.verification import verify as verification
 from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.ops.verification.findings import Soundness

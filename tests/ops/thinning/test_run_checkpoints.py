@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import BadRequest
-from zerotools.ops.thinning.selection import checkpoints_in, paths_of, select
+from zerotools.ops.thinning.run_checkpoints import checkpoints_in, paths_of, select
 
 TAG = DEEPSPEED / "z1-fp32-w1" / "checkpoint" / "global_step2"
 NOW = 2e9
