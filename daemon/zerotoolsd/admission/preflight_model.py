@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.safetensors.header import Header, read_header
 from zerotools.io.huggingface.model_directory import read_index
+from zerotools.jobs.preflight.quantised import quantised
 from zerotools.jobs.tables.data import BYTES, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 
@@ -32,7 +32,7 @@ _FETCH = (
     "; models are not downloaded: fetch it first, as with hf download NAME --local-dir DIRECTORY"
 )
 CONFIG = "config.json"
-_TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
+ADAPTER = "adapter_config.json"
 
 
 def check_tokenizer(spec: JobSpec) -> Iterator[str]:
@@ -90,6 +90,13 @@ def check_model(spec: JobSpec) -> Iterator[str]:
     directory = Path(model.path)
     if not directory.is_dir():
         yield f"model.path = {directory}: there is no such directory{_FETCH}"
+    elif (directory / ADAPTER).is_file() and not any(
+        (directory / name).is_file() for name in WEIGHTS
+    ):
+        yield (
+            f"model.path = {directory}: holds the adapters of a model ({ADAPTER}), not the model: "
+            "merge them into it first (merge_and_unload and save_pretrained of peft)"
+        )
     elif not (directory / CONFIG).is_file():
         yield f"model.path = {directory}: contains no config.json"
     else:
@@ -134,14 +141,14 @@ def _damage(directory: Path) -> Iterator[str]:
     if lost:
         where = directory / held[lost[0]]
         yield f"model.path: {where} lacks {lost[0]}, which {INDEX} says it holds"
-    for file, header in headers.items():
-        for name, entry in header.entries.items():
-            if name.endswith(".weight") and entry.dtype not in _TRAINABLE:
-                yield (
-                    f"model.path: {directory / file}: {name} is {entry.dtype}: quantised weights "
-                    "cannot be trained; take the model in 16 or 32 bits"
-                )
-                return
+    tensors = (
+        (directory / file, name, entry.dtype)
+        for file, header in headers.items()
+        for name, entry in header.entries.items()
+    )
+    sentence = quantised(tensors, _tree(directory / CONFIG))
+    if sentence is not None:
+        yield sentence
 
 
 def _header(path: Path) -> Header:

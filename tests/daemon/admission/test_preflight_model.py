@@ -45,6 +45,25 @@ def test_a_model_directory_without_weights_says_how_to_start_without(
     assert "m/config.json: is not a JSON object with a model_type" in refusal(data, model=model)
     (tmp_path / "m/config.json").unlink()
     assert "contains no config.json" in refusal(data, model=model)
+    (tmp_path / "m/model.safetensors").unlink()
+    make("m/adapter_config.json", "{}")
+    assert "holds the adapters of a model (adapter_config.json), not the model: merge" in refusal(
+        data, model=model
+    )
+
+
+def test_integers_are_weights_where_the_config_says_quantised(
+    make: Make, tmp_path: Path, data: dict[str, Any]
+) -> None:
+    make("m/model.safetensors", weights("experts.down_proj_blocks", "U8", 1))
+    make("m/config.json", LLAMA)
+    model = {"path": str(tmp_path / "m")}
+    check(data, model=model)
+    make("m/config.json", LLAMA[:-1] + ', "quantization_config": {"quant_method": "mxfp4"}}')
+    assert refusal(data, model=model).endswith(
+        "experts.down_proj_blocks is uint8: quantised weights cannot be trained; take the model in "
+        "16 or 32 bits (its config.json says mxfp4)"
+    )
 
 
 @pytest.mark.parametrize(

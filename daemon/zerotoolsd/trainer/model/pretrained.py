@@ -66,7 +66,7 @@ def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained
         BadFile: a safetensors file is damaged.
     """
     stored = stored_tensors(directory)
-    refuse_quantised(stored)
+    refuse_quantised(stored, model.config)
     loaded, info = _load(model, {name: tensor.shape for name, tensor in stored.items()})
     _refuse_shapes(model, info, stored, directory)
     _refuse_untied(loaded, aliases, stored, directory)

@@ -12,16 +12,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from zerotools.core.boxes import Box
-from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock
 from zerotools.formats.safetensors.header import read_header
 from zerotools.io.huggingface.model_directory import read_index
+from zerotools.jobs.preflight.quantised import quantised
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 COMPARED_ELEMENTS = 1 << 22
-TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,12 @@ def stored_tensors(directory: Path) -> dict[str, HubTensor]:
     return found
 
 
-def refuse_quantised(stored: Mapping[str, HubTensor]) -> None:
-    """Raises BadRequest where weights are of a type that cannot be trained."""
-    for name, tensor in stored.items():
-        narrow = tensor.dtype.is_float or name.endswith(".weight")
-        if narrow and tensor.dtype not in TRAINABLE:
-            raise BadRequest(
-                f"model.path: {tensor.path}: {name} is {tensor.dtype}: quantised weights cannot be "
-                "trained; take the model in 16 or 32 bits"
-            )
+def refuse_quantised(stored: Mapping[str, HubTensor], config: Any) -> None:
+    """Raises BadRequest where weights of a model of `config` are quantised."""
+    tensors = ((tensor.path, name, tensor.dtype) for name, tensor in stored.items())
+    sentence = quantised(tensors, vars(config))
+    if sentence is not None:
+        raise BadRequest(sentence)
 
 
 class StoredReader:
