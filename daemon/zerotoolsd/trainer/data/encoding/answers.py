@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Protocol
 
+from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.conversations import ASSISTANT, Turn
 
 PROBE = "\u2042probe\u2042"
@@ -74,15 +75,26 @@ class Answers:
 
     def _begin(self, number: int) -> int | None:
         before = self._turns[:number]
-        asked = self._render(before, asks=True)
-        if self.whole.startswith(asked):
+        asked = self._part(before, asks=True)
+        if asked is not None and self.whole.startswith(asked):
             return len(asked)
-        if number < len(self._turns) - 1:
+        if asked is None or number < len(self._turns) - 1:
             head, found, _ = self._render(self._with_probe(number)).partition(PROBE)
             if found and self.whole.startswith(head):
                 return len(head)
-        bare = self._render((*before, {"role": ASSISTANT, "content": PROBE}))
-        return self._begin_in_header(self._render(before), asked, bare)
+        bare = self._part((*before, {"role": ASSISTANT, "content": PROBE}))
+        base = self._part(before)
+        if asked is None or bare is None or base is None:
+            return None
+        return self._begin_in_header(base, asked, bare)
+
+    def _part(self, turns: Sequence[Turn], *, asks: bool = False) -> str | None:
+        """Some of the turns, rendered; None where the template takes them all together alone, such
+        as one that wants a turn of the user in each chat."""
+        try:
+            return self._render(turns, asks=asks) if turns else None
+        except BadFile:
+            return None
 
     def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
         """Where an answer begins whose header begins a thought that the answer has not: behind what
@@ -103,8 +115,8 @@ class Answers:
             at = self.whole.find(closing, begin)
             if at >= 0:
                 return at + len(closing)
-        done = self._render(self._turns[: number + 1])
-        if self.whole.startswith(done):
+        done = self._part(self._turns[: number + 1])
+        if done is not None and self.whole.startswith(done):
             return len(done) + (0 if closing else self._following(len(done)))
         return self._end_before_next(number, begin)
 

@@ -151,6 +151,16 @@ def test_templates_of_models_that_think(
     assert found.is_changed == any(each not in "".join(spans) for each in said)
 
 
+def test_a_chat_may_begin_with_an_answer(folder: Path) -> None:
+    """As many of ShareGPT's; a template that has no header for no turns, or wants a question."""
+    wants = TEMPLATE + "{% if not messages | selectattr('role', 'equalto', 'user') | list %}"
+    wants += "{{ raise_exception('No user query') }}{% endif %}"
+    for text in (TEMPLATE, wants):
+        found = template(folder, text).rendered(chat(*TURNS[1:], system="S"))
+        assert answers(found) == ["b<|end|>", "d<|end|>"]
+    assert answers(template(folder, TEMPLATE).rendered(chat(TURNS[1]))) == ["b<|end|>"]
+
+
 def test_parts_that_a_template_marks_of_one_answer_are_one(folder: Path) -> None:
     twice = MARKED.replace(
         "<|end|>{% endgen", "{% endgeneration %}{% generation %}<|end|>{% endgen"
