@@ -73,6 +73,7 @@ class TokenCache:
 
     def _built(self, path: Path, build: Build) -> dict[str, Any]:
         draft = self.directory / "drafts" / path.name  # nobody else's: the lock is held
+        self._clear_drafts()
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         try:
@@ -84,6 +85,12 @@ class TokenCache:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return facts
+
+    def _clear_drafts(self) -> None:
+        """Remove what was begun by processes that are gone: what is being built is locked."""
+        for draft in (self.directory / "drafts").glob("*"):
+            with suppress(BlockingIOError), _locked(self.directory / "locks" / draft.name, False):
+                shutil.rmtree(draft, ignore_errors=True)
 
     def _make_room(self) -> None:
         """Remove what was used longest ago; what is in use now stays."""
