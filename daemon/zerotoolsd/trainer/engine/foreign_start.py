@@ -30,7 +30,7 @@ from zerotools.runs.record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.model.decay import decayed_names
 from zerotoolsd.trainer.model.meta_model import MetaModel
-from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
+from zerotoolsd.trainer.model.pretrained import OtherShapes, Pretrained, hub_layout, match
 from zerotoolsd.trainer.model.weights import persistent_buffers
 
 
@@ -121,8 +121,11 @@ def _weights_of_directory(
     try:
         found = match(meta_model.plain, meta_model.aliases, run.directory)
     except BadRequest as error:
-        check_weights(run, wanted)  # says more of a checkpoint: names on both sides
         why = str(error).removeprefix("model.path: ")
+        if isinstance(error, OtherShapes):
+            why += ": it is a checkpoint of another model; name one of the job's model"
+        else:
+            check_weights(run, wanted)  # says more of a checkpoint: names on both sides
         raise BadRequest(f"resume_from = {run.path}: {why}") from None
     if found.unused or found.initial:
         why = "; ".join(found.notes())

@@ -34,6 +34,10 @@ LISTED = 4
 """So many names of each side are in a message."""
 
 
+class OtherShapes(BadRequest):
+    """A tensor of a directory has another shape than the model's; both are named."""
+
+
 @dataclass(frozen=True)
 class Pretrained:
     """What a directory holds for a model.
@@ -137,7 +141,8 @@ def _no_plan() -> dict[str, None]:
 
 
 def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], directory: Path) -> None:
-    """Raises BadRequest for the first tensor that is of another shape, or cannot be made at all."""
+    """Raises OtherShapes for the first tensor that is of another shape, BadRequest for one that
+    cannot be made at all."""
     shapes = {name: (found, wanted) for name, found, wanted in info.mismatched_keys}
     wrong = sorted({*shapes, *info.conversion_errors})
     expected = _as_saved(model) if wrong else {}
@@ -145,7 +150,7 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
         for block in expected.get(name, ()):
             for there in _spellings(model, block.name):
                 if there in stored and stored[there].shape != block.shape:
-                    raise BadRequest(
+                    raise OtherShapes(
                         f"model.path: {stored[there].path}: {there} has shape "
                         f"{list(stored[there].shape)} and the model's config says "
                         f"{list(block.shape)}"
@@ -157,7 +162,7 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
                 f"{_reason(info.conversion_errors[name])}"
             )
         found, wanted = map(list, shapes[name])
-        raise BadRequest(
+        raise OtherShapes(
             f"model.path: {directory}: {name} has shape {found} and the model's config says "
             f"{wanted}"
         )

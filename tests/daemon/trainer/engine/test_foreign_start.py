@@ -62,3 +62,9 @@ def test_what_the_job_cannot_go_on_from_is_refused(
 ) -> None:
     with pytest.raises(BadRequest, match=said):
         start(case, **changes)
+
+
+def test_both_shapes_are_named_where_the_checkpoint_has_the_names_of_the_hub() -> None:
+    said = r"lm_head.weight has shape \[37, 8\] and the model's config says \[74, 8\]: it is a ch"
+    with pytest.raises(BadRequest, match=said):
+        start("hf-trainer-experts", model={"vocab_size": 74})
