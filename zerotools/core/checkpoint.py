@@ -168,12 +168,15 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something wrong with a checkpoint that can still be read; `file` is relative to its root.
-    `blocks` says that nothing made of it would be the whole, whichever files are used."""
+    `blocks` says that nothing made of it would be the whole, whichever files are used. `is_loss`
+    says that bytes of the file are lost, and that what is left of it is its own: where a file is of
+    another save, or another rank's, that is not so."""
 
     message: str
     file: str | None = None
     tensor: str | None = None
     blocks: bool = False
+    is_loss: bool = False
 
 
 class Stamp(NamedTuple):

@@ -14,6 +14,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
 from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.files.damage import tolerate
 from zerotools.io.files.listing import names_in
 from zerotools.io.files.regular import check_regular
 from zerotools.runs.file_names import MANIFEST, RECORD
@@ -97,10 +98,11 @@ class _Detection:
                 f"{path} is a checkpoint whose save was not finished; take an older one"
             )
         if _is_unfinished_job(names):
-            raise UnfinishedCheckpoint(
+            error = UnfinishedCheckpoint(
                 f"{path} has {RECORD} and no {MANIFEST}, which is written last: the save was not "
                 "finished; take an older checkpoint"
             )
+            tolerate(path / MANIFEST, error)
         every = self.every(path, names)
         if not every:
             return None

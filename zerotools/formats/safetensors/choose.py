@@ -14,7 +14,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.safetensors.rank_files import SHARD, shards
-from zerotools.io.huggingface.model_directory import read_index
+from zerotools.io.huggingface.model_directory import readable_index
 from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missing, refuse_unlisted
 
 SUFFIX = ".safetensors"
@@ -53,10 +53,9 @@ def choose_files(path: Path) -> FileChoice:
     indexes = sorted(e.name for e in path.iterdir() if e.name.endswith(INDEX_SUFFIX))
     if len(indexes) > 1:
         raise BadRequest(f"{path} has several indexes: name one of {', '.join(indexes)}")
-    if indexes:
-        weight_map = read_index(path / indexes[0])
-        if not shards(names) or set(weight_map.values()) & set(names):
-            return _indexed(path, indexes[0], weight_map, names)
+    weight_map = readable_index(path / indexes[0]) if indexes else None
+    if weight_map is not None and (not shards(names) or set(weight_map.values()) & set(names)):
+        return _indexed(path, indexes[0], weight_map, names)
     if not names:
         raise BadFile(f"{path} has no *{SUFFIX} file")
     if shards(names):

@@ -21,6 +21,7 @@ from typing import Any, TypeGuard
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular import open_regular
 
 LARGEST_HEADER = 100_000_000
@@ -51,7 +52,8 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read and check the header of a file.
+    """Read and check the header of a file. Where lost bytes are tolerated, tensors may reach behind
+    the end of it.
 
     Raises:
         BadFile: the file is not a safetensors file, is truncated, or its header is inconsistent.
@@ -166,7 +168,10 @@ def _check_cover(path: Path, entries: Mapping[str, HeaderEntry], begin: int, siz
                 f"they {fault}"
             )
     if edges[-1][1] != size:
-        raise BadFile(
+        error = BadFile(
             f"{path} has {size} bytes and its header accounts for {edges[-1][1]}: it is truncated "
             "or something was appended"
         )
+        if edges[-1][1] < size:
+            raise error
+        tolerate(path, error)

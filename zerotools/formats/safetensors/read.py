@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zerotools.core.boxes import Box
@@ -14,11 +14,13 @@ from zerotools.formats.safetensors.header import Header, read_header
 from zerotools.formats.safetensors.rank_files import (
     HF_METADATA,
     NOTE,
+    SHARD,
     known_better,
     missing_shards,
     sharded_tensors,
     shards,
 )
+from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 
@@ -36,20 +38,26 @@ def read(path: Path) -> Checkpoint:
     root = path if path.is_dir() else path.parent
     chosen = choose_files(path)
     weight_map = chosen.weight_map
-    headers = {name: _header(root / name) for name in chosen.names}
+    headers = dict(_headers(root, chosen.names, has_index=weight_map is not None))
     if any(header.starts is not None for header in headers.values()):
-        return _read_shards(path, root, headers)
+        return _read_shards(path, root, headers, chosen.names)
     tensors: dict[Key, Tensor] = {}
     for name, header in headers.items():
         for key, tensor in _tensors(name, header).items():
             if weight_map is not None and weight_map.get(key.name) != name:
-                raise BadFile(f"{root / name} holds {key}, and the index does not say so")
+                error = BadFile(f"{root / name} holds {key}, and the index does not say so")
+                tolerate(root / name, error)
+                continue
             if key in tensors:
                 raise BadFile(f"{root / name} holds {key}, which another file also holds")
             tensors[key] = tensor
     for listed, name in (weight_map or {}).items():
-        if listed not in headers[name].entries:
-            raise BadFile(f"{root / name} lacks {listed}, which the index says it holds")
+        if name in headers and listed in headers[name].entries:
+            continue
+        if name in headers:
+            error = BadFile(f"{root / name} lacks {listed}, which the index says it holds")
+            tolerate(root / name, error)
+        lose_name(root / name, listed)
     return Checkpoint(
         root=root,
         tensors=_in_order(tensors, weight_map),
@@ -60,8 +68,10 @@ def read(path: Path) -> Checkpoint:
     )
 
 
-def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Checkpoint:
-    """One file per rank; what is known to be missing is a problem."""
+def _read_shards(
+    path: Path, root: Path, headers: Mapping[str, Header], names: Sequence[str]
+) -> Checkpoint:
+    """One file per rank, of the files `names`; what is known to be missing is a problem."""
     if path.is_file():
         raise BadRequest(f"{path} is one rank's part of a model; name its directory")
     tensors = sharded_tensors(root, headers)
@@ -82,8 +92,36 @@ def _read_shards(path: Path, root: Path, headers: Mapping[str, Header]) -> Check
         ),
         files={name: header.file_size for name, header in headers.items()},
         model_sidecars=(model_sidecars(beside) if beside.is_dir() else {}) | model_sidecars(root),
-        problems=[*missing_shards(root, headers), *known_better(root, max(headers), tensors)],
+        problems=[*missing_shards(root, names), *known_better(root, max(headers), tensors)],
     )
+
+
+def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[tuple[str, Header]]:
+    """The header of each file; without those that are lost, where that is tolerated.
+
+    Raises:
+        BadFile: a file is missing or damaged; or the last one of several ranks is, where the shapes
+            end.
+    """
+    found: dict[str, Header] = {}
+    for name in names:
+        try:
+            found[name] = _header(root / name)
+        except BadFile as error:
+            if len(names) == 1:
+                raise
+            tolerate(root / name, error)
+            number = SHARD.fullmatch(name)
+            if number is not None and int(number[1]) == max(shards(names)):
+                raise BadFile(
+                    f"{error}; it is of the last shard, in which the tensors end, so that their "
+                    "shapes are not known: take another copy of it"
+                ) from None
+            if not (has_index or number):
+                lose_unnamed(root / name)
+    if not found:
+        raise BadFile(f"{root}: nothing is left of {', '.join(names)}; take another copy")
+    yield from found.items()
 
 
 def _header(path: Path) -> Header:
@@ -109,4 +147,5 @@ def _in_order(
 ) -> dict[Key, Tensor]:
     if weight_map is None:
         return tensors
-    return {Key(name, "param"): tensors[Key(name, "param")] for name in weight_map}
+    keys = (Key(name, "param") for name in weight_map)
+    return {key: tensors[key] for key in keys if key in tensors}

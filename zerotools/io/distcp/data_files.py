@@ -38,7 +38,7 @@ def data_files(root: Path, metadata: Metadata) -> tuple[dict[str, int], list[Pro
             message = (
                 f"{root / file} has {files[file]} bytes and {key} ends at {end}: it is truncated"
             )
-            problems.append(Problem(message, file, key))
+            problems.append(Problem(message, file, key, is_loss=True))
         elif metadata.ends.get(file, end) < files[file]:
             message = (
                 f"{root / file} has {files[file]} bytes and its last value ends at "

@@ -15,6 +15,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan, Target
+from zerotools.io.files.damage import lose_unnamed, tolerate
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.regular import read_regular
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
@@ -140,6 +141,16 @@ def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, Fi
         text = adapted_config(path, weights_dtype(tensors)) if name == CONFIG else None
         plans[name] = carried_file(path) if text is None else literal(text)
     return plans
+
+
+def readable_index(path: Path) -> dict[str, str] | None:
+    """As `read_index`; None for one that is damaged, where lost bytes are tolerated."""
+    try:
+        return read_index(path)
+    except BadFile as error:
+        tolerate(path, error)
+        lose_unnamed(path)
+        return None
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
+from zerotools.io.files.damage import lose_unnamed, tolerate
 
 _NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{1,9})-of-(?P<count>\d{1,9})(?P<end>\.\w+)")
 _MAX_FILES = 100_000
@@ -47,17 +48,20 @@ def refuse_missing(directory: Path, names: Iterable[str]) -> None:
     """Refuse a model of which the numbers in the names say that files are missing.
 
     Raises:
-        BadFile: the first missing one is named.
+        BadFile: the first missing one is named. Where lost bytes are tolerated, all are noted.
     """
     missing = missing_files(names)
     if missing:
         whole = set_of(missing[0])
         count = int(whole[1]) if whole else 0
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise BadFile(
+        error = BadFile(
             f"{directory / missing[0]} is missing{more}: the other names say that the model has "
             f"{count} files; fetch them all"
         )
+        for name in missing:
+            tolerate(directory / name, error)
+            lose_unnamed(directory / name)
 
 
 def refuse_unlisted(

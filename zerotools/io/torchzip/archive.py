@@ -6,10 +6,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.damage import tolerate
 from zerotools.io.torchzip.pickle_values import Storage
+from zerotools.io.torchzip.recovery import recovered
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads
 from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import ZipEntry, payload_of, read_directory, read_entry
+
+
+def records_of(window: FileRange) -> dict[str, ZipEntry]:
+    """The records by the zip's directory; where that is lost, and lost bytes are tolerated, those
+    that their own headers tell of.
+
+    Raises:
+        BadFile, Unsupported: as `read_directory`.
+    """
+    try:
+        return read_directory(window)
+    except BadFile as error:
+        tolerate(window.path, error)
+        return recovered(window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +43,7 @@ class Archive:
             BadFile: the zip is damaged, or is not one of torch.save's.
             Unsupported: it is compressed, or was written on a big-endian machine.
         """
-        archive = cls(window, read_directory(window))
+        archive = cls(window, records_of(window))
         if "data.pkl" not in archive.records:
             raise BadFile(f"{window} is a zip without data.pkl: torch.save did not write it")
         order = archive.records.get("byteorder")

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.damage import tolerate
 from zerotools.io.torchzip.pickle_machine import TruncatedPickle
-from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
+from zerotools.io.torchzip.pickle_values import Storage, StoredTensor, walk
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads_from
-from zerotools.io.torchzip.walk import walk
 from zerotools.io.torchzip.window import FileRange
 
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -93,18 +93,26 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
 def _offsets(
     window: FileRange, storages: Mapping[str, Storage], keys: list[str], at: int
 ) -> dict[str, int]:
+    """Where lost bytes are tolerated, storages behind the end of a truncated file have the offsets
+    that they should have."""
     offsets = {}
     for key in keys:
         storage = storages.get(key)
         if storage is None:
             raise BadFile(f"{window}: storage {key!r} belongs to no tensor, so its size is unknown")
-        (numel,) = _COUNT.unpack(window.read(at, _COUNT.size))
+        is_cut = at + _COUNT.size + storage.nbytes > window.length
+        left = max(0, window.length - at)
+        announced = window.read(at, _COUNT.size) if left >= _COUNT.size else None
+        numel = storage.numel if announced is None else _COUNT.unpack(announced)[0]
         at += _COUNT.size
-        if numel != storage.numel or at + storage.nbytes > window.length:
-            raise BadFile(
+        if numel != storage.numel or is_cut:
+            error = BadFile(
                 f"{window}: storage {key!r} of {storage.numel} elements is truncated or damaged: "
-                f"{numel} elements are announced, {window.length - at} bytes are left"
+                f"{numel} elements are announced, {left} bytes are left"
             )
+            if not is_cut:
+                raise error
+            tolerate(window.path, error)
         offsets[key] = at
         at += storage.nbytes
     return offsets

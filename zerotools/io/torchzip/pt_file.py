@@ -11,6 +11,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
+from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.files.regular import open_regular, regular_file
 from zerotools.io.torchzip import archive_layout
 from zerotools.io.torchzip.archive import Archive
@@ -18,7 +19,9 @@ from zerotools.io.torchzip.legacy_archive import is_legacy, read_legacy
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps_renumbered
 from zerotools.io.torchzip.window import FileRange
-from zerotools.io.torchzip.zip_directory import ZipEntry
+from zerotools.io.torchzip.zip_directory import ZipEntry, check_entry
+
+_SMALL = 4096
 
 
 @dataclass
@@ -34,7 +37,8 @@ class TorchFile:
 
     @classmethod
     def open(cls, root: Path, name: str) -> TorchFile:
-        """Read the pickle of `root / name`; no tensor data is read.
+        """Read the pickle of `root / name`; no tensor data is read. Where lost bytes are tolerated,
+        a storage that is lost lies behind the end of the file.
 
         Raises:
             BadFile: it is missing, truncated, or no torch file.
@@ -51,7 +55,8 @@ class TorchFile:
                 legacy = read_legacy(window)
                 return cls(root, name, window.length, legacy.tree, {}, dict(legacy.offsets))
             archive = Archive.open(window)
-            return cls(root, name, window.length, archive.tree(), archive.records)
+            records = _sound(archive) if is_tolerated() else archive.records
+            return cls(root, name, window.length, archive.tree(), records)
         finally:
             os.close(descriptor)
 
@@ -87,6 +92,9 @@ class TorchFile:
             try:
                 archive = Archive(FileRange.whole(descriptor, self.path), self.records)
                 self._offsets[storage.key] = archive.payload(storage)
+            except BadFile as error:
+                tolerate(self.path, error)
+                self._offsets[storage.key] = self.size
             finally:
                 os.close(descriptor)
         return self._offsets[storage.key]
@@ -126,3 +134,17 @@ def repacked(file: TorchFile, tree: Any) -> FilePlan:
             checksums.append(Checksum(at.offset, at.length, at.crc_at))
     literals = [LiteralBytes(at, data) for at, data in layout.literals]
     return FilePlan(layout.length, literals, carried, checksums)
+
+
+def _sound(archive: Archive) -> dict[str, ZipEntry]:
+    """The records without small ones that are damaged: those hold numbers, such as a step, that
+    readers look at. The bytes of large ones are checked by whoever reads them."""
+    kept = dict(archive.records)
+    for name, record in archive.records.items():
+        if record.length <= _SMALL:
+            try:
+                check_entry(archive.window, record)
+            except BadFile as error:
+                tolerate(archive.window.path, error)
+                del kept[name]
+    return kept

@@ -23,13 +23,13 @@ _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
-_LOCAL = struct.Struct("<4s5H3L2H")
+LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _LARGEST_DIRECTORY = 2**28
 _READ_BYTES = 2**20
 _TAIL = 1024
 _ANOTHER = "take another copy"
-_HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the bytes
+HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +86,27 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
         BadFile: the header is not there, or says another name or size than the directory.
     """
     expected = record.name.encode()
-    data = window.read(record.header, _LOCAL.size + len(expected))
-    signature, _, flags, method, _, _, crc, packed, length, name, extra = _LOCAL.unpack_from(data)
+    data = window.read(record.header, LOCAL_HEADER.size + len(expected))
+    signature, _, flags, method, _, _, crc, packed, length, name, extra = LOCAL_HEADER.unpack_from(
+        data
+    )
     if signature != b"PK\x03\x04":
         raise BadFile(f"{window}: record {record.name!r} has no header at byte {record.header}")
-    if name != len(expected) or data[_LOCAL.size :] != expected:
+    if name != len(expected) or data[LOCAL_HEADER.size :] != expected:
         raise BadFile(
             f"{window}: the header at byte {record.header} is not that of {record.name!r}, which "
             "the zip directory puts there: the file is damaged"
         )
     said = (method, crc, packed, length)
     sizes = {record.length, _FULL32}
-    if not flags & _HAS_DESCRIPTOR and (
+    if not flags & HAS_DESCRIPTOR and (
         method or crc != record.crc or not {packed, length} <= sizes
     ):
         raise BadFile(
             f"{window}: record {record.name!r} has {record.length} bytes and CRC-32 "
             f"{record.crc:08x} in the zip directory, and method, CRC-32, sizes {said} in its header"
         )
-    at = record.header + _LOCAL.size + int(name) + int(extra)
+    at = record.header + LOCAL_HEADER.size + int(name) + int(extra)
     if at + record.length > window.length:
         raise BadFile(
             f"{window}: record {record.name!r} of {record.length} bytes at {at} reaches beyond "
@@ -143,7 +145,7 @@ def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> 
 
 def _refuse_overlap(window: FileRange, records: Iterable[ZipEntry]) -> None:
     for one, other in pairwise(sorted(records, key=lambda record: record.header)):
-        end = one.header + _LOCAL.size + len(one.name.encode()) + one.length
+        end = one.header + LOCAL_HEADER.size + len(one.name.encode()) + one.length
         if end > other.header:
             raise BadFile(
                 f"{window}: record {one.name!r} reaches to byte {end}, and {other.name!r} begins "
@@ -201,7 +203,7 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[ZipEntry]:
             )
         if flags & 1:
             raise Unsupported(f"{window}: record {name!r} is encrypted")
-        if header + _LOCAL.size + length > limit:
+        if header + LOCAL_HEADER.size + length > limit:
             raise BadFile(
                 f"{window}: record {name!r} of {length} bytes at {header} reaches beyond "
                 f"byte {limit}, where the directory begins"

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.damage import tolerate
 from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.torchzip.archive import records_of
 from zerotools.io.torchzip.window import FileRange
-from zerotools.io.torchzip.zip_directory import ZipEntry, payload_of, read_directory
+from zerotools.io.torchzip.zip_directory import ZipEntry, payload_of
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, archives_in
 from zerotools.ops.verification.file_scan import Record, ScannedFile
 
@@ -92,12 +94,15 @@ def _is_zip(whole: FileRange) -> bool:
 
 
 def _of_archive(window: FileRange, found: FilesToScan, name: str) -> Iterator[Record]:
-    entries = read_directory(window)
+    entries = records_of(window)
     for entry in entries.values():
         if not entry.has_crc:
             found.unchecked[name] = NO_CHECKSUMS
             return
-        yield _record(window, entry)
+        try:
+            yield _record(window, entry)
+        except BadFile as error:
+            tolerate(window.path, error)
 
 
 def _record(window: FileRange, entry: ZipEntry) -> Record:

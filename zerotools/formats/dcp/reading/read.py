@@ -9,7 +9,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import PRECISIONS
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.dcp.directories import prefixes
 from zerotools.formats.dcp.keys.flat_keys import NamedKeys, job_keys, name_tensors
 from zerotools.formats.dcp.native import DcpNative
@@ -25,6 +25,7 @@ from zerotools.io.distcp.directory import (
 )
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata
+from zerotools.io.files.damage import lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record
 
@@ -52,7 +53,7 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     """
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")
-    record = read_record(path) if (path / RECORD).exists() else None
+    record = _record(path)
     found, unfinished = prefixes(path)
     parts = {prefix: within(prefix, load_metadata(path / prefix)) for prefix in found}
     metadata = union(list(parts.values()), path)
@@ -84,6 +85,19 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         model_sidecars=_job_sidecars(path) if record else model_sidecars(path),
         problems=problems,
     )
+
+
+def _record(path: Path) -> JobRecord | None:
+    """The record of the job that saved it; None: no job did, or it is damaged and that is
+    tolerated."""
+    if not (path / RECORD).exists():
+        return None
+    try:
+        return read_record(path)
+    except BadFile as error:
+        tolerate(path / RECORD, error)
+        lose_unnamed(path / RECORD)  # names that are tied
+        return None
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:

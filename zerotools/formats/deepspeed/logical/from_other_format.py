@@ -25,8 +25,7 @@ from zerotools.formats.deepspeed.logical.param_groups import ForeignCheckpoint, 
 from zerotools.formats.deepspeed.schema import model_tree, optimizer_tree
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
-from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor
-from zerotools.io.torchzip.walk import walk
+from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk
 
 
 def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:

@@ -32,7 +32,7 @@ class MpShard:
 
 
 def read_mp_rank(
-    models: Sequence[ModelStates],
+    models: Sequence[ModelStates | None],
     optim_states: Sequence[OptimStates | None],
     whole: Mapping[str, Tensor],
     *,
@@ -41,15 +41,15 @@ def read_mp_rank(
     """Put one model-parallel rank's shard together.
 
     `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' where frozen
-    parameters make them necessary. `whole` are the tensors that lie in files uncut: those of
-    `module`, of layer files and of expert files. `is_zero3` says that frozen parameters are
-    partitioned although there are no optimizer files.
+    parameters make them necessary, None for one that is lost. `whole` are the tensors that lie in
+    files uncut: those of `module`, of layer files and of expert files. `is_zero3` says that frozen
+    parameters are partitioned although there are no optimizer files.
 
     Raises:
         BadFile: the files disagree with one another.
         Unsupported: a layout that the files do not determine.
     """
-    model = models[0]
+    model = next(model for model in models if model is not None)
     shapes = _group_shapes(model, optim_states)
     naming = _naming(model, shapes or (), whole)
     groups = flat_groups(shapes, optim_states, naming) if shapes is not None else []
@@ -58,7 +58,7 @@ def read_mp_rank(
     aliases = _aliases(model, trained)
     weights = {name: tensor for name, tensor in whole.items() if not _is_buffer(model, name)}
     if is_zero3 or any(optim is not None and optim.kind == STAGE_3 for optim in optim_states):
-        frozen = dict(_frozen_partitions(models))
+        frozen = dict(_frozen_partitions(model, models))
     else:
         rest = (name for name in weights if name not in trained and name not in aliases)
         frozen = {name: weights[name] for name in rest}
@@ -155,11 +155,12 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
     return tensor is not None and not tensor.dtype.is_float
 
 
-def _frozen_partitions(models: Sequence[ModelStates]) -> Iterator[tuple[str, Tensor]]:
+def _frozen_partitions(
+    first: ModelStates, models: Sequence[ModelStates | None]
+) -> Iterator[tuple[str, Tensor]]:
     """Stage 3: each rank has a padded partition of every frozen parameter."""
-    first = models[0]
     for name, shape in first.frozen_shapes.items():
-        partitions = [_fragment(model, name) for model in models]
+        partitions = [None if model is None else _fragment(model, name) for model in models]
         present = [partition for partition in partitions if partition is not None]
         if not present:
             raise BadFile(f"{first.file.path} lists the frozen parameter {name} without its values")

@@ -16,28 +16,35 @@ from filecmp import cmp
 from typing import Any
 
 from zerotools.core.checkpoint import Problem
+from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.schema.file_names import identity_of
 from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.model_tree import GLOBAL_STEPS, SKIPPED_STEPS
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
 from zerotools.formats.deepspeed.schema.optimizer_tree import LOSS_SCALER, PARAMS, PARTITION_COUNT
+from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 
-STEP = "step"
+STEP, STEP_OF = "step", "the optimizer's step"
 # The oldest version of which this is known; before some version the first step was another.
 _STEPS_ONCE_FOR_EACH = (0, 19)
 
 
 def step_of(optim: OptimStates) -> float | None:
-    """The optimizer's step of the first group that counts one."""
+    """The optimizer's step of the first group that counts one. Where it is lost, and that is
+    tolerated, None."""
     for scalars in optim.scalars:
         value = scalars.get(STEP)
         stored = as_tensor(value)
         if stored is not None and stored.shape == ():
-            return float(read_scalar(optim.file.root, optim.file.tensor(stored)).value)
+            try:
+                return float(read_scalar(optim.file.root, optim.file.tensor(stored)).value)
+            except BadFile as error:
+                tolerate(optim.file.path, error)
+                return None
         if isinstance(value, int | float):
             return float(value)
     return None
@@ -65,7 +72,8 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
     for optim in present[1:]:
         first, own = said[present[0].file.name], said[optim.file.name]
         for what in first.keys() | own.keys():
-            if first.get(what) != own.get(what):
+            is_lost = what == STEP_OF and None in (first.get(what), own.get(what))
+            if first.get(what) != own.get(what) and not (is_lost and is_tolerated()):
                 yield Problem(
                     f"{optim.file.path} is from another save than {present[0].file.name}: {what} "
                     f"is {own.get(what)} there and {first.get(what)} here; take a checkpoint whose "
@@ -78,7 +86,7 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
 
 def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
     """What is alike on every rank of a save."""
-    yield "the optimizer's step", step_of(optim)
+    yield STEP_OF, step_of(optim)
     yield PARTITION_COUNT, optim.partition_count
     for number, group in enumerate(optim.param_groups or ()):
         for name, value in group.items():

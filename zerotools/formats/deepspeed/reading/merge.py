@@ -16,6 +16,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.layout import PlacedBlock, Replicated, place_chunk, placements, whole_shape
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
+from zerotools.io.files.damage import lose_name, tolerate
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def merge_mp_ranks(
         name
         for mp_shard in mp_shards
         for name in mp_shard.frozen
-        if mp_shard.tensors[Key(name, "param")].numel or not tensors[Key(name, "param")].numel
+        if Key(name, "param") in tensors
+        and (mp_shard.tensors[Key(name, "param")].numel or not tensors[Key(name, "param")].numel)
     }
     return MergedRanks(tensors, aliases, frozenset(frozen))
 
@@ -66,10 +68,13 @@ def _merge_stage(
         shards = [_shard(mp_shard, key) for mp_shard in stage]
         present = [shard for shard in shards if shard is not None]
         if len(present) < len(shards):
-            raise BadFile(
-                f"{stage[0].model.file.path}: {key} is in {len(present)} of {len(shards)} "
-                "tensor-parallel ranks"
+            path = stage[0].model.file.path
+            error = BadFile(
+                f"{path}: {key} is in {len(present)} of {len(shards)} tensor-parallel ranks"
             )
+            tolerate(path, error)
+            lose_name(path, key.name)
+            continue
         if present[0].shape:
             yield key, _joined(key, present, stage, rules)
         else:

@@ -55,6 +55,7 @@ def lost_layers(
                         file,
                         name,
                         blocks=True,
+                        is_loss=True,
                     )
                 )
     holes = {}
@@ -117,7 +118,7 @@ def _lost_ties(
             file = stages[stage].model.file.name
             if not any(name in earlier for earlier in trained[:stage]):
                 message = f"{directory}: no layer file holds {name}, which {file} has trained"
-                yield name, Problem(message, ANY_LAYER, name, blocks=True)
+                yield name, Problem(message, ANY_LAYER, name, blocks=True, is_loss=True)
                 continue
             message = (
                 f"{directory}: {file} has trained {name}, and no layer file of its stage holds it: "
@@ -143,6 +144,7 @@ def _fewer_elements(
             f"{held}: {ANY_LAYER} are missing",
             ANY_LAYER,
             blocks=True,
+            is_loss=True,
         )
 
 
@@ -188,4 +190,5 @@ def lost_experts(
                         f"{directory / file} is missing; the layer has {count} experts",
                         file,
                         blocks=True,
+                        is_loss=True,
                     )

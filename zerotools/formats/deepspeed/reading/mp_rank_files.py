@@ -39,6 +39,7 @@ from zerotools.formats.deepspeed.schema.model_states import (
     tensors_of,
 )
 from zerotools.formats.deepspeed.schema.optim_states import OptimStates, parse_optim_states
+from zerotools.io.files.damage import lose_unnamed, tolerate
 from zerotools.io.torchzip.pt_file import TorchFile
 
 
@@ -59,12 +60,13 @@ def load_mp_rank(
     """
     first = save.model
     optim_states = _optim_states(directory, save, problems)
-    models = [first]
+    models: list[ModelStates | None] = [first]
     if is_rank_file(first.file.name):
         size = len(optim_states) or first.data_parallel_size or 1
         models = stage_3_models(directory, listing, mp_rank, first, size, problems)
-    problems += misnamed_files(model.file for model in models)
-    problems += compare_mp_ranks(models)
+    present = [model for model in models if model is not None]
+    problems += misnamed_files(model.file for model in present)
+    problems += compare_mp_ranks(present)
     trained = {name: shape for group in first.groups or () for name, shape in group.items()}
     mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
     everything = {**mine, **whole_tensors(first)}
@@ -181,8 +183,9 @@ def stage_3_models(
     first: ModelStates,
     size: int,
     problems: list[Problem],
-) -> list[ModelStates]:
-    """One model file per rank. Only frozen parameters make the others worth reading."""
+) -> list[ModelStates | None]:
+    """One model file per rank, None where it is lost and that is tolerated. Only frozen parameters
+    make the others worth reading: else there is the first alone."""
     for (rank, dp), name in listing.models.items():
         if rank == mp_rank and dp is not None and dp >= size:
             problems.append(_left_over(directory, name, size))
@@ -195,14 +198,19 @@ def stage_3_models(
     if not first.frozen_shapes:
         problems += _damaged(directory, [n for n in names.values() if n != first.file.name])
         return [first]
-    if None in names.values():
-        raise BadFile(f"{problems[-1].message}; it holds a part of every frozen parameter")
-    found = [
-        first if name == first.file.name else parse_model(TorchFile.open(directory, name))
-        for name in names.values()
-        if name is not None
-    ]
-    problems += duplicated_files(model.file for model in found)
+    found: list[ModelStates | None] = []
+    for dp, own in names.items():
+        expected = model_file(mp_rank, dp)
+        try:
+            if own is None:
+                message = _missing(directory, expected, size).message
+                raise BadFile(f"{message}; it holds a part of every frozen parameter")
+            is_first = own == first.file.name
+            found.append(first if is_first else parse_model(TorchFile.open(directory, own)))
+        except BadFile as error:
+            tolerate(directory / expected, error)
+            found.append(None)
+    problems += duplicated_files(model.file for model in found if model is not None)
     return found
 
 
@@ -243,7 +251,12 @@ def expert_tensors(
 def _state_dict(
     directory: Path, name: str, problems: list[Problem]
 ) -> Iterator[tuple[str, Tensor]]:
-    file = TorchFile.open(directory, name)
+    try:
+        file = TorchFile.open(directory, name)
+    except BadFile as error:
+        tolerate(directory / name, error)
+        lose_unnamed(directory / name)
+        return
     problems += misnamed_files([file])
     if not isinstance(file.tree, Mapping):
         raise BadFile(f"{file.path} is not a state dict but a {type(file.tree).__name__}")

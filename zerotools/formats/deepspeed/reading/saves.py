@@ -32,6 +32,7 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     OptimStates,
     parse_optim_states,
 )
+from zerotools.io.files.damage import is_tolerated, lose_unnamed, tolerate
 from zerotools.io.torchzip.pt_file import TorchFile
 
 
@@ -119,12 +120,13 @@ def _saves(
     """Every model file with the optimizer files that it may belong to. Model files without any
     count only where nothing else does."""
     whole = parse_model(TorchFile.open(directory, shared)) if shared is not None else None
-    first = (
-        parse_model(TorchFile.open(directory, rank_files[min(rank_files)])) if rank_files else None
-    )
-    complete = []
+    first = _first_model(directory, rank_files) if rank_files else None
+    complete, readable = [], 0
     for names in families:
         optim = _first_readable(directory, names)
+        if optim is None:
+            continue
+        readable += 1
         model = first if optim.kind == STAGE_3 else whole
         if model is not None and _was_trained_with(model, optim):
             complete.append(SaveFiles(model, names, optim))
@@ -133,13 +135,32 @@ def _saves(
     if complete:
         yield from complete
         return
-    if not families:
+    if not families or (is_tolerated() and not readable):
         yield from (SaveFiles(model) for model in (whole, first) if model is not None)
 
 
-def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates:
+def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
+    """That of the first rank; where it is lost, and that is tolerated, of the next one, which says
+    the same of everything but tied names.
+
+    Raises:
+        BadFile: the file is damaged, or all are.
+    """
+    errors = []
+    for rank in sorted(rank_files):
+        try:
+            return parse_model(TorchFile.open(directory, rank_files[rank]))
+        except BadFile as error:
+            tolerate(directory / rank_files[rank], error)
+            errors.append(error)
+            if not rank:
+                lose_unnamed(directory / rank_files[rank])
+    raise errors[0]
+
+
+def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | None:
     """The optimizer file of the lowest rank whose file can be read; of a damaged one the others
-    tell.
+    tell. None where all are lost and that is tolerated.
 
     Raises:
         BadFile: none can be read; why the first cannot.
@@ -150,7 +171,8 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates:
             return parse_optim_states(TorchFile.open(directory, names[rank]))
         except BadFile as error:
             errors.append(error)
-    raise errors[0]
+    tolerate(directory / names[min(names)], errors[0])
+    return None
 
 
 def is_without_zero(model: ModelStates) -> bool:

@@ -54,23 +54,24 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     first = min(listing.models, key=lambda ranks: (ranks[0], -1 if ranks[1] is None else ranks[1]))
     model = parse_model(TorchFile.open(directory, listing.models[first]))
     is_stage_3 = first[1] is not None
-    models = [model]
+    models: list[ModelStates | None] = [model]
     if is_stage_3:
         size = model.data_parallel_size or len(listing.models)
         models = stage_3_models(directory, listing, 0, model, size, problems)
-    rest = _rest(models, is_stage_3=is_stage_3)
+    rest = _rest(model, models, is_stage_3=is_stage_3)
     saved = parse_state(directory, model)
     problems += misplaced(saved, model)
     shapes = {name: shape for group in model.groups or () for name, shape in group.items()}
     found = dict(saved.numbers()) | dict(states_of(directory, model, shapes, problems))
     found |= dict(lost_state(directory, found, model.groups or [], problems))
     problems += unlisted(directory, model, shapes)
-    problems += misnamed_files(each.file for each in models)
+    present = [each for each in models if each is not None]
+    problems += misnamed_files(each.file for each in present)
     if saved.file is None:
         problems.append(Problem(f"{directory / OPTIMIZER_STATE} is missing", OPTIMIZER_STATE))
     tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
     numbers = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
-    names = [*(each.file.name for each in models), *_files_of(directory)]
+    names = [*(each.file.name for each in present), *_files_of(directory)]
     return Checkpoint(
         root=directory,
         tensors=tensors | rest,
@@ -83,10 +84,12 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
     )
 
 
-def _rest(models: list[ModelStates], *, is_stage_3: bool) -> dict[Key, Tensor]:
+def _rest(
+    model: ModelStates, models: list[ModelStates | None], *, is_stage_3: bool
+) -> dict[Key, Tensor]:
     """Buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model file."""
-    mp_shard: MpShard = read_mp_rank(models, [], whole_tensors(models[0]), is_zero3=is_stage_3)
-    trained = {name: shape for group in models[0].groups or () for name, shape in group.items()}
+    mp_shard: MpShard = read_mp_rank(models, [], whole_tensors(model), is_zero3=is_stage_3)
+    trained = {name: shape for group in model.groups or () for name, shape in group.items()}
     rest = {}
     for key, tensor in mp_shard.tensors.items():
         if key.name not in trained:

@@ -30,9 +30,8 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     ORDER,
     UNKNOWN,
 )
-from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor
+from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor, walk
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.walk import walk
 
 _KEPT = (*keys.SCALER_KEYS, keys.CLIP_GRAD, keys.ZERO_STAGE, model_tree.DS_VERSION)
 

@@ -9,6 +9,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.torchfile.reading.whole_file import read_single
 from zerotools.formats.torchfile.schema.opened_file import FORMAT, open_file
+from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
 
@@ -18,7 +19,9 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
     Raises:
         BadFile: a file is missing, or index and files disagree.
     """
-    parts = {name: _read(path, name) for name in files}
+    parts = {name: part for name in files if (part := _readable(path, name, weight_map))}
+    if not parts:
+        raise BadFile(f"{path}: nothing is left of {', '.join(files)}; take another copy")
     tensors: dict[Key, Tensor] = {}
     tied: dict[str, str] = {}
     for name, part in parts.items():
@@ -30,7 +33,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
         tensors |= part.tensors
         tied |= part.aliases
     for listed, name in (weight_map or {}).items():
-        if Key(listed, "param") not in tensors and listed not in tied:
+        if name in parts and Key(listed, "param") not in tensors and listed not in tied:
             raise BadFile(f"{path / name} lacks {listed}, which the index says it holds")
     return Checkpoint(
         root=path,
@@ -40,6 +43,20 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
         files={name: size for part in parts.values() for name, size in part.files.items()},
         model_sidecars=model_sidecars(path),
     )
+
+
+def _readable(path: Path, name: str, weight_map: Mapping[str, str] | None) -> Checkpoint | None:
+    """One file; None for one that is lost, where that is tolerated."""
+    try:
+        return _read(path, name)
+    except BadFile as error:
+        tolerate(path / name, error)
+    for listed, file in (weight_map or {}).items():
+        if file == name:
+            lose_name(path / name, listed)
+    if weight_map is None:
+        lose_unnamed(path / name)
+    return None
 
 
 def _read(path: Path, name: str) -> Checkpoint:

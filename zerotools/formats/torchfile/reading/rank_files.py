@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from zerotools.formats.torchfile.schema.opened_file import (
 )
 from zerotools.formats.torchfile.schema.param_numbers import names_by_number
 from zerotools.formats.torchfile.schema.pieces import SHARDED
+from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular import read_regular
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 
@@ -59,21 +61,26 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
         BadFile: files are damaged or disagree.
         Unsupported: files that do not say which part of a tensor they hold.
     """
-    parts = _open_all(path, model)
+    listed = [model]
+    model, parts = _open_all(path, model)
+    if not parts:
+        raise BadFile(f"{path}: none of the ranks' files can be read; take another copy")
     size = _world_size(model, parts)
     parts = _within(model, parts, size)
     _refuse_unaddressed(path, parts)
     beside = None if model.is_optimizer else optimizer_of(model, groups)
     moments = list(parts)
     if beside is not None:
-        moments += _within(beside, _open_all(path, beside), size)
+        listed.append(beside)
+        beside, opened = _open_all(path, beside)
+        moments += _within(beside, opened, size)
     weights = [(file, contents.weights) for file, contents in parts]
     tied = aliases(weights)
     names = {n: p for _, found in weights for n, p in found.items() if n not in tied}
     numbered, said = names_by_number(
         moments[-1].contents.groups, moments[-1].contents.moments, names
     )
-    problems = [p for group in (model, beside) if group for p in _problems(path, group, size)]
+    problems = [problem for group in listed for problem in _problems(path, group, size)]
     problems += _misplaced(parts, model)
     return Checkpoint(
         root=path,
@@ -99,8 +106,17 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     )
 
 
-def _open_all(path: Path, group: RankGroup) -> list[OpenedFile]:
-    return [open_file(path, group.files[rank]) for rank in sorted(group.files)]
+def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]]:
+    """The files of all ranks in their order. Those that are lost are none of the group's, where
+    that is tolerated."""
+    opened = {}
+    for rank in sorted(group.files):
+        try:
+            opened[rank] = open_file(path, group.files[rank])
+        except BadFile as error:
+            tolerate(path / group.files[rank], error)
+    kept = {rank: group.files[rank] for rank in opened}
+    return replace(group, files=kept), list(opened.values())
 
 
 def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:

@@ -19,7 +19,7 @@ from zerotools.formats.torchfile.schema.file_names import (
 )
 from zerotools.formats.torchfile.schema.non_model_states import refuse_no_parameter
 from zerotools.formats.torchfile.schema.opened_file import OpenedFile, open_file
-from zerotools.io.huggingface.model_directory import read_index
+from zerotools.io.huggingface.model_directory import readable_index
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missing, refuse_unlisted
 
@@ -44,8 +44,8 @@ def read(path: Path) -> Checkpoint:
         raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
     if single:
         return replace(_read_file(path / single[0]), model_sidecars=model_sidecars(path))
-    if indexes:
-        weight_map = read_index(path / indexes[0])
+    weight_map = readable_index(path / indexes[0]) if indexes else None
+    if weight_map is not None:
         files = sorted(set(weight_map.values()))
         refuse_missing(path, files)
         refuse_unlisted(path, indexes[0], files, listed)

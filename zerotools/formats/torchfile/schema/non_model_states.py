@@ -13,9 +13,8 @@ from typing import Any
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.torchfile.schema.pieces import PartialTensor
-from zerotools.io.torchzip.pickle_values import StoredTensor, describe
+from zerotools.io.torchzip.pickle_values import StoredTensor, describe, walk
 from zerotools.io.torchzip.tensors import as_tensor
-from zerotools.io.torchzip.walk import walk
 
 _STATES = (
     ({"python", "numpy"}, "the state of random number generators"),

@@ -11,9 +11,8 @@ from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.formats.torchfile.schema.non_model_states import refuse_other
 from zerotools.formats.torchfile.schema.pieces import WHOLE, PartialTensor
 from zerotools.formats.torchfile.schema.tensor_values import partial_tensor_of
-from zerotools.io.torchzip.pickle_values import StoredTensor, describe
+from zerotools.io.torchzip.pickle_values import StoredTensor, describe, walk
 from zerotools.io.torchzip.unread import unread
-from zerotools.io.torchzip.walk import walk
 
 WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
 STATE_ROLE = "state"

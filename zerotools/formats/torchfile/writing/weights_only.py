@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerotools.core.dtypes import DType
-from zerotools.io.torchzip.pickle_values import Ordered, Size
-from zerotools.io.torchzip.walk import walk
+from zerotools.io.torchzip.pickle_values import Ordered, Size, walk
 
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, Size, DType)
 

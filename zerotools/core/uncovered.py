@@ -1,0 +1,63 @@
+"""What of a tensor no box covers, as few boxes.
+
+An example: of a tensor of 4 x 4 elements, rank 1 of 3 is lost, which had elements [6, 12) of the
+flattened tensor. What is left are the boxes [0:1, 0:4], [1:2, 0:2] and [3:4, 0:4]; uncovered are
+
+    . . . .
+    . . x x        [1:2, 2:4]
+    x x x x        [2:3, 0:4]
+    . . . .
+
+The tensor is cut into slabs along its first dimension wherever a box begins or ends; what a slab
+lacks is the same question with a dimension less. Slabs that lack the same are joined again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from zerotools.core.boxes import Box, BoxIndex
+
+
+def uncovered(shape: Sequence[int], boxes: Iterable[Box]) -> list[Box]:
+    """Disjoint boxes, in order, of the elements of a tensor of `shape` that are in none of `boxes`.
+    Those may overlap, and reach outside of the tensor."""
+    whole = Box.whole(shape)
+    inside = (box.intersect(whole) for box in boxes)
+    return _lacking(whole.shape, list(dict.fromkeys(box for box in inside if box is not None)))
+
+
+def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
+    whole = Box.whole(shape)
+    if whole.is_empty or whole in boxes:
+        return []
+    if not boxes:
+        return [whole]
+    cuts = {0, shape[0], *(box.start[0] for box in boxes), *(box.stop[0] for box in boxes)}
+    index = BoxIndex(boxes)
+    found: list[Box] = []
+    begin, lacking = 0, list[Box]()
+    for low, high in pairwise(sorted(cuts)):
+        slab = Box((low, *whole.start[1:]), (high - low, *shape[1:]))
+        parts = (Box(part.start[1:], part.shape[1:]) for _, part in index.meeting(slab))
+        inner = _lacking(shape[1:], list(dict.fromkeys(parts)))
+        if inner != lacking:
+            found += _thick(begin, low, lacking)
+            begin, lacking = low, inner
+    return [*found, *_thick(begin, shape[0], lacking)]
+
+
+def _thick(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
+    """Boxes with one dimension more, which they fill from `begin` to `end`."""
+    return [Box((begin, *box.start), (end - begin, *box.shape)) for box in boxes]
+
+
+def uncovered_ranges(numel: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same of a flattened tensor of `numel` elements: ranges [begin, end), in order."""
+    found, at = [], 0
+    for begin, end in sorted(ranges):
+        if begin > at:
+            found.append((at, min(begin, numel)))
+        at = max(at, end)
+    return [*found, (at, numel)] if at < numel else found
