@@ -1,7 +1,8 @@
 """Tools for sharded training checkpoints, and the client of the training daemon.
 
 `open` and `load_state_dict` read any checkpoint that the command line reads, `verify` checks one,
-and `diff` compares two. They are imported when they are first asked for.
+`diff` compares two, and `salvage` exports what is whole of a damaged one. They are imported when
+they are first asked for.
 """
 
 from importlib import import_module
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         diff,
         load_state_dict,
         open,
+        salvage,
         verify,
     )
 
@@ -34,6 +36,7 @@ __all__ = [
     "diff",
     "load_state_dict",
     "open",
+    "salvage",
     "verify",
 ]
 

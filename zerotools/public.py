@@ -21,6 +21,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 if TYPE_CHECKING:
     from zerotools.io.numeric.numpy_dtypes import Array
     from zerotools.ops.comparison.result import CheckpointDiff
+    from zerotools.ops.salvage.salvage_plan import Salvage
     from zerotools.ops.verification.findings import Verification
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "diff",
     "load_state_dict",
     "open",
+    "salvage",
     "verify",
 ]
 
@@ -278,6 +280,64 @@ def verify(
         beside = digest_manifest.sidecar_of(given.files)
         file = beside if isinstance(write_manifest, bool) else Path(write_manifest)
         digest_manifest.write_digest_manifest(found.manifest, file, given.files)
+    return found
+
+
+def salvage(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    fill_from: str | os.PathLike[str] | None = None,
+    dtype: str = "auto",
+    rename: str | Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    format: str = "safetensors",
+    config_dir: str | os.PathLike[str] | None = None,
+    tag: str | None = None,
+    layout: str | os.PathLike[str] | None = None,
+    section: str | None = None,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    max_memory: int = 2**30,
+) -> Salvage:
+    """Export the weights that are whole of the damaged checkpoint at `path` into the directory
+    `out`, as the command `salvage` does, whose options these are. `is_complete` of what is returned
+    says whether that is every weight, `left_out` names the others with the reason,
+    `examined.holes` has the boxes that are lost by tensor, and `filled` what is from `fill_from`;
+    where nothing is whole, nothing is written, and `conversion` is None. `max_memory` is in bytes.
+
+    Raises:
+        BadRequest: there is nothing at `path`, `out` exists, `fill_from` is of another model, or
+            finite weights do not fit in the type.
+        BadFile: it is no checkpoint, nothing says which tensors there are, or its files are of two
+            saves.
+        Unsupported: it is in a format that is not read.
+    """
+    from zerotools.ops.conversions.consolidate import refuse_overflow
+    from zerotools.ops.conversions.conversion import check_output, perform
+    from zerotools.ops.execution.workers import MemoryBudget
+    from zerotools.ops.salvage import examine, preparation, salvage_plan
+
+    options = salvage_plan.SalvageOptions(
+        dtype=dtype,
+        rename=_several(rename),
+        include=_several(include),
+        exclude=_several(exclude),
+        format=format,
+    )
+    rules, other, config = (
+        None if each is None else Path(each) for each in (layout, fill_from, config_dir)
+    )
+    budget = MemoryBudget(max_memory)
+    given = examine.prepare(Path(path), tag=tag, layout=rules, section=section)
+    found = preparation.prepare_salvage(
+        given, Path(out), options, fill_from=other, config_dir=config, budget=budget
+    )
+    if found.conversion is not None:
+        check_output(found.conversion, overwrite=overwrite)
+        if not dry_run:
+            perform(found.conversion, budget=budget, overwrite=overwrite, check=refuse_overflow)
     return found
 
 

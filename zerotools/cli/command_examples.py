@@ -32,6 +32,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools verify runs/tiny",
         "zerotools verify zero3-run --fast",
     ),
+    "salvage": (
+        "zerotools salvage zero3-run model --dry-run",
+        "zerotools salvage zero3-run model --fill-from runs/tiny",
+    ),
     "thin": (
         "zerotools thin zero3-run/global_step500",
         "zerotools thin output --keep-last 2 --keep weights --yes",

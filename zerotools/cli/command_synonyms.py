@@ -13,6 +13,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("info", "describe", "cat", "view"), "inspect"),
     **dict.fromkeys(("job", "plot"), "show"),
     **dict.fromkeys(("top", "gpu", "gpus", "nvidia-smi", "smi", "memory", "watch"), "monitor"),
+    **dict.fromkeys(("rescue", "repair", "recover", "fix", "mend"), "salvage"),
     **dict.fromkeys(("split", "repartition", "resize"), "reshard"),
     **dict.fromkeys(("transform", "ds_to_universal", "translate"), "convert"),
     **dict.fromkeys(("prune", "purge", "gc", "clear", "cleanup"), "clean"),

@@ -41,6 +41,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "verify": CommandEntry(
         "zerotools.cli.commands.verify", CHECKPOINTS, "Check whether a checkpoint is whole."
     ),
+    "salvage": CommandEntry(
+        "zerotools.cli.commands.salvage",
+        CHECKPOINTS,
+        "Export what is whole of a damaged checkpoint.",
+    ),
     "thin": CommandEntry(
         "zerotools.cli.commands.thin", CHECKPOINTS, "Drop the optimizer state of old checkpoints."
     ),

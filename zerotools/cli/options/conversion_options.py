@@ -41,14 +41,15 @@ class Writing:
         return MemoryBudget(self.max_memory, self.workers)
 
 
-def conversion_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that every writing command takes; it is given them as `how`, a `Writing`."""
+def conversion_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Add the options that every writing command takes; it is given them as `how`, a `Writing`.
+    What it returns is the exit status."""
     names = [field.name for field in fields(Writing)]
 
     @wraps(command)
-    def collected(**given: Any) -> None:
+    def collected(**given: Any) -> int | None:
         how = Writing(**{name: given.pop(name) for name in names})
-        command(**given, how=how)
+        return command(**given, how=how)
 
     options = (
         click.option(

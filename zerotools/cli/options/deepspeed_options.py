@@ -13,7 +13,7 @@ from zerotools.formats.deepspeed.schema.ds_config import read_config
 from zerotools.formats.format import WriteOptions
 
 
-def zero_options(command: Callable[..., None]) -> Callable[..., None]:
+def zero_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Add what the resuming run should have; the command is given it as `settings`."""
 
     @wraps(command)

@@ -71,6 +71,12 @@ def shards(names: Iterable[str]) -> list[int]:
     return sorted({int(match[1]) for name in names if (match := SHARD.fullmatch(name))})
 
 
+def name_of_next(names: Iterable[str]) -> str:
+    """What a shard behind the last of `names` would be called."""
+    last = max(name for name in names if SHARD.fullmatch(name))
+    return re.sub(r"(?<=shard-)\d+", f"{max(shards([last])) + 1:05d}", last, count=1)
+
+
 def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
     """Shards whose number is left out, and model files that no shard has a part of."""
     matches = [match for name in names if (match := SHARD.fullmatch(name))]
@@ -107,6 +113,31 @@ def known_better(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterat
     yield from _short_vocabulary(root, last, tensors)
 
 
+def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
+    """Whether something beside the shards tells that none is missing behind the last one: what
+    `known_better` compares them with."""
+    about = _json(root / INDEX).get("metadata")
+    counts = (
+        (about.get("total_parameters"), about.get("total_size")) if isinstance(about, dict) else ()
+    )
+    return any(type(count) is int for count in counts) or any(
+        tensor.shape and tensor.shape[0] == size
+        for _, size in _vocabularies(root)
+        for key, tensor in tensors.items()
+        if _EMBEDDING.fullmatch(key.name)
+    )
+
+
+def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
+    """Each config.json, and the number of rows that it gives the embedding."""
+    for path in (root / "config.json", root / HF_METADATA / "config.json"):
+        config = _json(path)
+        inner = config.get("text_config")
+        size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else 0)
+        if type(size) is int:
+            yield path, size
+
+
 def _short_total(
     root: Path, last: str, about: Any, tensors: Mapping[Key, Tensor]
 ) -> Iterator[Problem]:
@@ -126,13 +157,10 @@ def _short_total(
 
 
 def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterator[Problem]:
-    for path in (root / "config.json", root / HF_METADATA / "config.json"):
-        config = _json(path)
-        inner = config.get("text_config")
-        size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else 0)
+    for path, size in _vocabularies(root):
         for key, tensor in tensors.items():
             rows = tensor.shape[0] if tensor.shape else 0
-            if type(size) is int and _EMBEDDING.fullmatch(key.name) and rows < size:
+            if _EMBEDDING.fullmatch(key.name) and rows < size:
                 yield Problem(
                     f"{root}: {key.name} ends at row {rows} and {path.name} says {size}: the last "
                     "shard is missing",

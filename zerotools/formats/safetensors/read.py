@@ -15,8 +15,10 @@ from zerotools.formats.safetensors.rank_files import (
     HF_METADATA,
     NOTE,
     SHARD,
+    is_end_known,
     known_better,
     missing_shards,
+    name_of_next,
     sharded_tensors,
     shards,
 )
@@ -76,6 +78,8 @@ def _read_shards(
         raise BadRequest(f"{path} is one rank's part of a model; name its directory")
     tensors = sharded_tensors(root, headers)
     numbers = shards(headers)
+    if numbers and not is_end_known(root, tensors):
+        lose_unnamed(root / name_of_next(names))
     beside = root / HF_METADATA
     notes = (
         f"{counted(len(numbers) or len(headers), 'shard')}, counted from the names of the files",

@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import ZerotoolsError
 
 
 @dataclass
@@ -57,11 +57,11 @@ def is_tolerated() -> bool:
     return _TOLERATED.get() is not None
 
 
-def tolerate(path: Path, error: BadFile) -> None:
+def tolerate(path: Path, error: ZerotoolsError) -> None:
     """Note that something of the file at `path` is lost.
 
     Raises:
-        BadFile: `error`, where lost bytes are not tolerated.
+        ZerotoolsError: `error`, where lost bytes are not tolerated.
     """
     damage = _TOLERATED.get()
     if damage is None:

@@ -13,6 +13,8 @@ from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads
 from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import ZipEntry, payload_of, read_directory, read_entry
 
+PICKLE = "data.pkl"
+
 
 def records_of(window: FileRange) -> dict[str, ZipEntry]:
     """The records by the zip's directory; where that is lost, and lost bytes are tolerated, those
@@ -23,9 +25,12 @@ def records_of(window: FileRange) -> dict[str, ZipEntry]:
     """
     try:
         return read_directory(window)
-    except BadFile as error:
+    except (BadFile, Unsupported) as error:  # a flipped bit may ask for what is not supported
         tolerate(window.path, error)
-        return recovered(window)
+        records = recovered(window)
+        if PICKLE not in records:
+            raise
+        return records
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +49,28 @@ class Archive:
             Unsupported: it is compressed, or was written on a big-endian machine.
         """
         archive = cls(window, records_of(window))
-        if "data.pkl" not in archive.records:
+        if PICKLE not in archive.records:
             raise BadFile(f"{window} is a zip without data.pkl: torch.save did not write it")
-        order = archive.records.get("byteorder")
-        if order is not None and (order.length > 6 or read_entry(window, order) != b"little"):
-            raise Unsupported(f"{window} was written on a big-endian machine; save it on another")
+        archive._refuse_big_endian()
         return archive
+
+    def _refuse_big_endian(self) -> None:
+        order = self.records.get("byteorder")
+        if order is None:
+            return
+        try:
+            is_little = order.length <= 6 and read_entry(self.window, order) == b"little"
+        except BadFile as error:
+            tolerate(self.window.path, error)
+            return
+        if not is_little:
+            raise Unsupported(
+                f"{self.window} was written on a big-endian machine; save it on another"
+            )
 
     def tree(self) -> Any:
         """What was saved. Tensors are `StoredTensor`, foreign objects `Opaque`."""
-        record = self.records["data.pkl"]
+        record = self.records[PICKLE]
         if record.length > LARGEST_PICKLE:
             raise Unsupported(f"{self.window}: its pickle has {record.length} bytes")
         return loads(read_entry(self.window, record), source=self.window)

@@ -109,7 +109,7 @@ def _prepare(
     checkpoint = checkpoint if merged is None else merged.checkpoint
     beside = like.model_sidecars if like is not None else {}
     checkpoint, found = with_sidecars(checkpoint, config_dir, beside)
-    dtype, why = _choose_dtype(checkpoint, options.dtype)
+    dtype, why = choose_dtype(checkpoint, options.dtype)
     weights, notes = _choose_weights(checkpoint, options, is_selected, like, table)
     types = like if options.dtype == "auto" else None
     described = describe(weights, lambda key, tensor: _exported_dtype(key, tensor, dtype, types))
@@ -172,7 +172,7 @@ def _useless_prefixes(checkpoint: Checkpoint, prefixes: Sequence[str]) -> list[s
     return notes
 
 
-def _choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
+def choose_dtype(checkpoint: Checkpoint, asked: str) -> tuple[DType, str | None]:
     """The type of the export's floating-point tensors, and a sentence where it was our choice."""
     if asked != "auto":
         return DTYPES[asked], None

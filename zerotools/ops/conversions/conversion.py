@@ -39,7 +39,9 @@ class Conversion:
     are computed first, `sums_bytes` in `sums_directory`, for as long as it is open. `stamps` has
     every file that was read to make this value: none may change until the output is there.
     `command` is that of zerotools that writes it, and alone replaces it later. `lacking` says what
-    keeps others from loading the output. `table` has the formats of both."""
+    keeps others from loading the output. `is_examined` says that every byte of the source was
+    checked already, and that chunks of it are sound in files that are not. `table` has the formats
+    of both."""
 
     source: Checkpoint
     target: Target
@@ -51,6 +53,7 @@ class Conversion:
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     command: str = "convert"
     lacking: str | None = None
+    is_examined: bool = False
     table: FormatTable = field(default_factory=lambda: FORMATS)
 
     @property
@@ -147,14 +150,14 @@ def perform(
     sources = Sources(conversion.stamps)
     sources.check()
     prove(conversion)
-    if verify:
+    if verify and not conversion.is_examined:
         format_of(source, conversion.table).compare_copies(source)
     there = allocated(partial_of(conversion.destination)) if resume else 0
     _check_room(conversion, there)
     cast = cast_for(_cast_to_fp16(conversion), budget.workers)
     proof = OutputProof(source, target, budget, on_bytes, cast, sources, conversion.table)
     with conversion.sums():
-        if verify:
+        if verify and not conversion.is_examined:
             prove_source(source, target.checkpoint.tensors, conversion.stamps, budget)
         report = execute(
             plan(source, target.checkpoint),

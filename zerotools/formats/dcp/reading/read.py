@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Origin
@@ -23,6 +23,7 @@ from zerotools.io.distcp.directory import (
     union,
     within,
 )
+from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata
 from zerotools.io.files.damage import lose_unnamed, tolerate
@@ -55,11 +56,11 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         raise BadRequest(f"{path} is not a directory")
     record = _record(path)
     found, unfinished = prefixes(path)
-    parts = {prefix: within(prefix, load_metadata(path / prefix)) for prefix in found}
+    parts = _parts(path, found)
     metadata = union(list(parts.values()), path)
     files, problems = data_files(path, metadata)
     problems += unfinished
-    for prefix in found:
+    for prefix in parts:
         files |= sizes(path, (f"{prefix}{name}" for name in metadata_names(path / prefix)))
     if record is not None:
         problems += missing_as_recorded(path, record, {problem.file for problem in problems})
@@ -85,6 +86,20 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
         model_sidecars=_job_sidecars(path) if record else model_sidecars(path),
         problems=problems,
     )
+
+
+def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
+    """The metadata of each directory, the model's first; that of its optimizer may be lost, where
+    that is tolerated."""
+    parts: dict[str, Metadata] = {}
+    for prefix in prefixes:
+        try:
+            parts[prefix] = within(prefix, load_metadata(path / prefix))
+        except BadFile as error:
+            if not parts:
+                raise
+            tolerate(path / prefix / METADATA, error)
+    return parts
 
 
 def _record(path: Path) -> JobRecord | None:

@@ -23,28 +23,33 @@ from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.model_tree import GLOBAL_STEPS, SKIPPED_STEPS
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
 from zerotools.formats.deepspeed.schema.optimizer_tree import LOSS_SCALER, PARAMS, PARTITION_COUNT
-from zerotools.io.files.damage import is_tolerated, tolerate
+from zerotools.io.files.damage import tolerate
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 
-STEP, STEP_OF = "step", "the optimizer's step"
+STEP = "step"
+_LOST = object()
 # The oldest version of which this is known; before some version the first step was another.
 _STEPS_ONCE_FOR_EACH = (0, 19)
 
 
 def step_of(optim: OptimStates) -> float | None:
-    """The optimizer's step of the first group that counts one. Where it is lost, and that is
-    tolerated, None."""
+    """The optimizer's step of the first group that counts one; None where there is none, or where
+    it is lost and that is tolerated."""
+    try:
+        return _saved_step(optim)
+    except BadFile as error:
+        tolerate(optim.file.path, error)
+        return None
+
+
+def _saved_step(optim: OptimStates) -> float | None:
     for scalars in optim.scalars:
         value = scalars.get(STEP)
         stored = as_tensor(value)
         if stored is not None and stored.shape == ():
-            try:
-                return float(read_scalar(optim.file.root, optim.file.tensor(stored)).value)
-            except BadFile as error:
-                tolerate(optim.file.path, error)
-                return None
+            return float(read_scalar(optim.file.root, optim.file.tensor(stored)).value)
         if isinstance(value, int | float):
             return float(value)
     return None
@@ -72,8 +77,8 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
     for optim in present[1:]:
         first, own = said[present[0].file.name], said[optim.file.name]
         for what in first.keys() | own.keys():
-            is_lost = what == STEP_OF and None in (first.get(what), own.get(what))
-            if first.get(what) != own.get(what) and not (is_lost and is_tolerated()):
+            values = (first.get(what), own.get(what))
+            if values[0] != values[1] and _LOST not in values:
                 yield Problem(
                     f"{optim.file.path} is from another save than {present[0].file.name}: {what} "
                     f"is {own.get(what)} there and {first.get(what)} here; take a checkpoint whose "
@@ -86,7 +91,12 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
 
 def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
     """What is alike on every rank of a save."""
-    yield STEP_OF, step_of(optim)
+    what = "the optimizer's step"
+    try:
+        yield what, _saved_step(optim)
+    except BadFile as error:
+        tolerate(optim.file.path, error)
+        yield what, _LOST
     yield PARTITION_COUNT, optim.partition_count
     for number, group in enumerate(optim.param_groups or ()):
         for name, value in group.items():

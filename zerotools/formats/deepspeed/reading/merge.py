@@ -16,7 +16,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.layout import PlacedBlock, Replicated, place_chunk, placements, whole_shape
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
-from zerotools.io.files.damage import lose_name, tolerate
+from zerotools.io.files.damage import is_tolerated, lose_name, tolerate
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,11 @@ def _merge_stage(
 
 def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
     """One rank's shard. Where heads are fewer than ranks, some have an empty one, which DeepSpeed
-    counts as frozen: it has no optimizer state to be missed."""
+    counts as frozen: it has no optimizer state to be missed. Of a rank whose files are lost, and
+    that is tolerated, it is a hole in the shape of the rank's weight."""
     shard = mp_shard.tensors.get(key)
     weight = mp_shard.tensors.get(Key(key.name, "param"))
-    if shard is None and weight is not None and not weight.numel:
+    if shard is None and weight is not None and (not weight.numel or is_tolerated()):
         return Tensor(weight.dtype, () if key.role == "step" else weight.shape, ())
     return shard
 
@@ -103,7 +104,7 @@ def _joined(
         placed = [placements(rule, shapes, rank) for rank in range(len(shards))]
     except ValueError as error:
         raise BadFile(f"{stage[0].model.file.path}: {key}: {error}") from None
-    dtype = next((shard.dtype for shard in shards if shard.numel), shards[0].dtype)
+    dtype = next((shard.dtype for shard in shards if any(shard.chunks)), shards[0].dtype)
     return Tensor(dtype, shape, ChunksOnDemand(lambda: _placed(shards, placed)))
 
 

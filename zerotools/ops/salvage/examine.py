@@ -1,0 +1,250 @@
+"""Which tensors of a damaged checkpoint are whole, and what is lost of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Stamp, Tensor
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.ranges import chunk_locations
+from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.formats.remains import Remains, read_remains
+from zerotools.io.distcp.items import ItemChunks
+from zerotools.io.files.sources import note_source, recording
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
+from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, claimed_alone, sound_files
+from zerotools.ops.verification.against import beside
+from zerotools.ops.verification.cast_masters import differing_weights
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
+from zerotools.ops.verification.digest_manifest import DigestManifest
+from zerotools.ops.verification.digests import digests_of
+from zerotools.ops.verification.records import FilesToScan
+
+OTHER_VALUES = "has other values than the manifest beside the checkpoint says"
+
+
+@dataclass(frozen=True)
+class ToExamine:
+    """A checkpoint whose metadata are read, as far as they are there, and the files that hold its
+    tensors. `manifest` is the one beside it, `stamps` are all files that were read."""
+
+    remains: Remains
+    files: CheckpointFiles
+    to_scan: FilesToScan
+    manifest: DigestManifest | None
+    stamps: Mapping[Path, Stamp]
+    notes: tuple[str, ...]
+    table: FormatTable
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Bytes of all files that hold tensors."""
+        return sum(file.size for file in self.to_scan.files)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """`sound` are all tensors with their sound chunks alone, `holes` what these lack. `damage` says
+    what is wrong with which file."""
+
+    given: ToExamine
+    sound: Mapping[Key, Tensor]
+    holes: Mapping[Key, Holes]
+    damage: tuple[Problem, ...]
+    unchecked: tuple[str, ...]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """With its sound chunks alone."""
+        return replace(self.given.remains.checkpoint, tensors=self.sound)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is lost."""
+        remains = self.given.remains
+        lost = any(problem.is_loss for problem in self.damage)
+        return not (self.holes or remains.lost_names or remains.unnamed or lost)
+
+
+def prepare(
+    path: Path,
+    *,
+    tag: str | None = None,
+    layout: Path | None = None,
+    section: str | None = None,
+    table: FormatTable = FORMATS,
+) -> ToExamine:
+    """Read what is left of the metadata of the checkpoint at `path`.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or it has no such tag or section.
+        BadFile: it is no checkpoint; nothing says which tensors there are; or files are of another
+            save or another rank, which is no loss of bytes.
+        Unsupported: it is in a format that is not read.
+    """
+    notes = []
+    with recording() as sources:
+        remains = read_remains(path, tag=tag, layout=layout, section=section, table=table)
+        _refuse_mixtures(remains.checkpoint)
+        files = files_of(remains.checkpoint, table)
+        manifest = None
+        try:
+            other = beside(files)
+            manifest = None if other is None else other.manifest
+        except (BadFile, Unsupported) as error:
+            notes.append(f"the manifest is not used: {error}")
+        to_scan = claimed_alone(remains.checkpoint, files)
+        for file in to_scan.files:
+            note_source(files.base / file.name)
+    return ToExamine(remains, files, to_scan, manifest, sources.stamps, tuple(notes), table)
+
+
+def _refuse_mixtures(checkpoint: Checkpoint) -> None:
+    """Refuse files that are sound and of another save: what is left would be of two models.
+
+    Raises:
+        BadFile: names the first of them.
+    """
+    doubtful = {p.file: p for p in checkpoint.problems if not p.is_loss}
+    found = next((p for p in checkpoint.problems if p.blocks and not p.is_loss), None)
+    if found is None and set(doubtful) & set(checkpoint.files):
+        used = (file for tensor in checkpoint.tensors.values() for file in _files_of(tensor))
+        found = next((doubtful[file] for file in used if file in doubtful), None)
+    if found is not None:
+        raise BadFile(
+            f"{found.message}; salvage saves what is left where bytes are lost, and cannot tell "
+            "which files are the right ones: move the wrong ones elsewhere, and run it again"
+        )
+
+
+def _files_of(tensor: Tensor) -> Iterator[str]:
+    if isinstance(tensor.chunks, ItemChunks):
+        yield from (item.file for item in tensor.chunks.items())
+    else:
+        yield from (file for file, _ in chunk_locations(tensor))
+
+
+def examine(
+    given: ToExamine,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Examined:
+    """Read every byte of the files that hold tensors; `on_bytes` is told how many more were read.
+
+    Raises:
+        Unsupported: weights that are not the cast of their masters: the files are of two saves.
+    """
+    files = sound_files(given.files, given.to_scan, given.manifest, budget, on_bytes)
+    examined = _examined(given, files, budget)
+    _refuse_other_weights(examined, files, budget)
+    return examined
+
+
+def examine_files(given: ToExamine, names: Collection[str], budget: MemoryBudget) -> Examined:
+    """As `examine`, of a checkpoint of which only the files `names` are needed: others are not
+    read, and taken as sound."""
+    wanted = [file for file in given.to_scan.files if file.claimed_as in names]
+    to_scan = replace(given.to_scan, files=wanted)
+    files = sound_files(given.files, to_scan, given.manifest, budget)
+    rest = {
+        file.claimed_as: SoundFile(file.size)
+        for file in given.to_scan.files
+        if file.claimed_as is not None and file.claimed_as not in names
+    }
+    limited = replace(given, manifest=None)
+    return _examined(limited, replace(files, files={**rest, **files.files}), budget)
+
+
+def _examined(given: ToExamine, files: SoundFiles, budget: MemoryBudget) -> Examined:
+    checkpoint = given.remains.checkpoint
+    sound, holes = dict[Key, Tensor](), dict[Key, Holes]()
+    for key, tensor in checkpoint.tensors.items():
+        sound[key], lost = sound_tensor(tensor, files.sound_bytes)
+        found = holes_of(key, sound[key], lost)
+        if found is not None:
+            holes[key] = found
+    for key, tensor in _judged(given, files, sound, budget):
+        whole = holes_of(key, tensor)
+        sound[key] = tensor
+        holes.pop(key, None)
+        if whole is not None:
+            holes[key] = replace(whole, why=OTHER_VALUES)
+    damage = _damage(checkpoint, given.files, files)
+    return Examined(given, sound, holes, damage, files.unchecked)
+
+
+def _judged(
+    given: ToExamine, files: SoundFiles, sound: Mapping[Key, Tensor], budget: MemoryBudget
+) -> Iterator[tuple[Key, Tensor]]:
+    """Tensors of which the manifest has the digest: those that have it are whole, whatever the
+    checksum of a record around them says, and nothing is left of the others."""
+    if given.manifest is None:
+        return
+    checkpoint = given.remains.checkpoint
+    there: dict[Key, Tensor] = {}
+    for key, expected in given.manifest.tensors.items():
+        tensor = checkpoint.tensors.get(key)
+        if tensor is None or (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+            continue
+        physical, _ = sound_tensor(tensor, files.bytes_there)
+        if holes_of(key, physical) is None and not _is_proved(physical, files):
+            there[key] = physical
+    read = replace(checkpoint, tensors=there)
+    for key, found in digests_of(read, there, budget).items():
+        if found.digest == given.manifest.tensors[key].digest:
+            yield key, there[key]
+        elif holes_of(key, sound[key]) is None or _is_unchecked(there[key], files):
+            yield key, replace(there[key], chunks=())
+
+
+def _is_proved(tensor: Tensor, files: SoundFiles) -> bool:
+    """Whether a manifest has the digests of all files that a tensor lies in."""
+    return all(files.files[chunk.file].is_proved for chunk in tensor.chunks)
+
+
+def _is_unchecked(tensor: Tensor, files: SoundFiles) -> bool:
+    return any(files.files[chunk.file].records is None for chunk in tensor.chunks)
+
+
+def _damage(
+    checkpoint: Checkpoint, files: CheckpointFiles, found: SoundFiles
+) -> tuple[Problem, ...]:
+    """What is wrong, each file once, the reader's own problems first."""
+    problems = {problem.message: problem for problem in checkpoint.problems}
+    told = {problem.file for problem in checkpoint.problems}
+    below = checkpoint.root.relative_to(files.base) if checkpoint.root != files.base else Path()
+    for name, message in found.faults:
+        own = Path(name).relative_to(below).as_posix() if Path(name).is_relative_to(below) else name
+        if own not in told:
+            problems.setdefault(message, Problem(message, own, is_loss=True))
+    return tuple(problems.values())
+
+
+def _refuse_other_weights(examined: Examined, files: SoundFiles, budget: MemoryBudget) -> None:
+    """Refuse masters that are not those of the weights beside them, as an export of the whole
+    checkpoint would.
+
+    Raises:
+        Unsupported: names the first.
+    """
+    checkpoint = examined.given.remains.checkpoint
+    pairs = format_of(checkpoint, examined.given.table).weight_pairs(checkpoint)
+    for found in differing_weights(examined.checkpoint, _whole_pairs(pairs, files), budget):
+        raise Unsupported(
+            f"{checkpoint.origin.path}: {found.name} is not the {found.weight.dtype} of its "
+            f"master: {found.elements} of {found.numel} elements differ, and both are sound: the "
+            "files are from two saves, the flat buffers do not lie in the order of param_shapes, "
+            "or an average was swapped in for the weights; take another checkpoint"
+        )
+
+
+def _whole_pairs(
+    pairs: Iterable[tuple[str, Tensor, Tensor]], files: SoundFiles
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    for name, master, weight in pairs:
+        both = [sound_tensor(tensor, files.sound_bytes)[0] for tensor in (master, weight)]
+        if all(holes_of(Key(name, "param"), tensor) is None for tensor in both):
+            yield name, both[0], both[1]

@@ -1,0 +1,182 @@
+"""Holes filled from other tensors, box by box.
+
+A weight has up to three sources: its own sound chunks; the same weight in another type in the same
+checkpoint (16-bit weights beside masters); and another checkpoint. Each gives only what those
+before it lack, so that a weight that is lost in part keeps what is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools.core.boxes import Box, boxes_of_range
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.layout import PlacedBlock, place_chunk
+from zerotools.core.ranges import Range, Ranges, ranges_of
+from zerotools.ops.salvage.holes import Holes, holes_of
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one source gives of a weight: `tensor` has the shape of all of it, and chunks for
+    `boxes` alone. `source` says where it is from; None: it is the weight's own."""
+
+    tensor: Tensor
+    boxes: tuple[Box, ...]
+    ranges: tuple[tuple[int, int], ...] | None
+    source: str | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+
+@dataclass(frozen=True)
+class FilledWeight:
+    """`parts` are disjoint; `holes` what none of them has, None where they are the whole."""
+
+    key: Key
+    parts: tuple[Part, ...]
+    holes: Holes | None
+
+    @property
+    def fills(self) -> tuple[Part, ...]:
+        """The parts that are from elsewhere."""
+        return tuple(part for part in self.parts if part.source is not None)
+
+
+def fill(key: Key, own: Tensor, others: Sequence[tuple[str, Tensor]]) -> FilledWeight:
+    """`own`, and from each of `others` (what it is called, and a tensor of the same shape) what is
+    lacking so far."""
+    holes = holes_of(key, own)
+    if holes is None:
+        whole = Box.whole(own.shape)
+        return FilledWeight(key, (Part(own, (whole,), ((0, own.numel),)),), None)
+    parts = [] if holes.is_total else [_own(own, holes)]
+    for source, tensor in others:
+        if holes is None:
+            break
+        given = _given(tensor, holes)
+        left = holes_of(key, _joined(own, given))
+        if left is None or left.elements < holes.elements:
+            parts.append(_part(source, given, holes, left))
+            own, holes = _joined(own, given), left
+    return FilledWeight(key, tuple(parts), holes)
+
+
+def _own(tensor: Tensor, holes: Holes) -> Part:
+    kept = holes_of(holes.key, replace(tensor, chunks=_as_chunks(holes)))
+    assert kept is not None, "something is left of it"
+    return Part(tensor, kept.boxes, kept.ranges)
+
+
+def _as_chunks(holes: Holes) -> tuple[Chunk, ...]:
+    """Chunks where a tensor has holes: what they lack is what it has."""
+    return tuple(Chunk(box, "", 0) for box in holes.boxes)
+
+
+def _given(tensor: Tensor, holes: Holes) -> Tensor:
+    """The part of `tensor` that is in the holes of another of its shape."""
+    if holes.is_total:
+        return tensor
+    ranges = ranges_of(tensor)
+    if ranges is not None and holes.ranges is not None:
+        cut = list(_cut(ranges, holes.ranges, tensor.dtype.itemsize))
+        return replace(tensor, chunks=Ranges(tensor.dtype, tensor.shape, lambda: cut))
+    placed = [PlacedBlock(box, box.start) for box in holes.boxes]
+    chunks = [place_chunk(c, block, tensor.dtype) for block in placed for c in tensor.chunks]
+    return replace(tensor, chunks=tuple(chunk for chunk in chunks if chunk is not None))
+
+
+def _cut(
+    ranges: Sequence[Range], wanted: Sequence[tuple[int, int]], itemsize: int
+) -> Iterator[Range]:
+    for begin, end in wanted:
+        for first, stop, file, offset in ranges:
+            low, high = max(begin, first), min(end, stop)
+            if low < high:
+                yield Range(low, high, file, offset + (low - first) * itemsize)
+
+
+def _part(source: str, given: Tensor, before: Holes, after: Holes | None) -> Part:
+    """What `given` has of the holes `before` it; `after` are those that are left."""
+    if after is None:
+        return Part(given, before.boxes, before.ranges, source)
+    rest = holes_of(before.key, given)
+    assert rest is not None, "it does not have all"
+    has = holes_of(before.key, replace(given, chunks=_as_chunks(rest)))
+    assert has is not None, "it has something"
+    return Part(given, has.boxes, has.ranges, source)
+
+
+def _joined(one: Tensor, other: Tensor) -> Tensor:
+    """The boxes of both; their bytes may be of different types."""
+    ranges, more = ranges_of(one), ranges_of(other)
+    if ranges is not None and more is not None:
+        both = sorted([*ranges, *more])
+        return replace(one, chunks=Ranges(one.dtype, one.shape, lambda: both))
+    return replace(one, chunks=(*one.chunks, *other.chunks))
+
+
+def joined(parts: Sequence[Part]) -> Tensor:
+    """One tensor of parts of one type."""
+    whole = parts[0].tensor
+    for part in parts[1:]:
+        whole = _joined(whole, part.tensor)
+    return whole
+
+
+def relocated(checkpoint: Checkpoint) -> Checkpoint:
+    """The same tensors with absolute names of files, to stand beside those of another root."""
+    root = checkpoint.root.absolute()
+    tensors = {key: _moved(tensor, root) for key, tensor in checkpoint.tensors.items()}
+    files = {str(root / name): size for name, size in checkpoint.files.items()}
+    return replace(checkpoint, tensors=tensors, files=files)
+
+
+def _moved(tensor: Tensor, root: Path) -> Tensor:
+    ranges = ranges_of(tensor)
+    if ranges is not None:
+        moved = [each._replace(file=str(root / each.file)) for each in ranges]
+        return replace(tensor, chunks=Ranges(tensor.dtype, tensor.shape, lambda: moved))
+    chunks = tuple(replace(chunk, file=str(root / chunk.file)) for chunk in tensor.chunks)
+    return replace(tensor, chunks=chunks)
+
+
+def contiguous_parts(shape: tuple[int, ...], part: Part) -> Iterator[tuple[Box, int]]:
+    """Boxes of a part that lie side by side in a row-major tensor of `shape`, and the number of the
+    first element of each there."""
+    if part.ranges is not None:
+        for begin, end in part.ranges:
+            at = begin
+            for box in boxes_of_range(shape, begin, end):
+                yield box, at
+                at += box.numel
+        return
+    for box in part.boxes:
+        yield from _rows(shape, box)
+
+
+def _rows(shape: tuple[int, ...], box: Box) -> Iterator[tuple[Box, int]]:
+    """A box cut along the dimensions before the last one that it does not fill."""
+    full = len(shape)
+    while full and box.shape[full - 1] == shape[full - 1]:
+        full -= 1
+    if full <= 1:
+        yield box, _first(shape, box)
+        return
+    inner = Box(box.start[1:], box.shape[1:])
+    for row in range(box.start[0], box.stop[0]):
+        for below, _ in _rows(shape[1:], inner):
+            whole = Box((row, *below.start), (1, *below.shape))
+            yield whole, _first(shape, whole)
+
+
+def _first(shape: tuple[int, ...], box: Box) -> int:
+    at = 0
+    for start, size in zip(box.start, shape, strict=True):
+        at = at * size + start
+    return at

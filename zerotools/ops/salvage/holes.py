@@ -1,0 +1,161 @@
+"""The sound chunks of a tensor, and its holes: the boxes that none of them has.
+
+An example: a tensor of 2 x 4 elements on three ranks of ZeRO-3, 3 elements on each, of which rank 1
+is lost. Sound are elements [0, 3) and [6, 8) of the flattened tensor. The hole is [3, 6), which is
+the boxes [0:1, 3:4] and [1:2, 0:2].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from zerotools.core.boxes import Box, Overlap, boxes_of_range, prove_cover
+from zerotools.core.checkpoint import Chunk, Key, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.ranges import Range, Ranges, ranges_of
+from zerotools.core.uncovered import uncovered, uncovered_ranges
+from zerotools.io.distcp.items import ItemChunks
+
+SoundBytes = Callable[[str, int, int], int]
+"""How many bytes of a file from `begin` on are sound, of those up to `end`."""
+_MOST_SAID = 4
+
+
+@dataclass(frozen=True)
+class Holes:
+    """What is lost of a tensor. `boxes` are disjoint and in order; `ranges` the same as ranges of
+    the flattened tensor, where what is left of it are such ranges. `files` held it, as far as
+    something tells; `why` is a sentence where it is not that these are lost."""
+
+    key: Key
+    dtype: DType
+    shape: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    ranges: tuple[tuple[int, int], ...] | None = None
+    files: tuple[str, ...] = ()
+    why: str | None = None
+
+    @property
+    def numel(self) -> int:
+        """Elements of the tensor."""
+        return Box.whole(self.shape).numel
+
+    @property
+    def elements(self) -> int:
+        """Elements that are lost."""
+        return sum(box.numel for box in self.boxes)
+
+    @property
+    def is_total(self) -> bool:
+        """Whether nothing is left."""
+        return self.elements == self.numel
+
+    def __str__(self) -> str:
+        return said(self.boxes, self.ranges, self.numel)
+
+
+def said(boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, numel: int) -> str:
+    """Boxes of a tensor of `numel` elements in a short, exact form; only the first few of many."""
+    lost = sum(box.numel for box in boxes)
+    if lost == numel:
+        return f"all of its {counted(numel, 'element')}"
+    if ranges is not None:
+        parts = [f"{begin}:{end}" for begin, end in ranges]
+        what = "elements "
+    else:
+        parts, what = [str(box) for box in boxes], ""
+    more = f" and {len(parts) - _MOST_SAID} more" if len(parts) > _MOST_SAID else ""
+    return f"{what}{', '.join(parts[:_MOST_SAID])}{more} ({lost} of {numel})"
+
+
+def sound_tensor(tensor: Tensor, sound: SoundBytes) -> tuple[Tensor, tuple[str, ...]]:
+    """The tensor with its sound chunks alone, of which some may be cut, and the files of those that
+    are not sound."""
+    lost: dict[str, None] = {}
+    if isinstance(tensor.chunks, Ranges):
+        kept = list(_sound_ranges(tensor.dtype, tensor.chunks.each(), sound, lost))
+        chunks = Ranges(tensor.dtype, tensor.shape, lambda: kept)
+        return replace(tensor, chunks=chunks), tuple(lost)
+    found = tuple(_sound_chunks(tensor, sound, lost))
+    return replace(tensor, chunks=found), tuple(lost)
+
+
+def _sound_ranges(
+    dtype: DType, ranges: Iterable[Range], sound: SoundBytes, lost: dict[str, None]
+) -> Iterator[Range]:
+    for begin, end, file, offset in ranges:
+        stop = offset + (end - begin) * dtype.itemsize
+        count = sound(file, offset, stop) // dtype.itemsize
+        if count < end - begin:
+            lost[file] = None
+        if count:
+            yield Range(begin, begin + count, file, offset)
+
+
+def _sound_chunks(tensor: Tensor, sound: SoundBytes, lost: dict[str, None]) -> Iterator[Chunk]:
+    for chunk in _readable(tensor, lost):
+        if chunk.box.is_empty:
+            continue
+        size = chunk.extent(tensor.dtype)
+        count = sound(chunk.file, chunk.offset, chunk.offset + size)
+        if count < size:
+            lost[chunk.file] = None
+        if count == size:
+            yield chunk
+        elif chunk.is_contiguous:
+            yield from _beginning(chunk, tensor.dtype, count // tensor.dtype.itemsize)
+
+
+def _readable(tensor: Tensor, lost: dict[str, None]) -> Iterator[Chunk]:
+    """The chunks, without those whose item is damaged."""
+    if not isinstance(tensor.chunks, ItemChunks):
+        yield from tensor.chunks
+        return
+    for number, item in enumerate(tensor.chunks.items()):
+        try:
+            yield tensor.chunks[number]
+        except (BadFile, Unsupported):
+            lost[item.file] = None
+
+
+def _beginning(chunk: Chunk, dtype: DType, count: int) -> Iterator[Chunk]:
+    """The first `count` elements of a contiguous chunk."""
+    offset = chunk.offset
+    for box in boxes_of_range(chunk.box.shape, 0, count):
+        start = tuple(a + b for a, b in zip(chunk.box.start, box.start, strict=True))
+        yield Chunk(Box(start, box.shape), chunk.file, offset)
+        offset += box.numel * dtype.itemsize
+
+
+def holes_of(key: Key, tensor: Tensor, files: tuple[str, ...] = ()) -> Holes | None:
+    """What no chunk of `tensor` has; None where it is whole. Chunks that contradict one another
+    have nothing."""
+    shape, numel = tensor.shape, tensor.numel
+    ranges = ranges_of(tensor)
+    if ranges is not None and not _overlap(ranges):
+        lacking = tuple(uncovered_ranges(numel, ((r.begin, r.end) for r in ranges)))
+        boxes = tuple(box for each in lacking for box in boxes_of_range(shape, *each))
+        return Holes(key, tensor.dtype, shape, boxes, lacking, files) if lacking else None
+    found = [chunk.box for chunk in tensor.chunks]
+    try:
+        contradicts = isinstance(prove_cover(shape, found), Overlap)
+    except ValueError:
+        contradicts = True
+    if contradicts:
+        why = "its parts contradict one another: distinct ones overlap, or lie outside of it"
+        return Holes(key, tensor.dtype, shape, (Box.whole(shape),), None, files, why)
+    boxes = tuple(uncovered(shape, found))
+    return Holes(key, tensor.dtype, shape, boxes, None, files) if boxes else None
+
+
+def _overlap(ranges: list[Range]) -> bool:
+    """Whether two that are not the same share elements."""
+    end, last = 0, (0, 0)
+    for begin, stop in sorted((each.begin, each.end) for each in ranges):
+        if begin < end and (begin, stop) != last:
+            return True
+        end, last = max(end, stop), (begin, stop)
+    return False

@@ -1,0 +1,59 @@
+"""What is left of a damaged checkpoint: examined, planned, and with the record of it laid out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.target import Target
+from zerotools.io.output.plain_files import literal
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.salvage.examine import ToExamine, examine
+from zerotools.ops.salvage.other import read_other, used_files
+from zerotools.ops.salvage.salvage_json import RECORD, to_json
+from zerotools.ops.salvage.salvage_plan import Salvage, SalvageOptions, plan
+
+
+def prepare_salvage(
+    given: ToExamine,
+    destination: Path,
+    options: SalvageOptions,
+    *,
+    fill_from: Path | None = None,
+    config_dir: Path | None = None,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Salvage:
+    """Examine the checkpoint, whose every byte is read, and lay out the export of its weights; of
+    the checkpoint `fill_from`, the files that fill holes are examined too. Nothing is written.
+
+    Raises:
+        BadRequest: `fill_from` does not exist or is of another model, or no weight is selected.
+        BadFile: `fill_from` is no checkpoint, or too damaged to be read.
+        Unsupported: weights that are not the cast of their masters, or a format that is not read.
+    """
+    other = None
+    if fill_from is not None:
+        other = read_other(fill_from, options.naming(), destination, given.table)
+    examined = examine(given, budget, on_bytes)
+    found = plan(examined, destination, options, other, config_dir=config_dir)
+    if other is not None:
+        used = set(used_files(found.weights.values(), other))
+        checked = other.checked(used, budget)
+        found = plan(examined, destination, options, checked, config_dir=config_dir)
+    return _recorded(found)
+
+
+def _recorded(found: Salvage) -> Salvage:
+    """With the record among the files of the output."""
+    conversion = found.conversion
+    if conversion is None:
+        return found
+    text = json.dumps(to_json(found), indent=1) + "\n"
+    plans = {**conversion.target.files, RECORD: literal(text.encode())}
+    sizes = {name: each.size for name, each in plans.items()}
+    checkpoint = replace(conversion.target.checkpoint, files=sizes)
+    target: Target = replace(conversion.target, files=plans, checkpoint=checkpoint)
+    return replace(found, conversion=replace(conversion, target=target))

@@ -1,0 +1,247 @@
+"""The export of what is whole: which weights are written, from where, and which are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadRequest
+from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, WriteOptions
+from zerotools.ops.conversions.consolidate import cast_dtype, choose_dtype, exported_formats
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.salvage.examine import Examined
+from zerotools.ops.salvage.filled_weights import FilledWeight, Part, fill, joined
+from zerotools.ops.salvage.mixed_types import in_pieces
+from zerotools.ops.salvage.other import Other
+from zerotools.ops.salvage.weights import Naming, Weights, tied_to, weights_of
+from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
+from zerotools.ops.weights.renaming import namer, parse_rule
+from zerotools.ops.weights.rewrite import describe
+from zerotools.ops.weights.selection import matcher
+from zerotools.ops.weights.tied_weights import resolve_aliases
+
+COMMAND = "salvage"
+COPIES = "its own 16-bit weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SalvageOptions:
+    """What `zerotools salvage` was asked for; as `Options` of `consolidate`."""
+
+    dtype: str = "auto"
+    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    strip_prefix: Sequence[str] = ()
+    rename: Sequence[str] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    keep_aliases: bool = False
+    format: str = "safetensors"
+
+    def naming(self) -> Naming:
+        """The names of the output."""
+        rules = [parse_rule(text) for text in self.rename]
+        return Naming(namer(self.strip_prefix, rules), matcher(self.include, self.exclude))
+
+
+@dataclass(frozen=True)
+class Salvage:
+    """What will be written, and what not. `weights` are those of the output, by its names;
+    `left_out` the names of those that are not whole, each with the reason. `unnamed` are lost files
+    of which nothing tells what they held; `other` is what holes are filled from. `conversion` is
+    None where nothing is whole."""
+
+    examined: Examined
+    weights: Mapping[Key, FilledWeight]
+    left_out: Mapping[str, str]
+    unnamed: tuple[str, ...]
+    other: Other | None
+    notes: tuple[str, ...] = ()
+    conversion: Conversion | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the output has every weight of the checkpoint."""
+        return not (self.left_out or self.unnamed)
+
+    @property
+    def filled(self) -> Iterator[tuple[Key, Part]]:
+        """What is from elsewhere than the weight itself."""
+        for key, weight in self.weights.items():
+            yield from ((key, part) for part in weight.fills)
+
+
+def plan(
+    examined: Examined,
+    destination: Path,
+    options: SalvageOptions,
+    other: Other | None = None,
+    *,
+    config_dir: Path | None = None,
+) -> Salvage:
+    """Choose a source for every weight; `other` is a checkpoint to fill holes from.
+
+    Raises:
+        BadRequest: `other` is of another model, or no weight is selected.
+    """
+    naming, table = options.naming(), examined.given.table
+    scratch = destination.with_name(f".{destination.name}.sums")
+    own = weights_of(examined.checkpoint, naming, scratch, table)
+    if other is not None:
+        other.refuse_another_model(own.masters)
+    weights, left_out = _filled(own, other)
+    _add_lost(examined, own, naming, other, weights, left_out)
+    unnamed = examined.given.remains.unnamed
+    if other is not None and unnamed:
+        _add_unnamed(own, other, weights, left_out)
+        unnamed = ()
+    if not weights and not left_out:
+        path = examined.checkpoint.origin.path
+        raise BadRequest(f"{path} has no weights that match; nothing to export")
+    salvage = Salvage(examined, weights, left_out, unnamed, other)
+    return _exported(salvage, own, destination, options, config_dir) if weights else salvage
+
+
+def _filled(own: Weights, other: Other | None) -> tuple[dict[Key, FilledWeight], dict[str, str]]:
+    weights, left_out = dict[Key, FilledWeight](), dict[str, str]()
+    for key, tensor in own.masters.tensors.items():
+        sources: list[tuple[str, Tensor]] = []
+        if (copy := own.copies.tensors.get(key)) is not None and copy.shape == tensor.shape:
+            sources.append((COPIES, copy))
+        if other is not None:
+            sources += other.sources_of(tied_to(own.masters, key.name), tensor)
+        found = fill(key, tensor, sources)
+        if found.holes is None:
+            weights[key] = found
+        else:
+            left_out[key.name] = found.holes.why or f"lost: {found.holes}"
+    return weights, left_out
+
+
+def _add_lost(
+    examined: Examined,
+    own: Weights,
+    naming: Naming,
+    other: Other | None,
+    weights: dict[Key, FilledWeight],
+    left_out: dict[str, str],
+) -> None:
+    """Weights that are known by their name alone, and those that cannot be made of what is left."""
+    lost = dict(own.lost)
+    for name, file in examined.given.remains.lost_names.items():
+        new = naming.new_name(name)
+        if naming.is_selected(new):
+            lost.setdefault(new, f"all of it was in {file}, and nothing else tells its shape")
+    known = {key.name for key in own.masters.tensors} | set(own.masters.aliases)
+    for name, why in lost.items():
+        if name in known:
+            continue
+        found = None if other is None else other.whole(name)
+        if found is None:
+            left_out[name] = why
+        else:
+            weights[found.key] = found
+
+
+def _add_unnamed(
+    own: Weights, other: Other, weights: dict[Key, FilledWeight], left_out: dict[str, str]
+) -> None:
+    """What a lost file may have held: every weight that the other checkpoint has beside those that
+    are known."""
+    known = {key.name for key in own.masters.tensors} | set(own.masters.aliases) | set(left_out)
+    known |= {key.name for key in weights}
+    for key in other.weights.masters.tensors:
+        if key.name not in known and (found := other.whole(key.name)) is not None:
+            weights[found.key] = found
+
+
+def _exported(
+    salvage: Salvage,
+    own: Weights,
+    destination: Path,
+    options: SalvageOptions,
+    config_dir: Path | None,
+) -> Salvage:
+    examined, other, table = salvage.examined, salvage.other, salvage.examined.given.table
+    tensors = {key: _of_one_type(weight) for key, weight in salvage.weights.items()}
+    aliases = {a: n for a, n in own.masters.aliases.items() if Key(n, "param") in tensors}
+    dangling = [a for a in own.masters.aliases if a not in aliases]
+    if other is not None and examined.given.remains.unnamed:  # names that are tied are lost, too
+        known = {key.name for key in tensors}
+        tied = other.weights.masters.aliases.items()
+        aliases |= {a: n for a, n in tied if n in known and a not in known}
+    left_out = {
+        **salvage.left_out,
+        **dict.fromkeys(dangling, "it is tied to a weight that is lost"),
+    }
+    beside = {} if other is None else other.checkpoint.model_sidecars
+    checkpoint, found = with_sidecars(examined.checkpoint, config_dir, beside)
+    dtype, why = choose_dtype(checkpoint, options.dtype)
+    files = {**own.masters.files, **({} if other is None else other.files)}
+    source = replace(
+        checkpoint, tensors=tensors, aliases=aliases, files=files, problems=(), native=None
+    )
+    source, said = resolve_aliases(source, keep=options.keep_aliases)
+    mixed = dict(_mixed(salvage.weights, source))
+    described = describe(source, lambda _, tensor: cast_dtype(tensor, dtype))
+    write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
+    target = exported_formats(table)[options.format].export(described, destination, write)
+    notes = (*own.notes, *said, *found, *target.notes, *([why] if why else []))
+    salvage = replace(salvage, left_out=left_out, notes=notes)
+    lacking = lacking_config(source, target)
+    source, target = in_pieces(source, target, mixed)
+    stamps = {**examined.given.stamps, **({} if other is None else other.given.stamps)}
+    conversion = Conversion(
+        source,
+        target,
+        notes,
+        request=repr((options, config_dir, other and other.checkpoint.origin.path)),
+        sums=_sums(own, other),
+        sums_bytes=sum(w.merged.bytes for w in _both(own, other) if w.merged),
+        sums_directory=own.merged.scratch if own.merged else None,
+        stamps=stamps,
+        command=COMMAND,
+        lacking=lacking,
+        is_examined=True,
+        table=table,
+    )
+    return replace(salvage, conversion=conversion)
+
+
+def _of_one_type(weight: FilledWeight) -> Tensor:
+    """The weight where its parts have one type; else its description."""
+    types = {part.dtype for part in weight.parts}
+    return joined(weight.parts) if len(types) == 1 else weight.parts[0].tensor
+
+
+def _mixed(
+    weights: Mapping[Key, FilledWeight], source: Checkpoint
+) -> Iterator[tuple[Key, FilledWeight]]:
+    """The tensors of `source`, tied ones too, whose parts have several types."""
+    mixed = {
+        id(w.parts[0].tensor): w for w in weights.values() if len({p.dtype for p in w.parts}) > 1
+    }
+    for key, tensor in source.tensors.items():
+        if id(tensor) in mixed:
+            yield key, mixed[id(tensor)]
+
+
+def _both(own: Weights, other: Other | None) -> list[Weights]:
+    return [own] if other is None else [own, other.weights]
+
+
+def _sums(own: Weights, other: Other | None) -> Callable[[], AbstractContextManager[None]]:
+    merged = [weights.merged for weights in _both(own, other) if weights.merged is not None]
+    if not merged:
+        return nullcontext
+
+    @contextmanager
+    def summed() -> Iterator[None]:
+        with ExitStack() as stack:
+            for each in merged:
+                stack.enter_context(each.sums())
+            yield
+
+    return summed

@@ -1,0 +1,156 @@
+"""Which bytes of a checkpoint's files are sound.
+
+A record of a torch archive is sound if its bytes have its CRC-32, and lost as a whole if not: the
+checksum does not say where it is damaged. What lies in an archive and in no sound record is lost. A
+file without checksums is taken as it is, up to its end, and named as unchecked, unless the digest
+of a manifest says that its bytes are other ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile
+from zerotools.io.files.damage import tolerating
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles
+from zerotools.ops.verification.claimed_bytes import ClaimedBytes
+from zerotools.ops.verification.digest_manifest import DigestManifest
+from zerotools.ops.verification.file_scan import FileScan, scan
+from zerotools.ops.verification.records import FilesToScan, files_to_scan
+from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
+
+
+@dataclass(frozen=True)
+class SoundFile:
+    """A file of `size` bytes. `records` are [begin, end) of the records that are sound, in order;
+    None where nothing in the file tells. `is_proved`: a manifest has the digest of all of it."""
+
+    size: int
+    records: Sequence[tuple[int, int]] | None = None
+    is_proved: bool = False
+
+    def sound_bytes(self, begin: int, end: int) -> int:
+        """How many bytes from `begin` on are sound, of those up to `end`. Of a record they are all
+        or none."""
+        if self.records is None:
+            return max(0, min(end, self.size) - begin)
+        at = bisect_right(self.records, (begin, self.size)) - 1
+        if at < 0 or end > self.records[at][1]:
+            return 0
+        return end - begin
+
+
+@dataclass(frozen=True)
+class SoundFiles:
+    """`files` by the names that the tensors of a checkpoint have for them, without those that are
+    lost; `faults` are (file, sentence)."""
+
+    files: Mapping[str, SoundFile]
+    faults: Sequence[tuple[str, str]] = ()
+
+    def sound_bytes(self, file: str, begin: int, end: int) -> int:
+        """As `SoundFile.sound_bytes`, of the file of that name."""
+        found = self.files.get(file)
+        return 0 if found is None else found.sound_bytes(begin, end)
+
+    def bytes_there(self, file: str, begin: int, end: int) -> int:
+        """How many bytes from `begin` on are there, sound or not."""
+        found = self.files.get(file)
+        return 0 if found is None else max(0, min(end, found.size) - begin)
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """Files of which nothing tells whether their bytes are those that were saved."""
+        return tuple(
+            name for name, f in self.files.items() if f.records is None and not f.is_proved
+        )
+
+
+def claimed_alone(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
+    """The records of the files that hold tensors; of a file without its zip directory, those that
+    its headers tell of. No data is read."""
+    with tolerating():
+        found = files_to_scan(checkpoint, files)
+    found.files = [file for file in found.files if file.claimed_as is not None]
+    return found
+
+
+def sound_files(
+    files: CheckpointFiles,
+    to_scan: FilesToScan,
+    manifest: DigestManifest | None,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> SoundFiles:
+    """Read every byte of the files of `to_scan`."""
+    digests = manifest is not None
+    scans, _ = scan(files.base, to_scan.files, ClaimedBytes(), budget, on_bytes, digests=digests)
+    faults = dict(to_scan.faults)
+    by_job = _JobManifest(files) if to_scan.unchecked else None
+    found: dict[str, SoundFile] = {}
+    for each in scans:
+        name, own = each.file.name, each.file.claimed_as
+        assert own is not None, "only files that hold tensors are read"
+        if each.error is not None:
+            faults.setdefault(name, each.error)
+        if each.error is not None and not each.file.records:
+            continue
+        if name not in to_scan.unchecked:
+            if each.damaged:
+                faults.setdefault(name, _damaged(files, each))
+            is_proved = _has_digest(each, manifest)
+            found[own] = SoundFile(each.file.size, _sound_records(each), is_proved)
+        elif by_job is not None and (fault := by_job.faults.get(name)) is not None:
+            faults.setdefault(name, fault)
+        else:
+            is_proved = _has_digest(each, manifest) or (by_job is not None and name in by_job.sound)
+            found[own] = SoundFile(each.file.size, None, is_proved)
+    return SoundFiles(found, tuple(faults.items()))
+
+
+def _sound_records(found: FileScan) -> list[tuple[int, int]]:
+    damaged = {record.begin for record, _ in found.damaged}
+    return [(r.begin, r.begin + r.length) for r in found.file.records if r.begin not in damaged]
+
+
+def _damaged(files: CheckpointFiles, found: FileScan) -> str:
+    """A sentence on the damaged records of a file, the first of which it names."""
+    record, crc = found.damaged[0]
+    more = len(found.damaged) - 1
+    others = f", and {more} more are damaged" if more else ""
+    return (
+        f"{files.base / found.file.name}: record {record.name!r} of {record.length} bytes has "
+        f"CRC-32 {crc:08x} and should have {record.crc:08x}{others}"
+    )
+
+
+def _has_digest(found: FileScan, manifest: DigestManifest | None) -> bool:
+    expected = None if manifest is None else manifest.files.get(found.file.name)
+    if expected is None or found.error is not None:
+        return False
+    return (expected.size, expected.digest) == (found.file.size, found.digest)
+
+
+class _JobManifest:
+    """What MANIFEST.json of a job says of files: `sound` are those with its digest, `faults` a
+    sentence on those that have another. It is read where some file has no checksums of its own."""
+
+    def __init__(self, files: CheckpointFiles) -> None:
+        self.faults: dict[str, str] = {}
+        self.sound: frozenset[str] = frozenset()
+        if not (files.base / MANIFEST).is_file():
+            return
+        try:
+            listed = read_manifest(files.base)
+        except BadFile:
+            return
+        self.faults = {
+            problem.file: problem.message
+            for problem in verify_manifest(files.base)
+            if problem.file is not None
+        }
+        self.sound = frozenset(listed) - self.faults.keys()
