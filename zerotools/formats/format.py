@@ -161,7 +161,9 @@ class Format(Protocol):
 
     @abstractmethod
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
-        """The checkpoint at `path`, as `find` or `find_file` gave it. Reads metadata alone.
+        """The checkpoint at `path`, as `find` or `find_file` gave it. Reads metadata alone. Where
+        lost bytes are tolerated (`io.files.damage`), what is lost of the files is noted, and is a
+        hole.
 
         Raises:
             BadRequest: there is nothing at `path`, or not what `options` ask for.
