@@ -113,6 +113,7 @@ def shards(tmp_path: Path) -> Path:
     }
     source = model(tmp_path / "source", arrays)
     salvage(source, tmp_path / "shards", dtype="fp32", max_shard_bytes=150)
+    (tmp_path / "shards.zerotools.json").rename(tmp_path / "manifest")
     return tmp_path / "shards"
 
 
@@ -134,6 +135,20 @@ def test_shards_of_a_model_that_are_lost_or_cut_short(shards: Path, tmp_path: Pa
     filled, again = salvage(shards, tmp_path / "filled", tmp_path / "source", dtype="fp32")
     assert filled.is_complete
     assert all(is_equal(again[name], wanted[name]) for name in wanted)
+
+
+def test_a_manifest_tells_what_no_checksum_does(shards: Path, tmp_path: Path) -> None:
+    wanted = weights_of(shards)
+    (tmp_path / "manifest").rename(tmp_path / "shards.zerotools.json")
+    _, second, third = sorted(shards.glob("*.safetensors"))
+    flip(second, second.stat().st_size - 3)  # in a matrix
+    flip(third, 20)  # in the header, which is no longer what it was
+    found, weights = salvage(shards, tmp_path / "left", dtype="fp32")
+    assert weights.keys() == {name for name in wanted if name in ("0.w", "0.b", "1.b")}
+    assert all(is_equal(weights[name], wanted[name]) for name in weights)
+    (holes,) = found.examined.holes.values()
+    assert holes.why == "has other values than the manifest beside the checkpoint says"
+    assert found.examined.unchecked == ()
 
 
 def test_a_lost_shard_without_an_index_may_have_held_anything(shards: Path, tmp_path: Path) -> None:

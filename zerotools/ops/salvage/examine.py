@@ -166,14 +166,17 @@ def _examined(given: ToExamine, files: SoundFiles, budget: MemoryBudget) -> Exam
         found = holes_of(key, sound[key], lost)
         if found is not None:
             holes[key] = found
-    for key, tensor in _judged(given, files, sound, budget):
+    judged = dict(_judged(given, files, sound, budget))
+    for key, tensor in judged.items():
         whole = holes_of(key, tensor)
         sound[key] = tensor
         holes.pop(key, None)
         if whole is not None:
             holes[key] = replace(whole, why=OTHER_VALUES)
     damage = _damage(checkpoint, given.files, files)
-    return Examined(given, sound, holes, damage, files.unchecked)
+    unjudged = {f for key, each in sound.items() if key not in judged for f in _files_of(each)}
+    unchecked = tuple(name for name in files.unchecked if name in unjudged)
+    return Examined(given, sound, holes, damage, unchecked)
 
 
 def _judged(
