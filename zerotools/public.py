@@ -158,13 +158,15 @@ def diff(
     role: str | Sequence[str] = (),
     include: str | Sequence[str] = (),
     rename: str | Sequence[str] = (),
-    tolerance: str = "bits",
+    tolerance: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     tag: str | None = None,
     layout: str | os.PathLike[str] | None = None,
     section: str | None = None,
 ) -> CheckpointDiff:
     """Compare two checkpoints of any format; the options are those of the command `zerotools diff`,
-    and each may be one string or several. Neither is merged, and memory stays below 256 MB.
+    and each may be one string or several. Neither is merged, and memory stays below 256 MB. With
+    `adapter`, `a` is compared with the sum of the base model `b` and this PEFT adapter.
 
     `is_equal`, `tensors`, `run`, `worst(most)` and `to_json()` of the result say what was found.
 
@@ -181,6 +183,7 @@ def diff(
         include=_several(include),
         rename=_several(rename),
         tolerance=tolerance,
+        adapter=None if adapter is None else Path(adapter),
         tag=tag,
         layout=None if layout is None else Path(layout),
         section=section,

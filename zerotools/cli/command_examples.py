@@ -14,11 +14,13 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "zerotools diff zero3-run as-dcp",
         "zerotools diff zero3-run model --role param --tolerance cast",
         "zerotools diff run-a run-b --rename '^module\\.=' --tolerance abs=1e-6,rel=1e-3",
+        "zerotools diff exported base-model --adapter adapter",
     ),
     "consolidate": (
         "zerotools consolidate output/checkpoint-2000 model",
         "zerotools consolidate zero3-run model --dtype bf16 --verify",
         "zerotools consolidate run.pt model --strip-prefix module.",
+        "zerotools consolidate lora-run adapter --adapter-only",
     ),
     "reshard": (
         "zerotools reshard runs/tiny for-three --world-size 3",

@@ -230,6 +230,11 @@ class Format(Protocol):
         """
         raise Unsupported(f"{self.name} is not exported")
 
+    def export_adapter(self, adapter: Checkpoint, destination: Path) -> Target:
+        """Lay the tensors of a PEFT adapter out in one file, as PEFT calls it; raises as
+        `export`."""
+        raise Unsupported(f"PEFT does not read adapters in {self.name}")
+
     def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
         """Lay `source`, of this format, out for `options.world_size` ranks, with all that it holds.
 

@@ -80,6 +80,18 @@ from zerotools.ops.weights.selection import MASTERS, WEIGHTS
     show_default=True,
     help="Files to write; torch is pytorch_model.bin.",
 )
+@click.option(
+    "--adapter-only",
+    is_flag=True,
+    help="Export the PEFT adapter of the run alone, as PEFT's save_pretrained writes it.",
+)
+@click.option(
+    "--adapter-config",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="The adapter's adapter_config.json, where the run does not say it.",
+)
+@click.option("--adapter-name", metavar="NAME", help="Which adapter, if the run has several.")
 @click.option("--keep-aliases", is_flag=True, help="Write tied weights under each of their names.")
 @click.option("--allow-overflow", is_flag=True, help="Let weights become infinite in fp16.")
 @conversion_options
@@ -99,13 +111,17 @@ def command(
     exclude: tuple[str, ...],
     like: Path | None,
     format: str,
+    adapter_only: bool,
+    adapter_config: Path | None,
+    adapter_name: str | None,
     keep_aliases: bool,
     allow_overflow: bool,
     how: Writing,
 ) -> None:
     """Merge the checkpoint at PATH into a Hugging Face model in the directory OUT.
 
-    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken.
+    PATH is a checkpoint, or the directory of a run: then its newest checkpoint is taken. With
+    --adapter-only OUT gets adapter_model.safetensors and adapter_config.json.
     """
     options = Options(
         dtype=dtype,
@@ -118,6 +134,9 @@ def command(
         like=like,
         format=format,
         keep_aliases=keep_aliases,
+        adapter_only=adapter_only,
+        adapter_config=adapter_config,
+        adapter_name=adapter_name,
     )
     carry_out(
         prepare(

@@ -47,11 +47,16 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--tolerance",
-    default=DiffOptions.tolerance,
-    show_default=True,
+    default=None,
     metavar="bits|cast|ulp=N|abs=X,rel=Y",
     help="How far apart values may be: not at all, after a cast to the narrower type, N steps of "
-    "the type, or X + Y times the value in A.",
+    "the type, or X + Y times the value in A.  [default: bits; with --adapter a step of A's type]",
+)
+@click.option(
+    "--adapter",
+    type=_PATH,
+    metavar="DIR",
+    help="Add this PEFT adapter to B, a base model, and compare A, a merged one, with the sum.",
 )
 @click.option(
     "--top",
@@ -70,7 +75,8 @@ def command(
     role: tuple[str, ...],
     include: tuple[str, ...],
     rename: tuple[str, ...],
-    tolerance: str,
+    tolerance: str | None,
+    adapter: Path | None,
     top: int,
     tag: str | None,
     layout: Path | None,
@@ -88,6 +94,7 @@ def command(
         include=include,
         rename=rename,
         tolerance=tolerance,
+        adapter=adapter,
         tag=tag,
         layout=layout,
         section=section,

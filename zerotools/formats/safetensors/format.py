@@ -78,3 +78,9 @@ class SafetensorsFormat(Format):
         from zerotools.formats.safetensors.lay_out import lay_out
 
         return lay_out(weights, destination, max_shard_bytes=options.shard_bytes())
+
+    def export_adapter(self, adapter: Checkpoint, destination: Path) -> Target:
+        from zerotools.formats.safetensors.lay_out import lay_out
+
+        whole = max(1, sum(tensor.nbytes for tensor in adapter.tensors.values()))
+        return lay_out(adapter, destination, max_shard_bytes=whole, stem="adapter_model")

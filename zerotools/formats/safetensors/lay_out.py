@@ -40,12 +40,14 @@ def lay_out(
     *,
     max_shard_bytes: int,
     metadata: Mapping[str, str] | None = None,
+    stem: str = "model",
 ) -> Target:
     """Lay out the weights of `source` in `destination`, under their names and in their types.
 
     Only the roles `param` and `buffer` may be there: selecting and casting come before. Aliases
     are left out. A tensor larger than `max_shard_bytes` gets a file of its own. `metadata` is the
-    files' `__metadata__`, by default `{"format": "pt"}`, which loaders ask for.
+    files' `__metadata__`, by default `{"format": "pt"}`, which loaders ask for; `stem` is how
+    their names begin.
 
     Raises:
         BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
@@ -60,7 +62,7 @@ def lay_out(
         size = len(header) + sum(tensor.nbytes for tensor in shard.values())
         return FilePlan(size, [LiteralBytes(0, header)]), offsets
 
-    style = ModelFileStyle("safetensors", "model", ".safetensors", INDEX, encode)
+    style = ModelFileStyle("safetensors", stem, ".safetensors", INDEX, encode)
     return lay_out_model(
         source, destination, style, max_shard_bytes=max_shard_bytes, forbidden=(METADATA,)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 CONFIG = "config.json"
@@ -37,15 +37,26 @@ def find_model_sidecars(root: Path) -> dict[str, Path]:
     in a directory of it that is there for them, else in the run's directory that it lies in. Of
     each kind the nearest are taken."""
     found: dict[str, Path] = {}
+    for directory in _around(root):
+        found |= of_other_kinds(model_sidecars(directory), found)
+    return found
+
+
+def find_beside(root: Path, name: str) -> Path | None:
+    """The nearest file of this name, where `find_model_sidecars` looks."""
+    places = (directory / name for directory in _around(root))
+    return next((path for path in places if path.is_file()), None)
+
+
+def _around(root: Path) -> Iterator[Path]:
     place = root.absolute()
     for _ in range(_MAX_LEVELS):
         for directory in (place, *(place / name for name in _INSIDE)):
             if directory.is_dir():
-                found |= of_other_kinds(model_sidecars(directory), found)
+                yield directory
         if not _PART.fullmatch(place.name):
             break
         place = place.parent
-    return found
 
 
 def of_other_kinds(more: Mapping[str, Path], known: Iterable[str]) -> dict[str, Path]:

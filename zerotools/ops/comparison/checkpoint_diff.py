@@ -5,8 +5,8 @@ Neither is consolidated: the same elements of both are read side by side, some a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools import formats
@@ -16,6 +16,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import flag
+from zerotools.ops.comparison.adapted import Product, tolerance_of_sums, with_adapter
 from zerotools.ops.comparison.pairing import (
     Pairing,
     Side,
@@ -46,12 +47,15 @@ class DiffOptions:
     """What `zerotools diff` was asked for: `roles` and names by the globs `include` (all, where
     there are none), `rename` (`REGEX=REPL`), and a tolerance as `parse_tolerance` reads it. Where
     roles or names are chosen, the run beside the tensors is not compared. `tag`, `layout` and
-    `section` are for each checkpoint whose format has such a thing."""
+    `section` are for each checkpoint whose format has such a thing. `adapter` is the directory
+    of a PEFT adapter that is added to B. Without a `tolerance` the bits must be equal, or with an
+    adapter as near as `tolerance_of_sums` says."""
 
     roles: Sequence[str] = ()
     include: Sequence[str] = ()
     rename: Sequence[str] = ()
-    tolerance: str = "bits"
+    tolerance: str | None = None
+    adapter: Path | None = None
     tag: str | None = None
     layout: Path | None = None
     section: str | None = None
@@ -69,6 +73,7 @@ class PreparedDiff:
     notes: tuple[str, ...]
     is_of_runs: bool
     table: FormatTable
+    products: Mapping[Key, Product] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -86,13 +91,20 @@ def prepare_diff(
         BadFile: one is not a checkpoint, or its metadata is damaged.
         Unsupported: one is in a format that is not read.
     """
-    tolerance = parse_tolerance(options.tolerance)
+    if options.tolerance is not None:
+        parse_tolerance(options.tolerance)
     rules = [parse_rule(text) for text in options.rename]
     ours, theirs = _read_both((a, b), options, table)
+    products: dict[Key, Product] = {}
+    if options.adapter is not None:
+        theirs, products = with_adapter(theirs, options.adapter, table)
+    text = options.tolerance or ("bits" if options.adapter is None else tolerance_of_sums(ours))
+    tolerance = parse_tolerance(text)
     sides = renamed_sides(ours, theirs, rules)
     pairing = pair_up(sides[0], sides[1], options.roles, options.include)
     is_of_runs = not (options.roles or options.include)
-    return PreparedDiff(sides[0], sides[1], pairing, tolerance, tuple(sides[2]), is_of_runs, table)
+    notes = tuple(sides[2])
+    return PreparedDiff(sides[0], sides[1], pairing, tolerance, notes, is_of_runs, table, products)
 
 
 def _read_both(
@@ -148,6 +160,7 @@ def carry_out_diff(
             prepared.tolerance,
             budget or MemoryBudget(MAX_MEMORY),
             on_bytes,
+            prepared.products,
         )
     tensors += _alone(a, pairing.only_a, ONLY_A, _numbers(b, trainings[1]))
     tensors += _alone(b, pairing.only_b, ONLY_B, _numbers(a, trainings[0]))

@@ -3,12 +3,13 @@ then what differs by its values. Equal checkpoints are read once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from threading import Lock
 from typing import NamedTuple
 
-from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.files.sources import Sources
@@ -22,6 +23,7 @@ from zerotools.io.numeric.distance import (
 )
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
+from zerotools.ops.comparison.adapted import AdaptedTensor, Product
 from zerotools.ops.comparison.blocks import Block, LocatedTensor, TwoTensors
 from zerotools.ops.comparison.pairing import Pair
 from zerotools.ops.comparison.result import (
@@ -63,14 +65,16 @@ def compare_tensors(
     tolerance: Tolerance,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
+    products: Mapping[Key, Product] | None = None,
 ) -> list[TensorDifference]:
     """What there is to say of each pair, in their order. `on_bytes` is told what is done of
-    `bytes_of(a, b, pairs)`.
+    `bytes_of(a, b, pairs)`. `products` are added to tensors of `b`.
 
     Raises:
         BadFile: a file changed while it was read.
     """
-    described = [_described(a, b, pair) for pair in pairs]
+    products = products or {}
+    described = [_described(a, b, pair, pair.b in products) for pair in pairs]
     numbers = [n for n, (ours, theirs) in enumerate(described) if _obstacle(ours, theirs) is None]
     same_type = [n for n in numbers if described[n][0].dtype == described[n][1].dtype]
     with ExitStack() as stack:
@@ -79,7 +83,7 @@ def compare_tensors(
             for each in (a, b)
         )
         workers = stack.enter_context(TileWorkers(budget))
-        reading = _Reading(a, b, pairs, ours, theirs, workers, budget, on_bytes)
+        reading = _Reading(a, b, pairs, ours, theirs, workers, budget, on_bytes, products)
         alike = set(same_type) - reading.different_bytes(same_type)
         measured = reading.distances([n for n in numbers if n not in alike], tolerance.allowance)
     for each in (a, b):
@@ -95,11 +99,13 @@ def bytes_of(a: Checkpoint, b: Checkpoint, pairs: Iterable[Pair]) -> int:
     return sum(a.tensors[pair.a].nbytes + b.tensors[pair.b].nbytes for pair in pairs)
 
 
-def _described(a: Checkpoint, b: Checkpoint, pair: Pair) -> tuple[Described, Described]:
+def _described(
+    a: Checkpoint, b: Checkpoint, pair: Pair, is_sum: bool
+) -> tuple[Described, Described]:
     ours, theirs = a.tensors[pair.a], b.tensors[pair.b]
     return (
         Described(pair.a, ours.dtype, ours.shape),
-        Described(pair.b, theirs.dtype, theirs.shape),
+        Described(pair.b, FLOAT32 if is_sum else theirs.dtype, theirs.shape),
     )
 
 
@@ -147,7 +153,9 @@ class _Reading:
         workers: TileWorkers,
         budget: MemoryBudget,
         on_bytes: Callable[[int], None],
+        products: Mapping[Key, Product],
     ) -> None:
+        self._products = products
         self._a = a
         self._b = b
         self._pairs = pairs
@@ -212,6 +220,12 @@ class _Reading:
                 self._on_bytes(done)
             yield found
 
+    def _located(self, key: Key) -> LocatedTensor:
+        product = self._products.get(key)
+        if product is None:
+            return LocatedTensor(self._b, key)
+        return AdaptedTensor(self._b, key, product)
+
     def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
         """The blocks; where a tensor lies is found out when it is its turn, and not kept: of many
         ranks it is much."""
@@ -221,7 +235,7 @@ class _Reading:
                 continue
             pair = self._pairs[number]
             try:
-                two = TwoTensors(LocatedTensor(self._a, pair.a), LocatedTensor(self._b, pair.b))
+                two = TwoTensors(LocatedTensor(self._a, pair.a), self._located(pair.b))
             except BadFile as error:
                 self.messages[number] = str(error)
                 continue

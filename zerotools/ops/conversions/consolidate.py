@@ -13,9 +13,16 @@ from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.formats import FORMATS, FormatTable
-from zerotools.formats.format import DEFAULT_MAX_SHARD_BYTES, Format, WriteOptions, spelling
+from zerotools.formats.format import (
+    DEFAULT_MAX_SHARD_BYTES,
+    Format,
+    WriteOptions,
+    flag,
+    spelling,
+)
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.files.sources import recording
+from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
@@ -43,7 +50,8 @@ class Options:
     `dtype` is a key of `DTYPES`, or "auto". `weights_from` is "masters" or "weights"; `format` is
     what the command line calls a format that is exported. `include`, `exclude` and the names of the
     model at `like` are compared with the names that `strip_prefix` and `rename` (`REGEX=REPL`)
-    make.
+    make. With `adapter_only` the PEFT adapter is exported alone: that called `adapter_name`, with
+    the config at `adapter_config`; None of both where the run says it.
     """
 
     dtype: str = "auto"
@@ -56,6 +64,15 @@ class Options:
     like: Path | None = None
     keep_aliases: bool = False
     format: str = "safetensors"
+    adapter_only: bool = False
+    adapter_config: Path | None = None
+    adapter_name: str | None = None
+
+
+# What shapes a whole model, and no adapter.
+_OF_MODELS = (
+    "max_shard_bytes", "strip_prefix", "rename", "include", "exclude", "like", "keep_aliases",
+)  # fmt: skip
 
 
 def prepare(
@@ -100,6 +117,22 @@ def _prepare(
 ) -> Conversion:
     form = exported_formats(table)[options.format]
     source = formats.format_of(checkpoint, table)
+    _check_adapter_options(options)
+    if options.adapter_only:
+        if options.weights_from == MASTERS:
+            source.check_weights(checkpoint)
+        return prepare_adapter(
+            checkpoint,
+            destination,
+            form,
+            weights=options.weights_from,
+            dtype=_adapter_dtype(checkpoint, options.dtype),
+            adapter=options.adapter_name,
+            config=options.adapter_config,
+            config_dir=config_dir,
+            request=request,
+            table=table,
+        )
     is_selected = matcher(options.include, options.exclude)
     like = read_reference(options.like).only(is_selected) if options.like is not None else None
     if options.weights_from == MASTERS:
@@ -131,6 +164,33 @@ def _prepare(
         sums_bytes=merged.bytes,
         sums_directory=merged.scratch,
     )
+
+
+def _check_adapter_options(options: Options) -> None:
+    """Refuse options of an adapter without one, and those of a model with an adapter alone."""
+    if not options.adapter_only:
+        for name in ("adapter_config", "adapter_name"):
+            if getattr(options, name) is not None:
+                raise BadRequest(f"{flag(name)} is for --adapter-only; add that, or leave it out")
+        return
+    plain = Options()
+    useless = [
+        name for name in _OF_MODELS if getattr(options, name) not in (getattr(plain, name), [])
+    ]
+    if useless:
+        named = " and ".join(flag(name) for name in useless)
+        raise BadRequest(
+            f"--adapter-only exports an adapter as PEFT saves it, and does not take {named}; leave "
+            "it out"
+        )
+
+
+def _adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
+    """The type of an adapter: that of the run if it has 16 bits; None: as it is."""
+    if asked != "auto":
+        return DTYPES[asked]
+    precision = checkpoint.origin.precision
+    return precision if precision in SIXTEEN_BIT else None
 
 
 def exported_formats(table: FormatTable = FORMATS) -> dict[str, Format]:

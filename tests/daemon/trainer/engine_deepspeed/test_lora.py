@@ -24,6 +24,10 @@ from tests.daemon.trainer.engine_deepspeed.test_deepspeed import (
     weights,
 )
 from tests.daemon.trainer.several import Runs, run_all
+from zerotools.ops.conversions import consolidate
+from zerotools.ops.conversions.conversion import perform
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.public import diff
 from zerotools.runs import checkpoint_dirs
 
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed, pytest.mark.peft]
@@ -119,6 +123,26 @@ def test_consolidate_adds_the_adapters_to_the_weights(
             assert not numpy.array_equal(value, wanted)
             wanted = wanted + ALPHA / RANK * (up @ down)
         numpy.testing.assert_allclose(value, wanted, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", ["torch", *(f"z{stage}" for stage in STAGES)])
+def test_peft_loads_the_adapter_alone(runs: Runs, base: Path, tmp_path: Path, name: str) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    source, out = runs.checkpoint(name, 3), tmp_path / "adapter"
+    merged = weights(source, tmp_path / "model")
+    done = consolidate.prepare(source, out, consolidate.Options(adapter_only=True))
+    perform(done, budget=MemoryBudget(), overwrite=False)
+    assert diff(merged, base, adapter=out).is_equal
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), out)
+    summed, exported = (
+        model.merge_and_unload().state_dict(),
+        load_file(merged / "model.safetensors"),
+    )
+    for key, value in exported.items():
+        numpy.testing.assert_allclose(summed[key].numpy(), value, rtol=1e-5, atol=1e-6, err_msg=key)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

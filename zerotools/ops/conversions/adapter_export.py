@@ -1,0 +1,113 @@
+"""`consolidate --adapter-only`: the PEFT adapter of a run alone, as `save_pretrained` writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
+from zerotools.core.target import Target
+from zerotools.formats import FormatTable, format_of
+from zerotools.formats.format import Format
+from zerotools.io.output.plain_files import literal
+from zerotools.ops.conversions.conversion import Conversion
+from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
+from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, check_config, choose_config
+from zerotools.ops.weights.adapter_names import AdapterTensor, adapter_tensors, biases
+from zerotools.ops.weights.rewrite import describe
+from zerotools.ops.weights.selection import weights_from
+
+_WEIGHTS = ("param", "param16", "buffer")
+_MAX_NAMED = 3
+
+
+def prepare_adapter(
+    checkpoint: Checkpoint,
+    destination: Path,
+    form: Format,
+    *,
+    weights: str,
+    dtype: DType | None,
+    adapter: str | None,
+    config: Path | None,
+    config_dir: Path | None,
+    request: str,
+    table: FormatTable,
+) -> Conversion:
+    """Lay out the adapter called `adapter`, in `dtype` (None: the 16-bit type of the run, or as it
+    is); its config is that at `config`, or what the run says.
+
+    Raises:
+        BadRequest: there is no adapter, its config is not known or of another adapter, or the run
+            trained weights that no adapter has.
+        BadFile: half of an adapter is missing.
+        Unsupported: the adapter is of a kind that is not exported.
+    """
+    path = checkpoint.origin.path
+    record = format_of(checkpoint, table).job_record(checkpoint)
+    lora = None if record is None else record.lora
+    held = weights_from(checkpoint, weights)
+    tensors = adapter_tensors(held.tensors, adapter, path)
+    around, _ = with_sidecars(checkpoint, config_dir, {})
+    tree, notes = choose_config(around, config, lora, tensors)
+    which = tree.get("bias") or "none"
+    tensors += biases(held.tensors, which, {each.module for each in tensors})
+    chosen = _renamed(held, tensors)
+    check_config(tree, tensors, {key.name: each for key, each in chosen.tensors.items()}, path)
+    _refuse_lost(checkpoint, tensors)
+    target = form.export_adapter(_in_type(chosen, dtype), destination)
+    return Conversion(
+        chosen,
+        _with_config(target, tree),
+        (*checkpoint.origin.notes, *notes),
+        request,
+        table=table,
+    )
+
+
+def _renamed(held: Checkpoint, tensors: list[AdapterTensor]) -> Checkpoint:
+    """The tensors of the adapter under PEFT's names, and nothing of the model around them."""
+    chosen: dict[Key, Tensor] = {}
+    for each in tensors:
+        key = Key(each.saved, "param")
+        if key in chosen:
+            raise BadRequest(
+                f"{held.origin.path} has two tensors that PEFT saves as {each.saved}; choose one "
+                "adapter by --adapter-name"
+            )
+        chosen[key] = held.tensors[each.key]
+    return replace(held, tensors=chosen, aliases={}, model_sidecars={})
+
+
+def _in_type(chosen: Checkpoint, dtype: DType | None) -> Checkpoint:
+    def type_of(_: Key, tensor: Tensor) -> DType:
+        is_cast = dtype is not None and tensor.dtype.is_float and tensor.dtype.bits >= 16
+        return dtype if is_cast and dtype is not None else tensor.dtype
+
+    return describe(chosen, type_of)
+
+
+def _with_config(target: Target, tree: Mapping[str, Any]) -> Target:
+    text = json.dumps({**tree, "inference_mode": True}, indent=2, sort_keys=True) + "\n"
+    return replace(target, files={**target.files, ADAPTER_CONFIG: literal(text.encode())})
+
+
+def _refuse_lost(checkpoint: Checkpoint, tensors: list[AdapterTensor]) -> None:
+    """What was trained has optimizer state: an adapter without it would be another model."""
+    kept = {each.key.name for each in tensors}
+    tied = {alias for alias, name in checkpoint.aliases.items() if name in kept}
+    tied |= {name for alias, name in checkpoint.aliases.items() if alias in kept}
+    trained = dict.fromkeys(key.name for key in checkpoint.tensors if key.role not in _WEIGHTS)
+    lost = [name for name in trained if name not in kept and name not in tied]
+    if lost:
+        more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
+        raise BadRequest(
+            f"{checkpoint.origin.path} also trained {', '.join(lost[:_MAX_NAMED])}{more}, which "
+            "no adapter would hold; export the whole model without --adapter-only, or choose "
+            "the adapter by --adapter-name"
+        )

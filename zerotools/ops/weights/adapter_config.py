@@ -1,0 +1,210 @@
+"""adapter_config.json: what PEFT must know of an adapter besides its tensors.
+
+The rank can be seen from the tensors; by how much the product is scaled (`lora_alpha`) cannot. So
+it comes from the run's own adapter_config.json, from the record of a job, or from the user.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Tensor
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.io.files.regular import read_regular
+from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
+from zerotools.ops.weights.adapter_names import (
+    EMBEDDING_A,
+    EMBEDDING_B,
+    MAGNITUDE,
+    SAVED_WHOLE,
+    TOKENS,
+    A,
+    AdapterTensor,
+    B,
+)
+from zerotools.runs.record import LoraRecord
+
+ADAPTER_CONFIG = "adapter_config.json"
+_LARGEST = 2**24
+_HALVES = ((A, B), (EMBEDDING_A, EMBEDDING_B))
+
+
+def read_adapter_config(path: Path) -> dict[str, Any]:
+    """The tree of an adapter_config.json, or of the one in the directory `path`.
+
+    Raises:
+        BadRequest: there is none.
+        BadFile: it is damaged.
+        Unsupported: it is of another kind of adapter than LoRA.
+    """
+    file = path / ADAPTER_CONFIG if path.is_dir() else path
+    try:
+        tree = json.loads(read_regular(file, _LARGEST))
+    except OSError as error:
+        raise BadRequest(
+            f"{file} cannot be read: {error.strerror}; name the directory in which PEFT's "
+            f"save_pretrained wrote {ADAPTER_CONFIG}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{file} is not JSON: {error!s:.200}") from None
+    if not isinstance(tree, dict) or "peft_type" not in tree:
+        raise BadFile(f"{file} is not the config of an adapter: it has no peft_type")
+    if tree["peft_type"] != "LORA":
+        raise Unsupported(
+            f"{file} is of a {tree['peft_type']} adapter, and zerotools exports LoRA (with DoRA); "
+            "save it by save_pretrained of PEFT"
+        )
+    return tree
+
+
+def choose_config(
+    checkpoint: Checkpoint,
+    given: Path | None,
+    record: LoraRecord | None,
+    tensors: Sequence[AdapterTensor],
+) -> tuple[dict[str, Any], list[str]]:
+    """The config of an adapter, and what to say of where it came from: what the user named, else
+    the record of the job, else what the run left around the checkpoint.
+
+    Raises:
+        BadRequest: nothing says how the adapter is scaled.
+    """
+    if given is not None:
+        return read_adapter_config(given), []
+    if record is not None:
+        return _of_record(record, checkpoint, tensors)
+    found = find_beside(checkpoint.root, ADAPTER_CONFIG)
+    if found is None:
+        raise BadRequest(
+            f"nothing in {checkpoint.origin.path} or around it says how its adapter is scaled "
+            f"(lora_alpha): pass --adapter-config DIR, where PEFT's save_pretrained of this run "
+            f"wrote {ADAPTER_CONFIG}"
+        )
+    return read_adapter_config(found), [f"took {ADAPTER_CONFIG} from {found.parent}"]
+
+
+def _of_record(
+    record: LoraRecord, checkpoint: Checkpoint, tensors: Sequence[AdapterTensor]
+) -> tuple[dict[str, Any], list[str]]:
+    modules = list(dict.fromkeys(each.module for each in tensors))
+    alpha = record.scale * record.rank
+    tree = {
+        "peft_type": "LORA",
+        "task_type": _task_type(checkpoint),
+        "base_model_name_or_path": None,
+        "r": record.rank,
+        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "lora_dropout": 0.0,
+        "target_modules": modules,
+        "fan_in_fan_out": bool(modules) and set(modules) <= set(record.fan_in_fan_out),
+        "bias": "none",
+        "modules_to_save": None,
+        "inference_mode": True,
+    }
+    note = f"{ADAPTER_CONFIG} is made of the job's record; it does not name the base model"
+    return tree, [note]
+
+
+def _task_type(checkpoint: Checkpoint) -> str | None:
+    path = checkpoint.model_sidecars.get(CONFIG)
+    try:
+        config = json.loads(read_regular(path, _LARGEST)) if path is not None else {}
+    except (OSError, BadFile, ValueError, RecursionError):
+        return None
+    names = config.get("architectures") if isinstance(config, dict) else None
+    if isinstance(names, list) and names:
+        if str(names[0]).endswith(("ForCausalLM", "LMHeadModel")):
+            return "CAUSAL_LM"
+        if config.get("is_encoder_decoder") is True:
+            return "SEQ_2_SEQ_LM"
+    return None
+
+
+def scale_of(config: Mapping[str, Any], module: str) -> float:
+    """How often the product of the two matrices of a layer is added to its weight.
+
+    Raises:
+        BadFile: the config has no such number.
+    """
+    rank = _of_module(config, "rank_pattern", module, config.get("r"))
+    alpha = _of_module(config, "alpha_pattern", module, config.get("lora_alpha"))
+    numbers = isinstance(alpha, int | float) and isinstance(rank, int | float)
+    if not numbers or isinstance(rank, bool) or rank <= 0:
+        raise BadFile(f"{ADAPTER_CONFIG} has r {rank!r:.40} and lora_alpha {alpha!r:.40}")
+    return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
+
+
+def check_config(
+    config: Mapping[str, Any],
+    tensors: Sequence[AdapterTensor],
+    held: Mapping[str, Tensor],
+    path: object,
+) -> None:
+    """Refuse a config that is not of this adapter, and half adapters; `held` has the tensors by
+    their names in the files of PEFT.
+
+    Raises:
+        BadRequest: the config is of another adapter.
+        BadFile: an adapter lacks a half, or its halves do not fit.
+    """
+    by_module: dict[str, dict[str, Tensor]] = {}
+    for each in tensors:
+        if not each.saved.endswith(".bias"):
+            by_module.setdefault(each.module, {})[each.part] = held[each.saved]
+    for module, parts in by_module.items():
+        for down, up in _HALVES:
+            if (down in parts) != (up in parts):
+                lacking = up if down in parts else down
+                raise BadFile(f"{path}: the adapter of {module} has no {lacking}")
+            if down in parts:
+                _check_rank(config, module, parts[down], parts[up], path)
+    parts_found = {each.part for each in tensors}
+    for part, key in (
+        (MAGNITUDE, "use_dora"),
+        (SAVED_WHOLE, "modules_to_save"),
+        (TOKENS, "trainable_token_indices"),
+    ):
+        if part in parts_found and not config.get(key):
+            raise BadRequest(
+                f"{path} has {part} of its adapter, and {ADAPTER_CONFIG} does not have {key}: it "
+                "is the config of another adapter; pass that of this run by --adapter-config"
+            )
+    if config.get("use_dora") and MAGNITUDE not in parts_found:
+        raise BadRequest(
+            f"{ADAPTER_CONFIG} says use_dora, and {path} has no {MAGNITUDE}: it is the config of "
+            "another adapter; pass that of this run by --adapter-config"
+        )
+
+
+def _check_rank(
+    config: Mapping[str, Any], module: str, down: Tensor, up: Tensor, path: object
+) -> None:
+    if len(down.shape) < 2 or len(up.shape) < 2 or down.shape[0] != up.shape[1]:
+        raise BadFile(
+            f"{path}: the two halves of the adapter of {module} have the shapes "
+            f"{list(down.shape)} and {list(up.shape)}, which do not fit"
+        )
+    if config.get("target_parameters"):  # experts one behind another in one matrix
+        return
+    expected = _of_module(config, "rank_pattern", module, config.get("r"))
+    if expected != down.shape[0]:
+        raise BadRequest(
+            f"{path}: the adapter of {module} has rank {down.shape[0]}, and {ADAPTER_CONFIG} says "
+            f"{expected!r:.40}: it is the config of another adapter; pass that of this run by "
+            "--adapter-config"
+        )
+
+
+def _of_module(config: Mapping[str, Any], patterns: str, module: str, otherwise: Any) -> Any:
+    """The number of a layer: that of the first pattern that matches the end of its name."""
+    for pattern, value in (config.get(patterns) or {}).items():
+        try:
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return value
+        except re.error:
+            continue
+    return otherwise

@@ -1,0 +1,139 @@
+"""The tensors of a PEFT adapter among those of a model, and the names under which PEFT saves them.
+
+    base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight      in the model
+    base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight              as saved
+
+Wrappers of the model (FSDP1, activation checkpointing, torch.compile, DDP) put words of their own
+into the names. A model into which adapters were injected has no `base_model.model.` at its front.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Key
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest, Unsupported
+
+PREFIX = "base_model.model."
+DEFAULT = "default"
+A, B, EMBEDDING_A, EMBEDDING_B = "lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B"
+MAGNITUDE = "lora_magnitude_vector"
+SAVED_WHOLE, TOKENS = "modules_to_save", "trainable_tokens_delta"
+_WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
+# Without the name of the adapter where a program saved PEFT's own names.
+_LORA = re.compile(
+    rf"(?P<stem>.+)\.((?P<half>{A}|{B})(\.(?P<adapter>[^.]+))?(?P<leaf>\.weight|\.bias)"
+    rf"|(?P<part>{EMBEDDING_A}|{EMBEDDING_B}|{MAGNITUDE})(\.(?P<of>[^.]+))?(\.weight)?)"
+)
+_WHOLE = re.compile(rf"(?P<stem>.+)\.{SAVED_WHOLE}\.(?P<adapter>[^.]+)(?P<leaf>\..+)")
+_TOKENS = re.compile(rf"(?P<stem>.+\.token_adapter)\.{TOKENS}\.(?P<adapter>[^.]+)")
+_ORIGINALS = (".original_module.", ".trainable_tokens_original.")
+# What other kinds of adapters call their tensors, or LoRA's rarer forms.
+_OTHERS = re.compile(
+    r"\.(ia3_l|hada_w\w+|lokr_w\w+|oft_[A-Za-z]+|boft_[A-Za-z]+|vera_lambda_\w+|vblora_\w+"
+    r"|fourierft_spectrum|randlora_\w+|hra_u|bone_\w*|miss_\w*|shira_\w+|c3a_kernel|road_\w+"
+    r"|ln_tuning_layers|waveft_\w+|lora_[A-Za-z]\w*)\."
+    r"|(^|\.)(prompt_encoder|adaption_prompt|adaption_gate)[._]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterTensor:
+    """A tensor of an adapter. `module` is the layer it belongs to, as the model without adapters
+    calls it; `part` is `lora_A`, ..., `modules_to_save` or `trainable_tokens_delta`; `saved` its
+    name in the files of PEFT."""
+
+    key: Key
+    module: str
+    part: str
+    saved: str
+
+
+def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> list[AdapterTensor]:
+    """Those of `adapter`; None: of the only one that there is, or of the one called `default`.
+
+    Raises:
+        BadRequest: there is no adapter, or none of this name, or several and none is `default`.
+        Unsupported: the adapter is of another kind than LoRA.
+    """
+    found: dict[str, list[AdapterTensor]] = {}
+    others = []
+    for key in keys:
+        parsed = _parsed(key)
+        if parsed is not None:
+            found.setdefault(parsed[0], []).append(parsed[1])
+        elif _OTHERS.search(key.name):
+            others.append(key.name)
+    if others:
+        raise Unsupported(
+            f"{path} has {others[0]}, which is of another kind of adapter than LoRA (with DoRA, "
+            "modules_to_save and trainable tokens); save it by save_pretrained of PEFT"
+        )
+    lora = {name: each for name, each in found.items() if any(_is_lora(one) for one in each)}
+    if not lora:
+        raise BadRequest(
+            f"{path} has no tensor of a LoRA adapter (such as ...lora_A.default.weight), so there "
+            "is no adapter to export; leave --adapter-only out"
+        )
+    chosen = adapter or (DEFAULT if DEFAULT in lora else next(iter(lora)))
+    if chosen not in lora or (adapter is None and len(lora) > 1 and DEFAULT not in lora):
+        raise BadRequest(
+            f"{path} has {counted(len(lora), 'adapter')}: {', '.join(sorted(lora))}; choose one of "
+            "them by --adapter-name"
+        )
+    return found[chosen]
+
+
+def _is_lora(each: AdapterTensor) -> bool:
+    return each.part not in (SAVED_WHOLE, TOKENS)
+
+
+def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
+    """The adapter's name, and the tensor; None: it is none of an adapter."""
+    name = full_name(key.name)
+    if any(word in name for word in _ORIGINALS):
+        return None
+    if match := _LORA.fullmatch(name):
+        part, stem = match["half"] or match["part"], match["stem"]
+        adapter = match["adapter"] or match["of"] or DEFAULT
+        saved = f"{stem}.{part}{match['leaf'] or ''}"
+    elif match := _WHOLE.fullmatch(name):
+        part, stem, adapter = SAVED_WHOLE, match["stem"], match["adapter"]
+        saved = f"{stem}{match['leaf']}"
+    elif match := _TOKENS.fullmatch(name):
+        part, stem, adapter = TOKENS, match["stem"], match["adapter"]
+        saved = f"{stem}.{TOKENS}"
+    else:
+        return None
+    return adapter, AdapterTensor(key, module_of(stem), part, saved)
+
+
+def full_name(name: str) -> str:
+    """The name that PEFT's own model has for it."""
+    words = [word for word in name.split(".") if word not in _WRAPPERS]
+    plain = ".".join(words)
+    at = plain.find(PREFIX)
+    return plain[at:] if at >= 0 else PREFIX + plain
+
+
+def module_of(stem: str) -> str:
+    """A layer's name in the model without adapters."""
+    return stem.removeprefix(PREFIX).replace(".base_layer", "")
+
+
+def biases(keys: Iterable[Key], which: str, modules: Iterable[str]) -> Iterator[AdapterTensor]:
+    """The biases that were trained beside an adapter: of `which` layers, as `bias` of its config
+    says (`none`, `all`, or `lora_only`: those of `modules`)."""
+    adapted = set(modules)
+    for key in keys:
+        name = full_name(key.name)
+        stem, dot, leaf = name.rpartition(".")
+        if which == "none" or not dot or leaf != "bias" or _parsed(key) is not None:
+            continue
+        if not any(word in name for word in _ORIGINALS) and (
+            which == "all" or module_of(stem) in adapted
+        ):
+            yield AdapterTensor(key, module_of(stem), "bias", name)
