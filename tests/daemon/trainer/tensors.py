@@ -31,5 +31,6 @@ def digest(checkpoint: Path) -> str:
     whole = hashlib.sha256()
     for name, tensor in sorted(load(checkpoint).items()):
         whole.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        whole.update(tensor.contiguous().numpy().tobytes())
+        # numpy knows no bfloat16.
+        whole.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return whole.hexdigest()

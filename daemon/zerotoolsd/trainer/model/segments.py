@@ -53,13 +53,14 @@ class SegmentMask:
     window: int | None = None
 
     def bounds(self, row: int, length: int) -> Iterator[tuple[int, int]]:
-        """Where the segments of a sequence begin and end, its filling as one more."""
+        """Where the segments of a sequence begin and end, its filling as one more. `length` may be
+        less than theirs: the first tokens alone, by which a loss in parts is tried."""
         begin = 0
-        for size in self.lengths[row]:
-            yield begin, begin + size
-            begin += size
-        if begin < length:
-            yield begin, length
+        for size in (*self.lengths[row], length):
+            end = min(begin + size, length)
+            if begin < end:
+                yield begin, end
+            begin = end
 
     def of(self, row: int, begin: int, end: int, device: torch.device) -> torch.Tensor | None:
         """The mask of one segment, `[1, 1, length, length]`; None where it is causal alone."""

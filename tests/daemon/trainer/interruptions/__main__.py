@@ -94,8 +94,8 @@ class Tables:
             place = self._place / f"row-{len(self.held)}"
             try:
                 holds, cells = _said(find(tree, place, random.Random(f"{self._seed} {name}")))
-            except AssertionError as error:
-                why = " ".join(str(error).split())[-400:].replace("|", " ")
+            except Exception as error:  # whatever it is, the other rows follow
+                why = " ".join(f"{type(error).__name__}: {error}".split())[-400:].replace("|", " ")
                 holds, cells = False, f"{why} | it did not come to that"
             self.held.append(holds)
             print(f"| {name} | {cells} |", flush=True)

@@ -37,7 +37,7 @@ def made(changes: dict[str, Any]) -> Any:
     return model.double().eval()
 
 
-def examples() -> list[Any]:
+def examples(times: int = 1) -> list[Any]:
     from zerotoolsd.trainer.data.packing import join
     from zerotoolsd.trainer.data.sequences import Example
 
@@ -47,7 +47,8 @@ def examples() -> list[Any]:
         found: list[int] = torch.randint(3, 250, (length,), generator=drawn).tolist()
         return found
 
-    return [join([Example(ids(size), ids(size)) for size in lengths]) for lengths in LENGTHS]
+    rows = [lengths * times for lengths in LENGTHS]
+    return [join([Example(ids(size), ids(size)) for size in lengths]) for lengths in rows]
 
 
 def trained(model: Any, batch: list[Any]) -> tuple[float, dict[str, Any]]:
@@ -74,6 +75,23 @@ def test_losses_and_gradients_are_those_of_a_mask(kind: str) -> None:
     largest = max(float(gradient.abs().max()) for gradient in wanted.values())
     for name, gradient in wanted.items():
         assert float((gradients[name] - gradient).abs().max()) <= ROUNDING * largest
+
+
+@pytest.mark.parametrize("kind", ["llama", "window"])
+def test_the_loss_may_be_computed_in_parts(kind: str) -> None:
+    """Which is tried on the first tokens, of which a segment may go on behind them."""
+    from zerotools.core.loss_size import LossSize
+    from zerotoolsd.trainer.engine.chunked_loss import ChunkedLoss
+    from zerotoolsd.trainer.model.segments import SEGMENTED
+
+    model = made(KINDS[kind])
+    loss, wanted = trained(model, examples(3))
+    model.set_attn_implementation(SEGMENTED)
+    ChunkedLoss(model, LossSize(144, 256, 32, "on", at_least=8)).install()
+    found, gradients = trained(model, examples(3))
+    assert found == pytest.approx(loss, rel=ROUNDING)
+    for name, gradient in wanted.items():
+        assert torch.allclose(gradients[name], gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_recomputed_blocks_see_the_same_segments() -> None:
