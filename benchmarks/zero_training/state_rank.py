@@ -48,6 +48,9 @@ from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
 from zerotoolsd.trainer.session import prepare  # noqa: E402
 
 PLACES = (DEVICE, HOST, DISK)
+LET_GO_SECONDS = 0.05
+"""A thread of gloo lets go of the last buffer that it has reduced some time after the others have it,
+when Python's lock is free."""
 
 
 def storages() -> dict[int, torch.Tensor]:
@@ -125,6 +128,7 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
         largest[0] = max(largest[0], of_blocks(live.model))
 
     def note(*_: Any) -> None:
+        time.sleep(LET_GO_SECONDS)
         found["held"] = found.get("held", Counter()) | by_place(live, before)
 
     live.optimizer.buckets[0].torch.register_step_pre_hook(note)

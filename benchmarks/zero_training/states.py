@@ -25,7 +25,7 @@ Found = Mapping[str, Any]
 def accumulations() -> Iterator[tuple[int, str, str]]:
     """Stage, offload and way of steps of two micro batches."""
     for stage in (0, 1, 2, 3):
-        for name in ("none", "cpu") if stage < 3 else HOSTED:
+        for name in ("none", "cpu", "disk", *(["params"] if stage == 3 else [])):
             for way in ("sharded", "local"):
                 yield stage, name, way
 
@@ -46,7 +46,8 @@ def jobs(work: Path, device: str, ranks: int) -> Iterator[tuple[str, dict[str, A
     for stage, name, way in accumulations():
         train = {**base["train"], "batch_size": 2 * ranks, "micro_batch_size": 1}
         changes = {"train": {**train, "accumulate": way}, "zero": {"stage": stage}}
-        yield f"torch {stage} {name} {way}", {**base, **changes, "offload": HOSTED[name]}
+        offload = spill if name == "disk" else HOSTED[name]
+        yield f"torch {stage} {name} {way}", {**base, **changes, "offload": offload}
     for stage, name in ((0, "none"), (1, "none"), (3, "none"), (3, "cpu"), (3, "params")):
         places = {"zero": {"stage": stage}, "offload": HOSTED[name]}
         yield f"torch {stage} {name} adapters", {**base, **places, "lora": ADAPTERS}
