@@ -49,7 +49,7 @@ from zerotoolsd.trainer.session import prepare  # noqa: E402
 
 PLACES = (DEVICE, HOST, DISK)
 LET_GO_SECONDS = 0.05
-"""A thread of gloo lets go of the last buffer that it has reduced some time after the others have it,
+"""A thread of gloo lets go of the last buffer that it has reduced a moment after it has told of it,
 when Python's lock is free."""
 
 
