@@ -145,8 +145,6 @@ class Format(Protocol):
     """The fields of `WriteOptions`, beside `world_size`, that `reshard` uses."""
     sidecar_names: ClassVar[frozenset[str]] = frozenset()
     """Files beside the tensors that belong to the format itself, and say nothing of the run."""
-    says_its_step: ClassVar[bool] = False
-    """Whether every file says of which step it is, so that files of two saves are told apart."""
     may_hold_leftovers: ClassVar[bool] = False
     """Whether a save leaves files of an earlier save under the same name where they are."""
 
@@ -290,6 +288,16 @@ class Format(Protocol):
             weight = source.tensors.get(Key(key.name, "param16"))
             if key.role == "param" and weight is not None and weight.shape == master.shape:
                 yield key.name, master, weight
+
+    def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
+        """Files, relative to `source.root`, that belong together if nothing else is wrong: each
+        says of which step and whose it is, or what it holds is compared with one that does. All
+        others may be of another save, or another rank's, without a word.
+
+        Raises:
+            BadFile: a file is damaged.
+        """
+        return ()
 
     def compare_copies(self, source: Checkpoint) -> None:
         """Compare what other files have of tensors that are read from one.

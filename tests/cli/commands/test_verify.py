@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops.verification.damage import flip, largest_record
 from zerotools.cli.commands.verify import command
+from zerotools.core.errors import BadRequest
 
 ZERO3 = DEEPSPEED / "z3-bf16-w2" / "checkpoint"
 
@@ -50,3 +51,30 @@ def test_what_was_not_checked_is_said(arguments: list[str]) -> None:
     )
     assert found["verdict"] == "unchecked"
     assert found["fast"] is bool(arguments)
+
+
+def test_with_strict_only_a_whole_checkpoint_is_status_0() -> None:
+    unchecked = TORCH / "fsdp2-hf-sharded-w2" / "checkpoint"
+    assert run(ZERO3, "--strict").return_value == 0
+    assert run(unchecked, "--strict").return_value == 1
+    with pytest.raises(BadRequest, match="--strict can never be met"):
+        CliRunner().invoke(
+            command,
+            [str(unchecked), "--strict", "--fast"],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+
+
+def test_the_place_of_the_manifest_is_checked_before_anything_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(ZERO3, path)
+    next(path.rglob("*optim_states.pt")).unlink()  # a finding, had it been looked for
+    file = tmp_path / "no" / "such" / "m.json"
+    with pytest.raises(BadRequest, match="is no directory"):
+        CliRunner().invoke(
+            command,
+            [str(path), "--write-manifest", str(file)],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )

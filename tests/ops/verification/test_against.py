@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.golden_files import DEEPSPEED, TORCH
+from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions import consolidate, convert, reshard
@@ -79,6 +80,26 @@ def test_what_is_made_of_a_checkpoint_is_that_of_its_manifest(
     assert found.comparison.tensors >= 5
     assert not found.comparison.by_files
     assert messages(compared(source, manifest_of(out))) == ""
+
+
+def test_a_manifest_of_fewer_bits_does_not_make_a_file_whole(tmp_path: Path) -> None:
+    narrow = made(ZERO3, tmp_path / "narrow", "export-bf16") / "model.safetensors"
+    wide = made(ZERO3, tmp_path / "wide", "export-fp32") / "model.safetensors"
+    assert compared(narrow, manifest_of(wide)).is_whole
+    chunk = prepare(wide).checkpoint.tensors[Key("embed.weight", "param")].chunks[0]
+    flip(wide, chunk.offset, 1)  # the last bit of a float32
+    found = compared(wide, manifest_of(narrow))
+    assert (found.findings, found.verdict) == ((), Soundness.UNCHECKED)
+    assert found.comparison is not None
+    assert "there it is bfloat16, which holds less" in found.comparison.notes[0]
+
+
+def test_the_index_of_an_export_needs_no_checksum_of_its_own(tmp_path: Path) -> None:
+    options = consolidate.Options(dtype="fp32", max_shard_bytes=300)
+    prepared = consolidate.prepare(ZERO3, tmp_path / "out", options)
+    perform(prepared, budget=SMALL, overwrite=False)
+    assert (tmp_path / "out" / "model.safetensors.index.json").is_file()
+    assert compared(tmp_path / "out", manifest_of(ZERO3)).is_whole
 
 
 def test_one_changed_value_is_found_whatever_the_format(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,13 @@ from zerotools.ops.verification.cast_masters import counts_of, differing_weights
 from zerotools.ops.verification.findings import Check
 from zerotools.ops.verification.verify import prepare, verify
 
-from .damage import SMALL, copy, messages
+from .damage import SMALL, copy, messages, verified
 
 WITH_BOTH = [
     "bf16-optimizer-w2",
+    "experts-z1-fp32-w4-round-robin",
     "experts-z2-bf16-w2",
+    "pipeline-z1-fp32-w4",
     "tensor-parallel-z1-bf16-w4",
     "universal-z2-bf16-w3",
     "z1-fp32-w3-round-robin",
@@ -47,6 +50,39 @@ def test_weights_of_real_runs_are_the_casts_of_their_masters(case: str) -> None:
 
 def test_stage_3_has_no_weights_to_compare_with() -> None:
     assert pairs_of(formats.read(DEEPSPEED / "z3-bf16-w2" / "checkpoint")) == []
+
+
+@pytest.mark.parametrize(
+    ("case", "file", "name"),
+    [
+        ("pipeline-z1-fp32-w4", "layer_02-model_states.pt", "2.weight"),
+        ("pipeline-z1-fp32-w4", "layer_00-model_states.pt", "tied_modules.embed.weight"),
+        ("pipeline-z1-fp32-w4", "layer_04-model_states.pt", "tied_modules.embed.weight"),
+        ("experts-z1-fp32-w4-round-robin", "layer_1_expert_3_mp_rank_00_model_states.pt", "3."),
+    ],
+)
+def test_a_layer_or_expert_of_another_step_is_found(
+    tmp_path: Path, case: str, file: str, name: str
+) -> None:
+    path = copy(DEEPSPEED / case / "checkpoint", tmp_path)
+    assert verified(path).is_whole
+    change_saved(next(path.rglob(file)))
+    (finding,) = verified(path).findings
+    assert finding.check is Check.MEANING
+    assert file in finding.message
+    assert name in finding.message
+    assert "is not the float32 of its master" in finding.message
+
+
+def change_saved(file: Path) -> None:
+    """Change one value of the first storage, as another save would: the CRC-32 follows."""
+    with zipfile.ZipFile(file) as old:
+        records = {info.filename: bytearray(old.read(info)) for info in old.infolist()}
+    first = next(data for name, data in records.items() if "/data/" in name)
+    first[2] ^= 1
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as new:
+        for name, data in records.items():
+            new.writestr(name, bytes(data))
 
 
 @pytest.mark.torch

@@ -30,7 +30,7 @@ WHOLE = [
     DEEPSPEED / "bf16-optimizer-w2" / "checkpoint",
     DEEPSPEED / "pipeline-z1-fp32-w4" / "checkpoint",
     DEEPSPEED / "tensor-parallel-z1-bf16-w4" / "checkpoint",
-    TORCH / "training-file" / "checkpoint",
+    TORCH / "training-file" / "checkpoint" / "checkpoint.pt",
     JOB,
 ]
 UNCHECKED = {
@@ -59,10 +59,28 @@ def test_what_has_no_checksums_is_never_called_whole(case: str) -> None:
     assert "no checksums" in found.unchecked.values()
 
 
-def test_files_that_do_not_say_their_step_are_not_called_whole() -> None:
-    found = verified(DEEPSPEED / "universal-z2-bf16-w3" / "checkpoint")
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        ("universal-z2-bf16-w3", {"fp32.pt", "mp_rank_00_model_states.pt"}),
+        ("z3-fp32-w2-momentum", {"zero_pp_rank_1_mp_rank_00_optim_states.pt"}),
+        ("accelerate-z2-fp32-w2", {"random_states_0.pkl", "scheduler.bin"}),
+        ("z3-bf16-w2-export16", {"pytorch_model.bin"}),
+    ],
+)
+def test_files_that_do_not_say_their_step_are_not_called_whole(case: str, names: set[str]) -> None:
+    found = verified(DEEPSPEED / case / "checkpoint")
     assert found.verdict is Soundness.UNCHECKED
     assert set(found.unchecked.values()) == {OF_ANY_SAVE}
+    assert names <= {Path(name).name for name in found.unchecked}
+
+
+def test_the_optimizer_beside_the_weights_may_be_of_another_save(tmp_path: Path) -> None:
+    source = TORCH / "fsdp1-sharded-bin-w2" / "checkpoint"
+    shutil.copy(TORCH / "state-dicts" / "checkpoint" / "pytorch_model.bin", tmp_path)
+    assert verified(tmp_path).is_whole
+    shutil.copy(source / "optimizer_rank0.bin", tmp_path / "optimizer.bin")
+    assert not verified(tmp_path).is_whole
 
 
 def test_the_structure_alone_is_never_called_whole(tmp_path: Path) -> None:

@@ -15,10 +15,14 @@ from zerotools.cli.output import render
 from zerotools.cli.output.progress_bar import progress
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
-from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
+from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.against import against as compared_with
-from zerotools.ops.verification.digest_manifest import sidecar_of, write_digest_manifest
+from zerotools.ops.verification.digest_manifest import (
+    check_manifest_target,
+    sidecar_of,
+    write_digest_manifest,
+)
 from zerotools.ops.verification.findings import Check, Soundness, Verification
 from zerotools.ops.verification.verification_json import to_json
 from zerotools.ops.verification.verify import OF_ANY_SAVE, prepare, verify
@@ -47,6 +51,11 @@ BESIDE = ""
     metavar="[FILE]",
     help="Write the digests of tensors and files.  [FILE: PATH.zerotools.json]",
 )
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with status 1 also if nothing is wrong, and not all can be checked.",
+)
 @click.option("--fast", is_flag=True, help="Look at the structure alone; read no tensor data.")
 @click.option(
     "--workers", type=int, default=None, help="Threads. Default: one per core, at most 8."
@@ -66,6 +75,7 @@ def command(
     section: str | None,
     against: Path | None,
     write_manifest: str | None,
+    strict: bool,
     fast: bool,
     workers: int | None,
     max_memory: int,
@@ -75,13 +85,20 @@ def command(
 
     A manifest that lies beside it as PATH.zerotools.json is compared with it. Exit status 1 means
     that something is wrong. Status 0 means that nothing was found; whether all bytes could be
-    checked, the first line says.
+    checked, the first line says, and with --strict the exit status.
     """
     budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
     began, digests = time.monotonic(), write_manifest is not None
     if fast and (against is not None or digests):
         raise BadRequest("--fast reads no data, and a manifest needs it; leave one of them out")
+    if fast and strict:
+        raise BadRequest(
+            "--fast leaves bytes out, so --strict can never be met; leave one of them out"
+        )
     given = prepare(path, tag=tag, layout=layout, section=section)
+    target = Path(write_manifest) if write_manifest else sidecar_of(given.files)
+    if digests:  # before an hour of reading
+        check_manifest_target(target, given.files)
     other = None if against is None else compared_with(against, budget)
     with progress(given.bytes_to_read, "verify") as on_bytes:
         found = verify(
@@ -94,7 +111,7 @@ def command(
         )
     written = None
     if found.manifest is not None:
-        written = Path(write_manifest) if write_manifest else sidecar_of(given.files)
+        written = target
         write_digest_manifest(found.manifest, written, given.files)
     if as_json:
         seconds = round(time.monotonic() - began, 3)
@@ -106,7 +123,8 @@ def command(
             click.echo(f"wrote {written}")
         elif digests:
             click.echo("no manifest was written: it would have what is wrong in it")
-    return EXIT_DIFFERENCES if found.verdict is Soundness.FAULTY else 0
+    is_enough = found.is_whole or not (strict or found.verdict is Soundness.FAULTY)
+    return EXIT_DONE if is_enough else EXIT_DIFFERENCES
 
 
 def describe(found: Verification) -> Iterator[str]:
@@ -129,7 +147,8 @@ def describe(found: Verification) -> Iterator[str]:
         yield f"... and {len(found.findings) - MAX_FINDINGS} more findings (--json lists all)"
     yield from _compared(found)
     yield from _unchecked(found)
-    odd = [key for key in found.odd if key.role == "buffer"]
+    named = {finding.tensor for finding in found.findings}
+    odd = [key for key in found.odd if key not in named]
     if odd:
         yield f"note: {_some([str(key) for key in odd])}: values that are not finite, as in masks"
     for note in found.checkpoint.origin.notes:

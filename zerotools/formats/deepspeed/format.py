@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,6 @@ class DeepSpeedFormat(Format):
     reshards = True
     reshard_options = _ZERO_OPTIONS
     sidecar_names = SIDECAR_NAMES
-    says_its_step = True
     may_hold_leftovers = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
@@ -119,9 +118,14 @@ class DeepSpeedFormat(Format):
         check_weights(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        from zerotools.formats.deepspeed.writing.checks import weight_pairs
+        from zerotools.formats.deepspeed.partitioning.weight_pairs import weight_pairs
 
         return weight_pairs(source)
+
+    def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
+        from zerotools.formats.deepspeed.reading.one_save import files_of_one_save
+
+        return files_of_one_save(source)
 
     def compare_copies(self, source: Checkpoint) -> None:
         from zerotools.formats.deepspeed.reading.repeated_tensors import compare_copies

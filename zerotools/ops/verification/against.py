@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable, read_any, require_readable, training_of
@@ -19,9 +21,9 @@ from zerotools.ops.verification.digest_manifest import (
     digested,
     manifest_of,
     read_digest_manifest,
-    sidecar_of,
 )
 from zerotools.ops.verification.digests import TensorDigest, digests_of
+from zerotools.ops.verification.element_checks import is_exact_in
 from zerotools.ops.verification.findings import Check, Comparison, Finding
 from zerotools.ops.verification.manifest_comparison import (
     compare_files,
@@ -31,6 +33,7 @@ from zerotools.ops.verification.manifest_comparison import (
     said,
     same_layout,
 )
+from zerotools.ops.verification.manifest_names import aligned, sidecars_of
 from zerotools.runs.thinned import read_thinned
 
 _MAX_NAMED = 3
@@ -73,13 +76,17 @@ def beside(files: CheckpointFiles) -> Against | None:
     Raises:
         BadFile, Unsupported: it is damaged, or of another version.
     """
-    path = sidecar_of(files)
-    try:
-        return Against(read_digest_manifest(path), path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+    for path, must_match in sidecars_of(files):
+        try:
+            manifest = read_digest_manifest(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise BadFile(f"{path} cannot be read: {error.strerror}") from None
+        own = aligned(manifest, files)
+        if own is not None or not must_match:
+            return Against(own or manifest, path)
+    return None
 
 
 class Comparing:
@@ -117,7 +124,8 @@ class Comparing:
         Raises:
             BadRequest: the manifest is of another model.
         """
-        manifest, path = other.manifest, other.path
+        path = other.path
+        manifest = aligned(other.manifest, self._files) or other.manifest
         refuse_another(manifest, list(self._checkpoint.tensors), self._files.subject)
         own = self._manifest(digests)
         if None not in (own.step, manifest.step) and own.step != manifest.step:
@@ -143,7 +151,14 @@ class Comparing:
             for sentence, key in said(result.differing)
         ]
         count = len(result.equal) + len(result.cast)
-        return found, Comparison(path, count, False, notes=result.notes)
+        lossy = [
+            key
+            for key, dtype in result.narrower.items()
+            if not is_exact_in(self._checkpoint, key, dtype)
+        ]
+        notes = (*_less_known(lossy, result.narrower), *result.notes)
+        is_exact = result.is_complete and not lossy
+        return found, Comparison(path, count, notes=notes, is_exact=is_exact)
 
     def _stranger(self, other: Against) -> Finding | None:
         """A finding where nothing is as the manifest says: then nothing was damaged, and it is of
@@ -200,4 +215,13 @@ class Comparing:
         tensors = {key: self.digests[key] for key in self._keys if key in self.digests}
         return manifest_of(
             self._checkpoint, self._training, tensors, digests, self._files.subject.name
+        )
+
+
+def _less_known(keys: Sequence[Key], types: Mapping[Key, DType]) -> Iterator[str]:
+    if keys:
+        names = ", ".join(dict.fromkeys(types[key].name for key in keys))
+        yield (
+            f"{counted(len(keys), 'tensor')}: there it is {names}, which holds less, so only what "
+            "is left after the cast was compared"
         )

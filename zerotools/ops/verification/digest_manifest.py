@@ -6,6 +6,7 @@ It lies beside the checkpoint, never inside (docs/reference/digest-manifest.md).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,8 +87,9 @@ def sidecar_of(files: CheckpointFiles) -> Path:
 
 
 def sidecar_of_path(subject: Path) -> Path:
-    """The same, by the directory or the file that is the checkpoint."""
-    whole = subject.absolute()
+    """The same, by the directory or the file that is the checkpoint: a name that stands for a
+    directory (a link, `.`) may stand for another one tomorrow."""
+    whole = subject.resolve() if subject.is_dir() else subject.absolute()
     return whole.with_name(whole.name + SIDECAR_SUFFIX)
 
 
@@ -95,7 +97,18 @@ def write_digest_manifest(manifest: DigestManifest, path: Path, files: Checkpoin
     """Write a manifest, flushed and renamed.
 
     Raises:
-        BadRequest: `path` is inside the checkpoint, or holds something else than a manifest.
+        BadRequest: as `check_manifest_target`.
+    """
+    check_manifest_target(path, files)
+    put_digest_manifest(manifest, path)
+
+
+def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
+    """Refuse a place where no manifest can be written.
+
+    Raises:
+        BadRequest: it is inside the checkpoint, in a directory that is not there or cannot be
+            written, or holds something else than a manifest.
     """
     inside = files.subject.resolve()
     if inside in path.resolve().parents or path.resolve() == inside:
@@ -110,7 +123,12 @@ def write_digest_manifest(manifest: DigestManifest, path: Path, files: Checkpoin
                 f"{path} exists and is not a manifest that zerotools reads; remove it, or choose "
                 "another file"
             ) from None
-    put_digest_manifest(manifest, path)
+    if not path.parent.is_dir():
+        raise BadRequest(f"{path.parent} is no directory; make it, or choose another file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise BadRequest(
+            f"{path.parent} cannot be written; choose another file with --write-manifest FILE"
+        )
 
 
 def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:

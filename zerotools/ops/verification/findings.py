@@ -49,13 +49,15 @@ class Finding:
 class Comparison:
     """With which manifest or checkpoint it was compared, and how many tensors have the values that
     are said there. `by_files` says that the files were compared, byte by byte, and `vouched` are
-    those that are equal then. `notes` are sentences on what only one of the two holds."""
+    those that are equal then. `notes` are sentences on what only one of the two holds. `is_exact`
+    says that every bit of all tensors was compared."""
 
     path: Path
     tensors: int = 0
     by_files: bool = False
     vouched: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    is_exact: bool = False
 
 
 @dataclass(frozen=True)

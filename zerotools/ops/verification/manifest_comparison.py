@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.counts import counted
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest
 from zerotools.ops.verification.digests import TensorDigest
@@ -21,12 +22,15 @@ _OF_SEVERAL = {"has": "have", "is": "are"}
 class TensorComparison:
     """`equal` tensors have the bytes of the manifest, `cast` those of one of its casts or the other
     way round. `differing` says of each other tensor in what; `notes` are sentences on what only one
-    of the two holds, where that is no fault."""
+    of the two holds, where that is no fault. `narrower` are those of `cast` of which the manifest
+    does not know every bit, with its type. `is_complete` says that it has all tensors."""
 
     equal: tuple[Key, ...]
     cast: tuple[Key, ...]
     differing: Mapping[Key, str]
     notes: tuple[str, ...] = ()
+    narrower: Mapping[Key, DType] = field(default_factory=dict)
+    is_complete: bool = True
 
 
 def same_layout(manifest: DigestManifest, found: DigestManifest, sizes: Mapping[str, int]) -> bool:
@@ -80,7 +84,7 @@ def compare_tensors(
 ) -> TensorComparison:
     """Compare by names and roles, through tied names, and through casts where the types differ.
     What is `thinned` need not have the manifest's optimizer state."""
-    equal, cast, differing = [], [], dict[Key, str]()
+    equal, cast, rough, differing = [], [], dict[Key, DType](), dict[Key, str]()
     matched: set[Key] = set()
     roles = {key.role for key in manifest.tensors}
     extra: list[Key] = []
@@ -95,6 +99,8 @@ def compare_tensors(
             equal.append(key)
         elif how == "":
             cast.append(key)
+            if not _is_cast_of(ours, manifest.tensors[other]):
+                rough[key] = manifest.tensors[other].dtype
         else:
             differing[key] = how
     lacking = [key for key in manifest.tensors if key not in matched]
@@ -111,11 +117,20 @@ def compare_tensors(
         own = found.scalars.get(key)
         if own is not None and own != value:
             differing[key] = f"is {own}, and the manifest says {value}"
+    unknown = [key for key in extra if key not in differing]
     notes = [
         *_only(lacking, differing, "the manifest also has"),
-        *_only([key for key in extra if key not in differing], {}, "the manifest does not have"),
+        *_only(unknown, {}, "the manifest does not have"),
     ]
-    return TensorComparison(tuple(equal), tuple(cast), differing, tuple(notes))
+    return TensorComparison(
+        tuple(equal), tuple(cast), differing, tuple(notes), rough, is_complete=not unknown
+    )
+
+
+def _is_cast_of(ours: TensorDigest, theirs: TensorDigest) -> bool:
+    """Whether ours is what a cast makes of theirs: then no bit of ours is unknown."""
+    own = ours.dtype.name
+    return own in ours.casts and ours.casts[own] == theirs.casts.get(own)
 
 
 def _only(keys: Sequence[Key], named: Mapping[Key, str], what: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from zerotools.ops.verification.cast_masters import Difference, counts_of, diffe
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
 from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest, digested
+from zerotools.ops.verification.element_checks import is_mask
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE, FileScan, Record, scan
 from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
 from zerotools.ops.verification.manifest_comparison import compare_files
@@ -30,7 +31,8 @@ from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 DEFAULT_MEMORY = 256 * 2**20
 _WEIGHTS = ("param", "param16")
 _MAX_NAMED = 3
-OF_ANY_SAVE = "nothing in it tells of which save it is"
+_INDEX = ".index.json"
+OF_ANY_SAVE = "nothing in it tells of which save it is, or of which rank"
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,18 @@ def prepare(
     with recording() as sources:
         checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
         require_readable(checkpoint)
-        files = files_of(checkpoint, table)
+        files = files_of(checkpoint, table, _asked_directory(path, checkpoint))
         for name in files.names:
             note_source(files.base / name)
     return ToVerify(checkpoint, files, sources, table)
+
+
+def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
+    """The directory that was asked for, where one file in it has the tensors: the optimizer and
+    other state beside that file are meant, too."""
+    file = checkpoint.origin.path
+    is_in_it = path.is_dir() and not file.is_dir() and file.parent.absolute() == path.absolute()
+    return path if is_in_it else None
 
 
 def verify(
@@ -201,6 +211,8 @@ class _Verifying:
         elsewhere = {key: key.role in NEVER_NEGATIVE for key in self._claims.elsewhere}
         self.odd |= counts_of(self._checkpoint, elsewhere, self._budget)
         for key, counts in self.odd.items():
+            if counts.infinities and key.role == "param" and is_mask(self._checkpoint, key):
+                continue
             for sentence in _odd(self._checkpoint, key, counts):
                 self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
         try:
@@ -253,11 +265,12 @@ class _Verifying:
 
     def _vouch(self, comparison: Comparison) -> None:
         """What is equal needs no checksums of its own. Of other files than those of the manifest,
-        only those that hold tensors alone are known."""
+        only those that hold tensors alone are known, and an index, which says where they lie."""
         vouched = set(comparison.vouched)
-        if not (self.findings or comparison.by_files or self._form.holds_state):
+        if comparison.is_exact and not (self.findings or self._form.holds_state):
             below = self._checkpoint.root.relative_to(self._files.base)
             vouched |= {(below / name).as_posix() for name in self._checkpoint.files}
+            vouched |= {name for name in self._files.names if name.endswith(_INDEX)}
         self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
 
     def changed(self) -> None:
@@ -313,10 +326,16 @@ class _Verifying:
 
     def _of_any_save(self) -> dict[str, str]:
         """Files that may each be sound, and of another save than the others."""
-        if self._form.says_its_step or len(self._checkpoint.files) < 2:
+        essential = self._files.essential
+        if len(essential) < 2:
             return {}
         below = self._checkpoint.root.relative_to(self._files.base)
-        names = ((below / name).as_posix() for name in self._checkpoint.files)
+        try:
+            known = self._form.files_of_one_save(self._checkpoint)
+        except BadFile:  # what is wrong with it, another check says
+            known = ()
+        proved = {(below / name).as_posix() for name in known}
+        names = (name for name in self._files.names if name in essential - proved)
         return dict.fromkeys(names, OF_ANY_SAVE)
 
     def _sound_tensors(self) -> Mapping[Key, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from zerotools.core.checkpoint import Key, Tensor
@@ -21,7 +21,9 @@ SIXTEEN_BIT = ("float16", "bfloat16")
 @dataclass(frozen=True)
 class MpShard:
     """Tensors in the shapes of this model-parallel rank, which are the model's own where there is
-    only one. `groups` are empty without ZeRO."""
+    only one. `groups` are empty without ZeRO. `uncut` are the weights and buffers that lie in files
+    as wholes, by the names that these give them: those of the model file, of experts, and of the
+    layer files of all stages of a pipeline."""
 
     model: ModelStates
     optim_states: Sequence[OptimStates | None]
@@ -29,6 +31,7 @@ class MpShard:
     tensors: Mapping[Key, Tensor]
     aliases: Mapping[str, str]
     frozen: frozenset[str]
+    uncut: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def read_mp_rank(

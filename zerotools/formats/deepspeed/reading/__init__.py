@@ -6,6 +6,7 @@ read              the whole checkpoint
 saves             which files of a tag that was saved to again belong together
 mp_rank_files     the files of one model-parallel rank; which are missing or left over
 consistency       whether files say of themselves that they are of one save
+one_save          which files the other checks show to be of one save
 missing_files     whether the files of a pipeline's layers, and of experts, are all there
 merge             the model-parallel ranks merged into whole tensors
 repeated_tensors  what is in several files and read from one, compared

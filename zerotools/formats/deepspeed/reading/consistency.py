@@ -159,6 +159,11 @@ def saved_as(file: TorchFile) -> str | None:
     return None if record is None else record.name.partition("/")[0]
 
 
+def says_its_name(file: TorchFile) -> bool:
+    """Whether a file says of which rank, layer or expert it is, so that `misnamed_files` tells."""
+    return _said_by(saved_as(file)) is not None
+
+
 def _said_by(folder: str | None) -> tuple[str, ...] | None:
     return None if folder is None else identity_of(f"{folder}.pt")
 

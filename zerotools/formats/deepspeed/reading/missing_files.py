@@ -11,7 +11,6 @@ Source: DeepSpeed `runtime/pipe/module.py`: `save_state_dict`, `ckpt_layer_path`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -20,6 +19,11 @@ from typing import Any
 from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.pipeline_layers import (
+    PLAIN,
+    TIED,
+    layers_of_ties,
+)
 from zerotools.formats.deepspeed.schema.file_names import (
     ANY_LAYER,
     TagListing,
@@ -29,9 +33,6 @@ from zerotools.formats.deepspeed.schema.file_names import (
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.optimizer_tree import STATE, numel_of, slice_mappings
 from zerotools.io.torchzip.tensors import as_tensor
-
-_TIED = re.compile(r"tied_modules\.[^.]+\.(?P<name>.+)")
-_PLAIN = re.compile(r"(?P<layer>\d+)\..+")
 
 
 def lost_layers(
@@ -46,7 +47,7 @@ def lost_layers(
     problems: list[Problem] = []
     for mp_shard, names in zip(stages, trained, strict=True):
         for name, numel in names.items():
-            if (match := _PLAIN.fullmatch(name)) and _numel(layers, name) != numel:
+            if (match := PLAIN.fullmatch(name)) and _numel(layers, name) != numel:
                 file = layer_file(int(match["layer"]))
                 problems.append(
                     Problem(
@@ -99,21 +100,13 @@ def _lost_ties(
     layers: Mapping[str, Tensor],
 ) -> Iterator[tuple[str, Problem]]:
     """Tied weights without a layer file between the layers of the stages before and after."""
-    plain = [
-        [int(match["layer"]) for name in names if (match := _PLAIN.fullmatch(name))]
-        for names in trained
-    ]
+    ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):
-        low = max((n for numbers in plain[:stage] for n in numbers), default=-1)
-        high = min((n for numbers in plain[stage + 1 :] for n in numbers), default=None)
         for name, numel in names.items():
-            match = _TIED.fullmatch(name)
-            own = {
-                number
-                for number in map(int, {layer.partition(".")[0] for layer in layers})
-                if low < number and (high is None or number < high) and number not in plain[stage]
-            }
-            if match is None or any(_numel(layers, f"{n}.{match['name']}") == numel for n in own):
+            match = TIED.fullmatch(name)
+            if match is None or any(
+                _numel(layers, f"{n}.{match['name']}") == numel for n in ties[stage]
+            ):
                 continue
             file = stages[stage].model.file.name
             if not any(name in earlier for earlier in trained[:stage]):

@@ -69,9 +69,11 @@ def load_mp_rank(
     problems += compare_mp_ranks(present)
     trained = {name: shape for group in first.groups or () for name, shape in group.items()}
     mine = {name: tensor for name, tensor in whole.items() if _belongs(name, set(trained), first)}
-    everything = {**mine, **whole_tensors(first)}
+    in_model = whole_tensors(first)
+    everything = {**mine, **in_model}
     if not trained or any(optim is not None for optim in optim_states):
-        return read_mp_rank(models, optim_states, everything)
+        found = read_mp_rank(models, optim_states, everything)
+        return replace(found, uncut={**whole, **in_model})
     if weights_alone and not is_rank_file(first.file.name):
         return _weights_of(read_mp_rank(models, (), everything), trained)
     name = optim_file(mp_rank, 0)

@@ -13,6 +13,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.ranges import ranges_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.partitioning.weight_pairs import pairs_of
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, zero_optimization
 from zerotools.formats.deepspeed.schema.file_names import name_for_rank
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
@@ -94,23 +95,21 @@ def check_weights(source: Checkpoint) -> None:
     Raises:
         Unsupported: see there.
     """
-    for mp_shard in native_of(source).mp_shards:
-        if mp_shard.groups:
-            check_masters(source, mp_shard)
+    for mp_rank in range(len(native_of(source).mp_shards)):
+        check_masters(source, mp_rank)
 
 
-def check_masters(source: Checkpoint, mp_shard: MpShard) -> None:
+def check_masters(source: Checkpoint, mp_rank: int) -> None:
     """Compare the beginning of every part of every master with the weight that was cast from it.
 
     Where they agree, the files are of one save, and the flat buffers are in the order that
-    `param_shapes` says, whatever the run's configuration says. Weights in files of layers and
-    experts are compared where they have 16 bits. Stage 3 keeps no weights to compare with.
+    `param_shapes` says, whatever the run's configuration says. Stage 3 keeps no weights to compare
+    with.
 
     Raises:
         Unsupported: they disagree: the order of the flat buffers is not what the files say.
     """
-    if first_of(mp_shard.optim_states).kind != STAGE_3:
-        compare_weights(source, _pairs(mp_shard))
+    compare_weights(source, pairs_of(source, mp_rank))
 
 
 def compare_weights(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
@@ -147,26 +146,6 @@ def _as_they_are(source: Checkpoint, name: str, weight: Tensor) -> str:
 
 def _path(source: Checkpoint, tensor: Tensor) -> Path:
     return source.root / next(iter(tensor.chunks)).file
-
-
-def weight_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Name, master and weight wherever the files have both. At stage 3 they have masters alone."""
-    for mp_shard in native_of(source).mp_shards:
-        present = any(optim is not None for optim in mp_shard.optim_states)
-        if mp_shard.groups and present and first_of(mp_shard.optim_states).kind != STAGE_3:
-            yield from _pairs(mp_shard)
-
-
-def _pairs(mp_shard: MpShard) -> Iterator[tuple[str, Tensor, Tensor]]:
-    for group in mp_shard.groups:
-        for name, master in group.tensors("param"):
-            stored = (mp_shard.model.module or {}).get(name)
-            if stored is not None and stored.shape == master.shape:
-                yield name, master, mp_shard.model.file.tensor(stored)
-            elif (
-                stored is None and (copy := mp_shard.tensors.get(Key(name, "param16"))) is not None
-            ):
-                yield name, master, copy
 
 
 def _samples(files: OpenFiles, master: Tensor, weight: Tensor) -> Iterator[tuple[Array, Array]]:

@@ -105,7 +105,7 @@ def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks
     check_supported(source.root, mp_shard, len(mp_shards), settings)
     logical = logical_state_of(mp_shard, hyperparameters_of(mp_shard, settings))
     layout = target_layout_of(logical, settings, ranks, len(mp_shard.optim_states))
-    check_masters(source, mp_shard)
+    check_masters(source, mp_rank)
     made = configured(change_stage(logical, layout.kind, layout.stage), layout)
     layers = layer_files(source)
     there = {key: tensor for key, tensor in made.source_tensors.items() if _lies_in(tensor, layers)}

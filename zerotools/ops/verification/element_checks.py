@@ -1,0 +1,66 @@
+"""What holds for all elements of one tensor, looked at only where something else gives cause.
+
+A mask for attention is 0 where something may be seen and minus infinity elsewhere, or 1 and
+infinity: its finite elements are all one number. Formats that do not tell buffers from weights have
+such masks among the weights; weights that training has ruined are not so.
+
+A digest in a narrower type tells of every bit where all values are of that type: a weight that was
+frozen in bf16 and exported in fp32 has nothing that its bf16 digest would not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
+from zerotools.ops.verification.digests import FlatValues
+
+_PART_BYTES = 2**18
+
+
+def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
+    """Whether a tensor with infinite elements has no NaN, and no two finite numbers that differ."""
+    known: np.float64 | None = None
+    try:
+        for part in _parts(checkpoint, key):
+            found = part.astype(np.float64)
+            finite = found[np.isfinite(found)]
+            known = finite[0] if known is None and finite.size else known
+            if np.isnan(found).any() or (finite != known).any():
+                return False
+    except BadFile:  # another check says so
+        return False
+    return True
+
+
+def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
+    """Whether a cast of a tensor to `narrow` and back changes no byte.
+
+    Raises:
+        BadFile: it is incomplete, or a file is missing or truncated.
+    """
+    dtype = checkpoint.tensors[key].dtype
+    return all(
+        np.array_equal(as_type(as_type(part, narrow), dtype).view(np.uint8), part.view(np.uint8))
+        for part in _parts(checkpoint, key)
+    )
+
+
+def _parts(checkpoint: Checkpoint, key: Key) -> Iterator[Array]:
+    """The elements of a tensor in their order, in a buffer that each part reuses."""
+    tensor = checkpoint.tensors[key]
+    raw, buffer = np.empty(_PART_BYTES, np.uint8), np.empty(_PART_BYTES, np.uint8)
+    step = _PART_BYTES // tensor.dtype.itemsize
+    values = FlatValues(key, tensor, checkpoint)
+    with OpenFiles(checkpoint.root) as opened, opened.holding() as held:
+        for begin in range(0, tensor.numel, step):
+            end = min(begin + step, tensor.numel)
+            part = raw[: (end - begin) * tensor.dtype.itemsize]
+            values.read(held, begin, end, part, buffer)
+            yield part.view(numpy_dtype(tensor.dtype))
