@@ -333,7 +333,7 @@ def salvage(
         None if each is None else Path(each) for each in (layout, fill_from, config_dir)
     )
     budget = MemoryBudget(max_memory)
-    given = examine.prepare(Path(path), tag=tag, layout=rules, section=section)
+    given = examine.prepare(Path(path), tag=tag, layout=rules, section=section, stand_in=other)
     found = preparation.prepare_salvage(
         given, Path(out), options, fill_from=other, config_dir=config, budget=budget
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
-from zerotools.formats import FORMATS, FormatTable, read_any, require_model
+from zerotools.formats import FORMATS, FormatTable, detect, read_any, require_model
 from zerotools.io.files.damage import Damage, tolerating
 
 
@@ -32,16 +32,19 @@ def read_remains(
     tag: str | None = None,
     layout: Path | None = None,
     section: str | None = None,
+    stand_in: Path | None = None,
     table: FormatTable = FORMATS,
 ) -> Remains:
-    """As `formats.read`, of a checkpoint of which bytes may be lost.
+    """As `formats.read`, of a checkpoint of which bytes may be lost. `stand_in` may be another
+    checkpoint of the same run: lists of names and shapes that are lost are taken from there.
 
     Raises:
         BadRequest: there is nothing at `path`, or it has several models and none is meant.
         BadFile: nothing can be read, or what says which tensors there are is lost.
         Unsupported: it is in a format that is not read.
     """
-    with tolerating() as damage:
+    other = None if stand_in is None else detect(stand_in, table=table).path
+    with tolerating(other) as damage:
         checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
     require_model(checkpoint)
     lost = [

@@ -61,7 +61,7 @@ def salvage(
 ) -> tuple[Salvage, dict[str, Array]]:
     """What is found, and the weights that are written, which are read back and compared."""
     found = prepare_salvage(
-        prepare(path),
+        prepare(path, stand_in=fill_from),
         out,
         SalvageOptions(**options),  # type: ignore[arg-type]
         fill_from=fill_from,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.golden_files import DEEPSPEED
+from tests.golden_files import DEEPSPEED, JOB
 from tests.ops.exports import model, noise, weights_of
 from tests.ops.verification.damage import copy, flip
 from zerotools import formats
@@ -256,3 +256,90 @@ def test_nothing_is_written_where_nothing_is_whole(tmp_path: Path) -> None:
     assert found.conversion is None
     assert found.left_out.keys() == {"layer.weight", "layer.bias"}
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("case", ["z1-bf16-w4", "z2-bf16-w3", "bf16-optimizer-w2", "z2-fp32-w2"])
+def test_names_and_shapes_that_are_lost_are_taken_from_another_checkpoint_of_the_run(
+    case: str, tmp_path: Path
+) -> None:
+    sound = DEEPSPEED / case / "checkpoint"
+    path = copy(sound, tmp_path)
+    model_file = next(path.rglob("mp_rank_00_model_states.pt"))
+    with model_file.open("r+b") as opened:
+        opened.truncate(100)
+    for damage in ("cut short", "missing"):
+        if damage == "missing":
+            model_file.unlink()
+        with pytest.raises(BadFile, match="it alone has the names and shapes of the parameters"):
+            salvage(path, tmp_path / "left")
+        found, weights = salvage(path, tmp_path / damage, sound)
+        wanted = consolidated(sound)
+        assert found.is_complete
+        assert weights.keys() == wanted.keys()
+        assert all(is_equal(array, wanted[name]) for name, array in weights.items())
+        # masters are the checkpoint's own
+        trained = {key.name for key in found.examined.sound if key.role == "exp_avg"}
+        assert trained
+        assert not trained & {key.name for key, _ in found.filled}
+        (tmp_path / f"{damage}.zerotools.json").unlink()
+
+
+def test_names_and_shapes_of_another_model_do_not_stand_in(tmp_path: Path) -> None:
+    path = copy(DEEPSPEED / "z2-bf16-w3" / "checkpoint", tmp_path)
+    next(path.rglob("mp_rank_00_model_states.pt")).unlink()
+    other = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint"
+    with pytest.raises(BadFile, match="put another copy of it there"):
+        salvage(path, tmp_path / "left", other)
+
+
+@pytest.fixture
+def damaged_job(tmp_path: Path) -> Path:
+    """A job's checkpoint without the file of its second rank."""
+    path = copy(JOB, tmp_path)
+    (path / "dcp" / "__1_0.distcp").unlink()
+    return path
+
+
+@pytest.mark.parametrize("lost", ["MANIFEST.json", "job.json", None])
+def test_a_job_whose_record_is_lost_too(
+    damaged_job: Path, lost: str | None, tmp_path: Path
+) -> None:
+    if lost is not None:
+        (damaged_job / lost).write_text("{")
+    found, weights = salvage(damaged_job, tmp_path / "left")
+    assert not found.is_complete
+    wanted = consolidated(JOB)
+    assert weights.keys() < wanted.keys()
+    assert all(is_equal(array, wanted[name]) for name, array in weights.items())
+    filled, again = salvage(damaged_job, tmp_path / "filled", JOB)
+    assert filled.is_complete
+    assert {name for name in wanted if not is_equal(again[name], wanted[name])} == set()
+
+
+def test_a_job_that_was_moved_without_its_manifest(damaged_job: Path, tmp_path: Path) -> None:
+    (damaged_job / "MANIFEST.json").unlink()
+    with pytest.raises(BadFile, match="the save was not finished"):
+        formats.read(damaged_job)
+    filled, again = salvage(damaged_job, tmp_path / "filled", JOB)
+    assert filled.is_complete
+    wanted = consolidated(JOB)
+    assert all(is_equal(again[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.torch
+def test_from_pretrained_loads_what_was_filled_from_a_model(
+    damaged_job: Path, tmp_path: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    salvage(JOB, tmp_path / "base", dtype="fp32")
+    found, _ = salvage(damaged_job, tmp_path / "filled", tmp_path / "base", dtype="fp32")
+    assert found.is_complete
+    assert any(found.filled)
+    wanted, loaded = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict()
+        for name in ("base", "filled")
+    )
+    assert loaded.keys() == wanted.keys()
+    assert all(torch.equal(value, wanted[name]) for name, value in loaded.items())

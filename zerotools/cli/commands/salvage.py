@@ -113,7 +113,7 @@ def command(
     means that weights were left out; their names are printed.
     """
     began = time.monotonic()
-    to_examine = prepare(path, tag=tag, layout=layout, section=section)
+    to_examine = prepare(path, tag=tag, layout=layout, section=section, stand_in=fill_from)
     with progress(to_examine.bytes_to_read, "examine") as on_bytes:
         found = prepare_salvage(
             to_examine,

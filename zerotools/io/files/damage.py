@@ -31,20 +31,23 @@ from zerotools.core.errors import ZerotoolsError
 class Damage:
     """`faults` has what is wrong with a file, the first thing that was found; `names` the tensors
     of which nothing but the name is known, with the file that held them. `unnamed` are files that
-    may have held tensors whose names nothing tells."""
+    may have held tensors whose names nothing tells. `stand_in` is another checkpoint of the same
+    run, for what is the same in both."""
 
     faults: dict[Path, str] = field(default_factory=dict)
     names: dict[str, Path] = field(default_factory=dict)
     unnamed: dict[Path, None] = field(default_factory=dict)
+    stand_in: Path | None = None
 
 
 _TOLERATED: ContextVar[Damage | None] = ContextVar("damage", default=None)
 
 
 @contextmanager
-def tolerating() -> Iterator[Damage]:
-    """Lost bytes are noted inside the context, and do not end the reading."""
-    damage = Damage()
+def tolerating(stand_in: Path | None = None) -> Iterator[Damage]:
+    """Lost bytes are noted inside the context, and do not end the reading. `stand_in` may be
+    another checkpoint of the same run."""
+    damage = Damage(stand_in=stand_in)
     token = _TOLERATED.set(damage)
     try:
         yield damage
@@ -55,6 +58,13 @@ def tolerating() -> Iterator[Damage]:
 def is_tolerated() -> bool:
     """Whether lost bytes are noted and not refused."""
     return _TOLERATED.get() is not None
+
+
+def stand_in() -> Path | None:
+    """Another checkpoint of the same run, whose lists of names and shapes may stand in for those
+    that are lost; None where nobody named one."""
+    damage = _TOLERATED.get()
+    return None if damage is None else damage.stand_in
 
 
 def tolerate(path: Path, error: ZerotoolsError) -> None:

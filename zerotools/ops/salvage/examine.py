@@ -75,9 +75,11 @@ def prepare(
     tag: str | None = None,
     layout: Path | None = None,
     section: str | None = None,
+    stand_in: Path | None = None,
     table: FormatTable = FORMATS,
 ) -> ToExamine:
-    """Read what is left of the metadata of the checkpoint at `path`.
+    """Read what is left of the metadata of the checkpoint at `path`. `stand_in` may be another
+    checkpoint of the same run, of which lists of names and shapes are taken where they are lost.
 
     Raises:
         BadRequest: there is nothing at `path`, or it has no such tag or section.
@@ -87,7 +89,9 @@ def prepare(
     """
     notes = []
     with recording() as sources:
-        remains = read_remains(path, tag=tag, layout=layout, section=section, table=table)
+        remains = read_remains(
+            path, tag=tag, layout=layout, section=section, stand_in=stand_in, table=table
+        )
         _refuse_mixtures(remains.checkpoint)
         files = files_of(remains.checkpoint, table)
         manifest = None

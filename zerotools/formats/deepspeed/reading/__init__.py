@@ -4,6 +4,7 @@ Imports `schema` and `partitioning`.
 
 read              the whole checkpoint
 saves             which files of a tag that was saved to again belong together
+stand_in          the names and shapes of another checkpoint of the run, where they are lost
 mp_rank_files     the files of one model-parallel rank; which are missing or left over
 consistency       whether files say of themselves that they are of one save
 one_save          which files the other checks show to be of one save

@@ -23,7 +23,7 @@ from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.model_tree import GLOBAL_STEPS, SKIPPED_STEPS
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
 from zerotools.formats.deepspeed.schema.optimizer_tree import LOSS_SCALER, PARAMS, PARTITION_COUNT
-from zerotools.io.files.damage import tolerate
+from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
@@ -127,12 +127,13 @@ def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
     """Model files of other model-parallel ranks that are of another save than the first one's."""
-    for model in models[1:]:
+    known = [m for m in models if GLOBAL_STEPS in m.fields or not is_tolerated()]
+    for model in known[1:]:
         if (own := model.fields.tree.get(GLOBAL_STEPS)) != (
-            first := models[0].fields.tree.get(GLOBAL_STEPS)
+            first := known[0].fields.tree.get(GLOBAL_STEPS)
         ):
             yield Problem(
-                f"{model.file.path} is from another save than {models[0].file.name}: step {own} "
+                f"{model.file.path} is from another save than {known[0].file.name}: step {own} "
                 f"there and {first} here; take a checkpoint whose files are all from one save",
                 model.file.name,
                 blocks=True,

@@ -21,6 +21,7 @@ from zerotools.formats.deepspeed.reading.mp_rank_files import (
 )
 from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states
 from zerotools.formats.deepspeed.reading.saves import SaveFiles, save_of
+from zerotools.formats.deepspeed.reading.stand_in import with_lost_models
 from zerotools.formats.deepspeed.schema.file_names import TagListing, model_file
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.schema.model_tree import TENSOR_PARALLEL_INFO
@@ -30,6 +31,7 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import (
     parse_rules,
     read_layout,
 )
+from zerotools.io.files.damage import is_tolerated
 from zerotools.io.files.sources import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.thinned import read_thinned
@@ -62,7 +64,8 @@ def read(
     elif thinned is not None:
         weights_alone = thinned.keep == Keep.WEIGHTS
     problems: list[Problem] = []
-    mp_shards, tensor_ranks, holes = _mp_shards(directory, listing, problems, weights_alone)
+    expected = with_lost_models(listing) if is_tolerated() else listing
+    mp_shards, tensor_ranks, holes = _mp_shards(directory, expected, problems, weights_alone)
     merged = merge_mp_ranks(mp_shards, tensor_ranks, _rules(mp_shards, layout))
     return Checkpoint(
         root=directory,

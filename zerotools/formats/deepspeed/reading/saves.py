@@ -18,6 +18,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.formats.deepspeed.reading.consistency import could_be_of, step_of
+from zerotools.formats.deepspeed.reading.stand_in import stand_in_model
 from zerotools.formats.deepspeed.schema.ds_config import STAGE, zero_optimization
 from zerotools.formats.deepspeed.schema.file_names import (
     TagListing,
@@ -77,7 +78,7 @@ def save_of(
         if rank == mp_rank and dp is not None
     }
     families = list(_families(listing, mp_rank))
-    found = list(_saves(directory, shared, rank_files, families))
+    found = list(_saves(directory, mp_rank, shared, rank_files, families))
     if len(found) > 1:
         found = [save for save in found if not _contradicts_itself(save)] or found
     if len(found) != 1:
@@ -113,13 +114,14 @@ def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
 
 def _saves(
     directory: Path,
+    mp_rank: int,
     shared: str | None,
     rank_files: Mapping[int, str],
     families: list[dict[int, str]],
 ) -> Iterator[SaveFiles]:
     """Every model file with the optimizer files that it may belong to. Model files without any
     count only where nothing else does."""
-    whole = parse_model(TorchFile.open(directory, shared)) if shared is not None else None
+    whole = _shared_model(directory, mp_rank, shared, families) if shared is not None else None
     first = _first_model(directory, rank_files) if rank_files else None
     complete, readable = [], 0
     for names in families:
@@ -137,6 +139,28 @@ def _saves(
         return
     if not families or (is_tolerated() and not readable):
         yield from (SaveFiles(model) for model in (whole, first) if model is not None)
+
+
+def _shared_model(
+    directory: Path, mp_rank: int, shared: str, families: list[dict[int, str]]
+) -> ModelStates | None:
+    """The only model file of a rank; where it is lost, and that is tolerated, what stands in for
+    it; None where the optimizer files do not go with it.
+
+    Raises:
+        BadFile: it is missing or damaged.
+    """
+    try:
+        return parse_model(TorchFile.open(directory, shared))
+    except BadFile as error:
+        if not is_tolerated():
+            raise
+        is_there = (directory / shared).exists()
+        fault = error if is_there else BadFile(f"{directory / shared} is missing")
+        optim = _first_readable(directory, families[0]) if families else None
+        if optim is not None and optim.kind == STAGE_3:
+            return None
+        return stand_in_model(directory, shared, mp_rank, optim, fault)
 
 
 def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:

@@ -134,6 +134,15 @@ def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Order
 
 def numel_of(place: Any) -> int:
     """The elements of a place in a partition; 0 where it is damaged."""
+    return _number(place, "numel")
+
+
+def start_of(place: Any) -> int:
+    """The first element of a place in a partition; 0 where it is damaged."""
+    return _number(place, "start")
+
+
+def _number(place: Any, name: str) -> int:
     state = place.state if isinstance(place, Opaque) else None
-    numel = state.get("numel") if isinstance(state, Mapping) else None
-    return numel if type(numel) is int else 0
+    number = state.get(name) if isinstance(state, Mapping) else None
+    return number if type(number) is int else 0

@@ -11,6 +11,7 @@ from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.deepspeed.schema.file_names import TagListing, is_tag_directory, list_files
 from zerotools.formats.deepspeed.schema.signs import LATEST, has_parameter_directories
+from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular import open_regular, read_regular
 
 _LARGEST_LATEST = 4096
@@ -63,10 +64,11 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
         raise BadFile(f"{path} holds no *_model_states.pt of DeepSpeed")
     listing = list_files(found.directory)
     if not listing.models:
-        raise BadFile(
+        error = BadFile(
             f"{found.directory} has optimizer files of DeepSpeed, and its *_model_states.pt are "
             "missing"
         )
+        tolerate(found.directory, error)
     return found, listing
 
 
