@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -10,22 +11,16 @@ from pathlib import Path
 from zerotools.core.hub_layout import HubLayout
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.tables.data import (
-    BYTES,
-    bounds_length,
-    fixed_length,
-    stated_length,
-    tokenizer_of,
-)
+from zerotools.jobs.tables.data import bounds_length, fixed_length, stated_length
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpointing import make_checkpointing
 from zerotoolsd.trainer.checkpoints.committing import nothing
 from zerotoolsd.trainer.checkpoints.output import claim
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint, adopted, choose_resume_point
+from zerotoolsd.trainer.checkpoints.sidecars import sidecars_of
 from zerotoolsd.trainer.data.collating import check_decoder_start
 from zerotoolsd.trainer.data.epochs import with_steps
 from zerotoolsd.trainer.data.reading import DataReading, TrainingData, positions_of
-from zerotoolsd.trainer.data.tokenizing import copy_tokenizer
 from zerotoolsd.trainer.engine.conditional import check_alike_on_ranks
 from zerotoolsd.trainer.engine.loss_choice import loss_size_of
 from zerotoolsd.trainer.engine_choice import make_engine
@@ -237,6 +232,5 @@ def _metrics(spec: JobSpec, stack: ExitStack) -> Metrics:
 
 def _add_files(spec: JobSpec, meta_model: MetaModel, staging: Path) -> None:
     meta_model.config.save_pretrained(staging)
-    tokenizer = tokenizer_of(spec.data, spec.model.path)
-    if tokenizer is not None and tokenizer != BYTES:
-        copy_tokenizer(Path(tokenizer), staging)
+    for name, path in sidecars_of(spec).items():
+        shutil.copyfile(path, staging / name)

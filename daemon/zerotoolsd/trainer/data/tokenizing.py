@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,6 @@ from zerotoolsd.trainer.data.sequences import Ids
 LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192
 """Text is tokenised together, so much of it or so many pieces."""
-TOKENIZER_FILES = (
-    "added_tokens.json",
-    "chat_template.jinja",
-    "merges.txt",
-    "special_tokens_map.json",
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
 
 
 class TokenFile:
@@ -104,10 +91,3 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
             batch, letters = [], 0
     if batch:
         yield batch
-
-
-def copy_tokenizer(source: Path, destination: Path) -> None:
-    """Put the tokenizer's files beside a checkpoint's config."""
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, destination / name)
