@@ -9,7 +9,7 @@ import pytest
 from tests.formats.deepspeed.damaging import copied, problems_of
 from tests.formats.deepspeed.reading.test_consistency import poke, refolded
 from tests.golden_files import DEEPSPEED
-from zerotools.core.errors import BadFile
+from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import read
 from zerotools.formats.deepspeed.reading.repeated_tensors import compare_copies
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -59,8 +59,11 @@ def test_buffers_of_another_rank(tmp_path: Path) -> None:
 
 def test_a_tied_layer_of_another_stage(tmp_path: Path) -> None:
     tag = copied("pipeline-z1-fp32-w4", tmp_path)
-    path = tag / "zero_pp_rank_0_mp_rank_01_optim_states.pt"
-    poke(path, "single_partition_of_fp32_groups", b"\0\0\xc8\x42")
+    path, value = tag / "zero_pp_rank_0_mp_rank_01_optim_states.pt", b"\0\0\xc8\x42"
+    poke(path, "single_partition_of_fp32_groups", value)
+    with pytest.raises(Unsupported, match=r"tied_modules\.embed\.weight is not the float32"):
+        export(tag, tmp_path / "out", verify=True)
+    poke(tag / "layer_04-model_states.pt", "weight", value)
     refused(tag, tmp_path, r"tied_modules\.embed\.weight differs from its copy")
 
 

@@ -15,7 +15,7 @@ from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.partitioning.weight_pairs import pairs_of
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings, zero_optimization
-from zerotools.formats.deepspeed.schema.file_names import name_for_rank
+from zerotools.formats.deepspeed.schema.file_names import is_layer_file, name_for_rank
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
@@ -131,17 +131,18 @@ def compare_weights(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tenso
                         f"{_path(source, weight)}: {name} is not the {weight.dtype} of its master "
                         f"in {_path(source, master)}: the files are from two saves, the flat "
                         "buffers do not lie in the order of param_shapes, or an average was "
-                        "swapped in for the weights; take another checkpoint, load it with "
-                        "DeepSpeed and save it again, or export the weights as they are: "
-                        f"{_as_they_are(source, name, weight)}"
+                        "swapped in for the weights; take another checkpoint, or load it with "
+                        f"DeepSpeed and save it again{_as_they_are(source, name, weight)}"
                     )
 
 
 def _as_they_are(source: Checkpoint, name: str, weight: Tensor) -> str:
+    what, path = "; to export the weights as they are, ", _path(source, weight)
     if Key(name, "param16") in source.tensors:
-        return "zerotools consolidate --from weights"
-    path = _path(source, weight)
-    return f"save torch.load({str(path)!r})['module'] with torch.save, and consolidate that file"
+        return f"{what}use zerotools consolidate --from weights"
+    if is_layer_file(path.name):
+        return ""
+    return f"{what}save torch.load({str(path)!r})['module'] with torch.save, and consolidate that"
 
 
 def _path(source: Checkpoint, tensor: Tensor) -> Path:
