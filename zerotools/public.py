@@ -276,7 +276,11 @@ def verify(
     rules = None if layout is None else Path(layout)
     given = verification.prepare(Path(path), tag=tag, layout=rules, section=section)
     budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
-    other = None if against is None else comparing.against(Path(against), budget)
+    other = (
+        None
+        if against is None
+        else comparing.against(Path(against), budget, verified=given.files.on_disk)
+    )
     digests = write_manifest is not False
     found = verification.verify(given, fast=fast, other=other, digests=digests, budget=budget)
     if found.manifest is not None:

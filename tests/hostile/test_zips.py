@@ -94,7 +94,7 @@ def _refused(tmp_path: Path, data: bytes, said: str) -> None:
 
 
 def test_bytes_before_the_zip(tmp_path: Path) -> None:
-    _refused(tmp_path, b"#!/bin/sh\n" + ARCHIVE, "zip64 directory is damaged|does not end at")
+    _refused(tmp_path, b"#!/bin/sh\n" + ARCHIVE, "zip64 locator is damaged")
     _refused(tmp_path, b"MZ" + zip_bytes({"a/x": b"12"}), "does not end at byte")
 
 

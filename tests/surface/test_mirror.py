@@ -23,6 +23,7 @@ OF_NO_ROOM = {
     "docs": "documents, whose commands are run",
     "formats/toy": "a format that is not shipped, which lies there as a whole",
     "golden": "files of real runs",
+    "fuzzing": "whatever bytes a fuzzer makes, by what reads them",
     "hostile": "files that attack us, by kind of file",
     "surface": "rules for the whole tree",
 }

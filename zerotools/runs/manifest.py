@@ -22,7 +22,8 @@ from typing import Any
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.io.files.filenames import stays_below_root
-from zerotools.io.files.regular import open_regular, read_regular
+from zerotools.io.files.json_file import read_json
+from zerotools.io.files.regular import open_regular
 from zerotools.runs.file_names import MANIFEST as MANIFEST
 
 VERSION = 1
@@ -88,7 +89,7 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     """
     path = directory / MANIFEST
     try:
-        tree = json.loads(read_regular(path, _LARGEST_MANIFEST))
+        tree = read_json(path, _LARGEST_MANIFEST)
     except FileNotFoundError:
         raise BadFile(
             f"{directory} has no {MANIFEST}: the checkpoint was never finished; take an older one"

@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.hub_layout import HubLayout
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 from zerotools.runs.file_names import RECORD as RECORD
 from zerotools.runs.hub_record import hub_from_tree, hub_to_tree
 
@@ -207,7 +207,7 @@ def read_record(directory: Path) -> JobRecord:
     """
     path = directory / RECORD
     try:
-        tree = json.loads(read_regular(path, _LARGEST_RECORD))
+        tree = read_json(path, _LARGEST_RECORD)
     except (FileNotFoundError, NotADirectoryError):
         raise BadFile(f"{directory} has no {RECORD}: it is not a checkpoint of a job") from None
     except (ValueError, RecursionError) as error:

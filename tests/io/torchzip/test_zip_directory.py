@@ -15,7 +15,8 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.torchzip.window import FileRange
 from zerotools.io.torchzip.zip_directory import read_directory, read_entry
 
-NAMES = st.text("abcdef/é", min_size=1, max_size=8).map(lambda name: f"top/{name}")
+PARTS = st.text("abcdefé", min_size=1, max_size=5)
+NAMES = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: "/".join(["top", *parts]))
 RECORDS = st.dictionaries(NAMES, st.binary(max_size=300), min_size=1, max_size=6)
 
 

@@ -99,7 +99,9 @@ def command(
     target = Path(write_manifest) if write_manifest else sidecar_of(given.files)
     if digests:  # before an hour of reading
         check_manifest_target(target, given.files)
-    other = None if against is None else compared_with(against, budget)
+    other = (
+        None if against is None else compared_with(against, budget, verified=given.files.on_disk)
+    )
     with progress(given.bytes_to_read, "verify") as on_bytes:
         found = verify(
             given,

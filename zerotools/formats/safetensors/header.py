@@ -21,7 +21,9 @@ from typing import Any, TypeGuard
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.allowance import Beside, may_be_read, taken_on_disk
 from zerotools.io.files.damage import tolerate
+from zerotools.io.files.json_file import parse_json
 from zerotools.io.files.regular import open_regular
 
 LARGEST_HEADER = 100_000_000
@@ -74,20 +76,30 @@ def read_header(path: Path) -> Header:
                 f"{path} has {size} bytes and its header would have {length}: it is not a "
                 "safetensors file, or it is truncated"
             )
+        on_disk = taken_on_disk(os.fstat(file.fileno()))
+
+        def beside() -> int:
+            return max(0, on_disk - length)
+
+        if not may_be_read(length, beside):
+            raise BadFile(
+                f"{path}: its header has {length} bytes, more than any real file's with {beside()} "
+                "bytes of data: it is made to fill the memory; do not use it"
+            )
         data = file.read(length)
-    tree = _parse(path, data)
+    tree = _parse(path, data, beside)
     metadata = _metadata(path, tree.pop(METADATA, {}))
     entries = {name: _entry(path, name, value, 8 + length) for name, value in tree.items()}
     _check_cover(path, entries, 8 + length, size)
     return Header(entries, metadata, size, _starts(path, metadata, entries))
 
 
-def _parse(path: Path, data: bytes) -> dict[str, Any]:
+def _parse(path: Path, data: bytes, beside: Beside) -> dict[str, Any]:
     if not data.startswith(b"{"):
         raise BadFile(f"{path}: its header does not start with '{{': it is not a safetensors file")
     try:
-        tree = json.loads(data.decode(), object_pairs_hook=_distinct)
-    except (ValueError, RecursionError) as error:
+        tree = parse_json(path, data, beside, _distinct)
+    except ValueError as error:
         raise BadFile(f"{path}: its header is not JSON: {error!s:.200}") from None
     if not isinstance(tree, dict):
         raise BadFile(f"{path}: its header is not a JSON object")

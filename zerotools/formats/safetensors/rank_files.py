@@ -10,7 +10,6 @@ Source: torch/distributed/checkpoint/hf_storage.py and _hf_utils.py.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.formats.safetensors.header import Header
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 
 SHARD = re.compile(r"shard-(\d{5,})-model-(\d{5,})-of-(\d{5,})\.safetensors")
 HF_METADATA = ".hf_metadata"
@@ -172,7 +171,7 @@ def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> I
 def _json(path: Path) -> dict[str, Any]:
     """A small file that need not be there, nor be an object."""
     try:
-        tree: Any = json.loads(read_regular(path, _LARGEST_JSON))
+        tree: Any = read_json(path, _LARGEST_JSON)
     except (OSError, BadFile, ValueError, RecursionError):
         return {}
     return tree if isinstance(tree, dict) else {}

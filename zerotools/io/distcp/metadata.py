@@ -16,8 +16,9 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.allowance import data_in, may_be_read
 from zerotools.io.files.filenames import stays_below_root
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.regular import check_regular, read_regular
 from zerotools.io.torchzip.pickle_values import describe
 from zerotools.io.torchzip.unpickle import loads
 
@@ -76,7 +77,17 @@ def read_metadata(path: Path) -> Metadata:
         BadFile: it is damaged, or says what cannot be.
         Unsupported: items are compressed or encrypted, or of an unknown element type.
     """
-    tree = loads(read_regular(path, LARGEST_METADATA), source=path)
+
+    def beside() -> int:
+        return max(0, data_in(path.parent) - size)
+
+    check_regular(path)
+    if not may_be_read(size := path.stat().st_size, beside):
+        raise BadFile(
+            f"{path} has {size} bytes, more than any real checkpoint's of {beside()} bytes of "
+            "data: it is made to fill the memory; do not use it"
+        )
+    tree = loads(read_regular(path, LARGEST_METADATA), source=path, beside=beside)
     return _Reader(path).metadata(tree)
 
 

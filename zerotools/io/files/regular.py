@@ -16,7 +16,7 @@ from pathlib import Path
 from zerotools.core.errors import BadFile
 from zerotools.io.files.sources import note
 
-LARGEST_GIVEN = 2**24
+LARGEST_GIVEN = 2**22
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe (FIFO)",

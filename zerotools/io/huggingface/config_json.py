@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 
 _KEYS = ("dtype", "torch_dtype")
 LARGEST_CONFIG = 2**24
@@ -37,7 +37,7 @@ def adapted_config(path: Path, dtype: DType | None) -> bytes | None:
         BadFile: it is not a regular file, or larger than `LARGEST_CONFIG`.
     """
     try:
-        config: Any = json.loads(read_regular(path, LARGEST_CONFIG))
+        config: Any = read_json(path, LARGEST_CONFIG)
     except (ValueError, RecursionError):
         return None
     if not isinstance(config, dict) or dtype is None:

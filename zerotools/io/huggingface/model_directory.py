@@ -17,7 +17,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan, Target
 from zerotools.io.files.damage import lose_unnamed, tolerate
 from zerotools.io.files.filenames import stays_below_root
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import carried_file, literal
@@ -160,7 +160,7 @@ def read_index(path: Path) -> dict[str, str]:
         BadFile: it is not an index, or names files outside of its directory.
     """
     try:
-        tree: Any = json.loads(read_regular(path, _LARGEST_INDEX))
+        tree: Any = read_json(path, _LARGEST_INDEX)
     except (ValueError, RecursionError) as error:
         raise BadFile(f"{path} is not JSON: {error!s:.200}") from None
     weight_map = tree.get("weight_map") if isinstance(tree, dict) else None

@@ -24,7 +24,7 @@ from typing import Any
 from zerotools import __version__
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.filenames import stays_below_root
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.tree_digest import tree_digest
 
@@ -84,7 +84,7 @@ def read_written(directory: Path) -> Written | None:
     """
     path = directory / MARKER
     try:
-        tree = json.loads(read_regular(path, _LARGEST, is_source=False))
+        tree = read_json(path, _LARGEST, is_source=False)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -173,7 +173,7 @@ def is_empty(directory: Path) -> bool:
 def _marker(directory: Path) -> Any:
     """The marker, checked."""
     try:
-        tree: Any = json.loads(read_regular(directory / MARKER, _LARGEST, is_source=False))
+        tree: Any = read_json(directory / MARKER, _LARGEST, is_source=False)
     except FileNotFoundError:
         raise BadRequest(
             f"{directory} has no {MARKER}, which says what zerotools wrote there (older "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.allowance import Beside, may_be_read
 from zerotools.io.files.damage import tolerate
 from zerotools.io.torchzip.pickle_values import Storage
 from zerotools.io.torchzip.recovery import recovered
@@ -68,12 +69,21 @@ class Archive:
                 f"{self.window} was written on a big-endian machine; save it on another"
             )
 
-    def tree(self) -> Any:
-        """What was saved. Tensors are `StoredTensor`, foreign objects `Opaque`."""
+    def tree(self, beside: Beside | None = None) -> Any:
+        """What was saved. Tensors are `StoredTensor`, foreign objects `Opaque`. It may be as large
+        as that of `beside` bytes of data: where nobody says more, those in the archive's file."""
         record = self.records[PICKLE]
         if record.length > LARGEST_PICKLE:
             raise Unsupported(f"{self.window}: its pickle has {record.length} bytes")
-        return loads(read_entry(self.window, record), source=self.window)
+        if beside is None:
+            beside = self.window.data_beside(record.length)
+        if not may_be_read(record.length, beside):
+            raise BadFile(
+                f"{self.window}: its pickle has {record.length} bytes, more than any real "
+                f"checkpoint's of {beside()} bytes of data: it is made to fill the memory; do not "
+                "use it"
+            )
+        return loads(read_entry(self.window, record), source=self.window, beside=beside)
 
     def payload(self, storage: Storage) -> int:
         """Offset, in the file, of the first byte of a storage.

@@ -8,6 +8,7 @@ writes bytes and sets below protocol 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 from zerotools.core import dtypes
@@ -21,6 +22,8 @@ _TORCH_DTYPES = {dtype.name: dtype for dtype in dtypes.DTYPES}
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")
 # Set in a tensor's metadata, where its values are not what its bytes say.
 LAZY_BITS = ("neg", "conj")
+# Masks and positions are expanded to some megabytes; more is a way to fill a disk.
+LARGEST_REPEATED = 2**24
 
 
 def resolve(module: str, name: str) -> Any:
@@ -103,6 +106,12 @@ def _tensor(
         raise BadFile(
             f"a tensor of shape {sizes} needs {(last + 1) * dtype.itemsize} bytes and its "
             f"storage {stored.key!r} has {stored.nbytes}"
+        )
+    nbytes = prod(sizes) * dtype.itemsize
+    if nbytes > max(stored.nbytes, LARGEST_REPEATED):
+        raise BadFile(
+            f"a tensor of shape {sizes} repeats its elements by its strides {steps}: it would have "
+            f"{nbytes} bytes and its storage {stored.key!r} has {stored.nbytes}; save it contiguous"
         )
     if type(metadata) is dict and any(metadata.get(bit) for bit in LAZY_BITS):
         return None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.allowance import may_be_read
 from zerotools.io.files.damage import tolerate
 from zerotools.io.torchzip.pickle_machine import TruncatedPickle
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor, walk
@@ -61,21 +62,30 @@ def read_legacy(window: FileRange) -> LegacyFile:
             if size == window.length or size >= LARGEST_PICKLE:
                 raise
             size = min(window.length, 4 * size, LARGEST_PICKLE)
-    return LegacyFile(tree, _offsets(window, _storages(tree), keys, end))
+            if not may_be_read(size, window.data_beside(size)):
+                raise BadFile(
+                    f"{window}: its pickles do not end within {size} bytes, more than any real "
+                    "checkpoint's: it is made to fill the memory; do not use it"
+                ) from None
+    return LegacyFile(tree, _offsets(window, _storages(window, tree), keys, end))
 
 
-def _storages(tree: Any) -> dict[str, Storage]:
+def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
     """Every storage that the tree refers to, also from inside objects of unknown classes."""
     found: dict[str, Storage] = {}
     for value in walk(tree):
         if isinstance(value, StoredTensor):
             value = value.storage
-        if isinstance(value, Storage):
-            found[value.key] = value
+        if isinstance(value, Storage) and found.setdefault(value.key, value).nbytes != value.nbytes:
+            raise BadFile(
+                f"{window}: storage {value.key!r} has {found[value.key].nbytes} bytes in one place "
+                f"of its pickle and {value.nbytes} in another"
+            )
     return found
 
 
 def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
+    beside = window.data_beside(len(data))
     _, at = loads_from(data, 0, source=window)
     protocol, at = loads_from(data, at, source=window)
     machine, at = loads_from(data, at, source=window)
@@ -83,8 +93,8 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
         raise Unsupported(f"{window}: torch.save protocol {protocol!r:.20} is not {PROTOCOL}")
     if not isinstance(machine, dict) or machine.get("little_endian") is not True:
         raise Unsupported(f"{window} was written on a big-endian machine; save it on another")
-    tree, at = loads_from(data, at, source=window)
-    keys, at = loads_from(data, at, source=window)
+    tree, at = loads_from(data, at, source=window, beside=beside)
+    keys, at = loads_from(data, at, source=window, beside=beside)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise BadFile(f"{window}: its list of storages is damaged")
     return tree, keys, at

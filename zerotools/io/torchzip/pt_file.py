@@ -11,6 +11,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
+from zerotools.io.files.allowance import data_in
 from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.files.regular import open_regular, regular_file
 from zerotools.io.torchzip import archive_layout
@@ -36,9 +37,11 @@ class TorchFile:
     _offsets: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, root: Path, name: str) -> TorchFile:
+    def open(cls, root: Path, name: str, *, alone: bool = False) -> TorchFile:
         """Read the pickle of `root / name`; no tensor data is read. Where lost bytes are tolerated,
         a storage that is lost lies behind the end of the file.
+
+        It may describe what lies in the other files of its directory, unless it stands `alone`.
 
         Raises:
             BadFile: it is missing, truncated, or no torch file.
@@ -55,8 +58,9 @@ class TorchFile:
                 legacy = read_legacy(window)
                 return cls(root, name, window.length, legacy.tree, {}, dict(legacy.offsets))
             archive = Archive.open(window)
+            tree = archive.tree(None if alone else lambda: data_in(path.parent))
             records = _sound(archive) if is_tolerated() else archive.records
-            return cls(root, name, window.length, archive.tree(), records)
+            return cls(root, name, window.length, tree, records)
         finally:
             os.close(descriptor)
 
@@ -86,8 +90,14 @@ class TorchFile:
         return self.root / self.name
 
     def payload(self, storage: Storage) -> int:
-        """Byte offset of a storage in the file."""
-        if storage.key not in self._offsets:
+        """Byte offset of a storage in the file.
+
+        Raises:
+            BadFile: there is none of its key and size.
+        """
+        record = self.records.get(f"data/{storage.key}")
+        fits = record is None or record.length == storage.nbytes
+        if storage.key not in self._offsets or not fits:
             descriptor = open_regular(self.path)
             try:
                 archive = Archive(FileRange.whole(descriptor, self.path), self.records)

@@ -4,11 +4,11 @@ The pickle machine builds plain values and `Opaque`s. It has no way to import a 
 anything that the pickle names: REDUCE and NEWOBJ look the name up in `globals.BUILDERS`, a handful
 of our own functions, and everything else becomes an `Opaque`.
 
-A hostile pickle cannot exhaust memory either: see `machine` for sizes; nothing recurses into what
-was built, and a key of a dict or set is hashed only after it was found small. What is made takes at
-most `SMALL` bytes and `COST_PER_BYTE` for each byte that was read, as estimated by the kind of each
-object. Below 800 KB nothing meets that limit; above, the estimate is 30 a byte for a state dict of
-20,000 tensors and 23 for its optimizer's, and would be 72 for a pickle of `}` alone.
+A hostile pickle cannot exhaust memory either: see `pickle_machine` for sizes; nothing recurses into
+what was built, and a key of a dict or set is hashed only after it was found small. What is made, as
+estimated by the kind of each object, takes no more than `zerotools.io.files.allowance` allows for
+the data that lie beside the pickle: the estimate is 30 a byte for a state dict of 20,000 tensors,
+23 for its optimizer's, and 72 for a pickle of `}` alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
+from zerotools.io.files.allowance import SMALL, Beside, allowed, nothing_beside
 from zerotools.io.torchzip.globals import call, make, resolve, storage
 from zerotools.io.torchzip.hashable import check_key
 from zerotools.io.torchzip.pickle_machine import (
@@ -32,34 +33,38 @@ from zerotools.io.torchzip.pickle_machine import (
 from zerotools.io.torchzip.pickle_values import Global, Ordered
 
 LARGEST_PICKLE = 2**30
-SMALL = 32 * 2**20
-COST_PER_BYTE = 40
 
 
-def loads(data: bytes, *, source: object) -> Any:
-    """The tree that a pickle describes; `source` names it in messages.
+def loads(data: bytes, *, source: object, beside: Beside = nothing_beside) -> Any:
+    """The tree that a pickle describes; `source` names it in messages, `beside` says how many bytes
+    of data it is about.
 
     Raises:
         BadFile: the pickle is damaged or does what no saved checkpoint does.
         Unsupported: an opcode, storage or element type that zerotools does not know.
     """
-    tree, _ = loads_from(data, 0, source=source)
+    tree, _ = loads_from(data, 0, source=source, beside=beside)
     return tree
 
 
-def loads_from(data: bytes, at: int, *, source: object) -> tuple[Any, int]:
+def loads_from(
+    data: bytes, at: int, *, source: object, beside: Beside = nothing_beside
+) -> tuple[Any, int]:
     """As `loads`, of the pickle that begins at byte `at`, and where it ends."""
     if len(data) > LARGEST_PICKLE:
         raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")
-    machine, begin = PickleMachine(data), at
+    machine, begin, most = PickleMachine(data), at, SMALL
     try:
         while not machine.done:
             at = HANDLERS[data[at]](machine, at + 1)
-            if machine.cost > SMALL and machine.cost > SMALL + COST_PER_BYTE * (at - begin):
-                raise BadFile(
-                    f"its first {at - begin} bytes build objects of {machine.cost} bytes, more "
-                    "than any real checkpoint: it is made to fill the memory"
-                )
+            if machine.cost > most:
+                most = allowed(given := beside())
+                if machine.cost > most:
+                    raise BadFile(
+                        f"its first {at - begin} bytes build objects of {machine.cost} bytes, more "
+                        f"than any real checkpoint with {given} bytes of data: it is made to fill "
+                        "the memory; do not use it"
+                    )
         return machine.stack.pop(), at
     except ZerotoolsError as error:
         raise type(error)(f"{source}: its pickle, near byte {at}: {error}") from None

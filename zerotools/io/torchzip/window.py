@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
+from zerotools.io.files.allowance import Beside, taken_on_disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class FileRange:
                 f"are needed from {self.offset + at}: it is truncated"
             )
         return data
+
+    def data_beside(self, described: int) -> Beside:
+        """What the file has on the disk beside the `described` bytes that say what it holds."""
+        return lambda: max(0, taken_on_disk(os.fstat(self.descriptor)) - described)
 
     def __str__(self) -> str:
         if self.offset == 0:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.files.allowance import may_be_read
+from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.torchzip.window import FileRange
 
 _END = struct.Struct("<4s4H2LH")
@@ -26,22 +28,27 @@ _ENTRY = struct.Struct("<4s6H3L5H2L")
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _LARGEST_DIRECTORY = 2**28
+_ENTRY_SHARE = 2  # an entry becomes a larger object than a part of a pickle does
 _READ_BYTES = 2**20
 _TAIL = 1024
 _ANOTHER = "take another copy"
+_UNREAD_FLAGS = 1 | 1 << 5 | 1 << 6 | 1 << 13
+_IS_DIRECTORY = 0x10  # torch then gives uninitialised memory for its bytes
 HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
     """One entry: `length` bytes, whose CRC-32 should be `crc`; `header` is its local header's
-    offset in the window. `has_crc` is False where the archive was written without any, as after
-    `torch.serialization.set_crc32_options(False)`: all of them are 0 then."""
+    offset in the window, `limit` that of what follows it. `has_crc` is False where the archive was
+    written without any, as after `torch.serialization.set_crc32_options(False)`: all of them are 0
+    then."""
 
     name: str
     header: int
     length: int
     crc: int
+    limit: int
     has_crc: bool = True
 
 
@@ -64,6 +71,11 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
             f"{window}: its zip directory of {size} bytes at {begin} does not end at byte {end}, "
             "where the end record is: bytes were removed or added"
         )
+    if not may_be_read(_ENTRY_SHARE * size, window.data_beside(size)):
+        raise BadFile(
+            f"{window}: its zip directory has {size} bytes, more than any real checkpoint's: it is "
+            "made to fill the memory; do not use it"
+        )
     data = tail[begin - tail_at :][:size] if begin >= tail_at else window.read(begin, size)
     records: dict[str, ZipEntry] = {}
     for record in _entries(window, data, begin):
@@ -73,7 +85,7 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
         records[name] = record
     if len(records) != count:
         raise BadFile(f"{window}: its zip directory lists {len(records)} records, not {count}")
-    _refuse_overlap(window, records.values())
+    records = _limited(window, records)
     if any(record.crc for record in records.values()):
         return records
     return {name: replace(record, has_crc=False) for name, record in records.items()}
@@ -107,10 +119,10 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
             f"{record.crc:08x} in the zip directory, and method, CRC-32, sizes {said} in its header"
         )
     at = record.header + LOCAL_HEADER.size + int(name) + int(extra)
-    if at + record.length > window.length:
+    if at + record.length > record.limit:
         raise BadFile(
             f"{window}: record {record.name!r} of {record.length} bytes at {at} reaches beyond "
-            f"the archive's {window.length} bytes"
+            f"byte {record.limit}, where the next one or the zip directory begins"
         )
     return at
 
@@ -143,14 +155,24 @@ def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> 
         )
 
 
-def _refuse_overlap(window: FileRange, records: Iterable[ZipEntry]) -> None:
-    for one, other in pairwise(sorted(records, key=lambda record: record.header)):
+def _limited(window: FileRange, records: Mapping[str, ZipEntry]) -> dict[str, ZipEntry]:
+    """The records, each with the place where it must end. How long its header is, is not known yet.
+
+    Raises:
+        BadFile: two overlap even with the shortest of headers.
+    """
+    limits = {}
+    for one, other in pairwise(sorted(records.values(), key=lambda record: record.header)):
         end = one.header + LOCAL_HEADER.size + len(one.name.encode()) + one.length
         if end > other.header:
             raise BadFile(
                 f"{window}: record {one.name!r} reaches to byte {end}, and {other.name!r} begins "
                 f"at {other.header}: they overlap"
             )
+        limits[one.name] = other.header
+    return {
+        name: replace(one, limit=limits.get(one.name, one.limit)) for name, one in records.items()
+    }
 
 
 def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]:
@@ -161,19 +183,27 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
     full = begin == _FULL32 or size == _FULL32 or count == _FULL16
     locator_at = window.length - _END.size - _END64_LOCATOR.size
     locator = tail[-_END.size - _END64_LOCATOR.size : -_END.size]
-    if locator[:4] != b"PK\x06\x07":
+    if len(locator) < _END64_LOCATOR.size or locator[:4] != b"PK\x06\x07":
         if full:
             raise BadFile(f"{window}: its zip64 locator is damaged")
         return begin, size, count, window.length - _END.size
     # torch writes one always, and the numbers in it only where they are needed.
-    _, _, end64, _ = _END64_LOCATOR.unpack(locator)
-    if end64 + _END64.size > locator_at:
+    _, disk, end64, disks = _END64_LOCATOR.unpack(locator)
+    if end64 + _END64.size != locator_at or disk or disks > 1:
         raise BadFile(f"{window}: its zip64 locator is damaged")
-    signature, _, _, _, _, _, _, *numbers = _END64.unpack(window.read(end64, _END64.size))
-    if signature != b"PK\x06\x06":
+    signature, _, _, _, disk, first_disk, here, *numbers = _END64.unpack(
+        window.read(end64, _END64.size)
+    )
+    if signature != b"PK\x06\x06" or disk != first_disk or here != numbers[0]:
         raise BadFile(f"{window}: its zip64 directory is damaged")
-    if full:
-        count, size, begin = numbers
+    # Of two readers, one may take these numbers and the other those: they must be the same.
+    narrow = ((count, _FULL16), (size, _FULL32), (begin, _FULL32))
+    if any(said not in (wide, most) for (said, most), wide in zip(narrow, numbers, strict=True)):
+        raise BadFile(
+            f"{window}: its zip directory has {size} bytes at {begin} by its last record, and "
+            f"{numbers[1]} at {numbers[2]} by its zip64 record: the file is damaged"
+        )
+    count, size, begin = numbers
     return begin, size, count, end64
 
 
@@ -201,23 +231,35 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[ZipEntry]:
                 f"{window}: record {name!r} is compressed, so its bytes cannot be addressed; "
                 "save it again with torch.save"
             )
-        if flags & 1:
-            raise Unsupported(f"{window}: record {name!r} is encrypted")
+        if fields[13] or fields[15] & _IS_DIRECTORY:
+            raise BadFile(
+                f"{window}: record {name!r} is said to be a directory, or on another disk, which "
+                "torch.save never says: the file is damaged"
+            )
+        if flags & _UNREAD_FLAGS:
+            raise Unsupported(f"{window}: record {name!r} is encrypted or a patch")
         if header + LOCAL_HEADER.size + length > limit:
             raise BadFile(
                 f"{window}: record {name!r} of {length} bytes at {header} reaches beyond "
                 f"byte {limit}, where the directory begins"
             )
-        yield ZipEntry(name, header, length, crc)
+        yield ZipEntry(name, header, length, crc, limit)
     if at != len(data):
         raise BadFile(f"{window}: its zip directory ends inside an entry")
 
 
 def _name(window: FileRange, data: bytes) -> str:
     try:
-        return data.decode()
+        name = data.decode()
     except UnicodeDecodeError:
-        raise BadFile(f"{window}: a record's name {data!r} is not UTF-8") from None
+        raise BadFile(f"{window}: a record's name {data!r:.200} is not UTF-8") from None
+    folder, _, inner = name.partition("/")
+    if inner and (folder in ("", ".", "..") or not stays_below_root(inner)):
+        raise BadFile(
+            f"{window}: a record is called {name!r:.200}, which torch.save calls none: the file is "
+            "damaged, or made to mislead; do not use it"
+        )
+    return name
 
 
 def _zip64(

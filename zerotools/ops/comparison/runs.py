@@ -5,7 +5,6 @@ What one checkpoint alone says is told apart from what differs: formats hold mor
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training import ParamGroup, TrainingState
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.comparison.pairing import Side
@@ -76,7 +75,7 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        config = json.loads(read_regular(path, LARGEST_CONFIG))
+        config = read_json(path, LARGEST_CONFIG)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):

@@ -8,7 +8,6 @@ mp_rank_00_model_states.pt                     DeepSpeed without ZeRO: the state
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.core.ranges import chunk_locations
 from zerotools.core.training import TrainingState
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.runs import checkpoint_dirs
 
@@ -194,7 +193,7 @@ def _tree(root: Path, name: str) -> Any:
 def _global_step(path: Path) -> int | None:
     """What the Hugging Face Trainer counts; None: there is no such file."""
     try:
-        tree = json.loads(read_regular(path, _LARGEST_STATE))
+        tree = read_json(path, _LARGEST_STATE)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:

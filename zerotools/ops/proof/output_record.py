@@ -16,6 +16,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, training_of
+from zerotools.io.files.allowance import data_in
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.numpy_dtypes import Cast, numpy_cast
 from zerotools.ops.execution.execute import ReadBack
@@ -139,7 +140,7 @@ def check_sidecar(destination: Path, *, overwrite: bool) -> None:
             "of an earlier one, choose another output, or pass --overwrite"
         )
     try:
-        read_digest_manifest(path)
+        read_digest_manifest(path, lambda: data_in(destination))
     except (BadFile, Unsupported, OSError):
         raise BadRequest(
             f"{path} is not a manifest that zerotools reads, so --overwrite does not replace it; "

@@ -12,6 +12,7 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training import TrainingState
 from zerotools.formats import FORMATS, FormatTable, read_any, require_readable, training_of
+from zerotools.io.files.allowance import Beside, nothing_beside
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, subject_of
 from zerotools.ops.verification.claimed_bytes import ClaimedBytes
@@ -49,8 +50,16 @@ class Against:
     path: Path
 
 
-def against(path: Path, budget: MemoryBudget, table: FormatTable = FORMATS) -> Against:
+def against(
+    path: Path,
+    budget: MemoryBudget,
+    table: FormatTable = FORMATS,
+    *,
+    verified: Beside = nothing_beside,
+) -> Against:
     """What the user names: a manifest (a `.json` file), or a checkpoint, whose tensors are read.
+
+    A manifest may be as large as one of the `verified` bytes can be.
 
     Raises:
         BadRequest: there is nothing at `path`.
@@ -59,7 +68,7 @@ def against(path: Path, budget: MemoryBudget, table: FormatTable = FORMATS) -> A
     """
     if path.suffix == ".json" and not path.is_dir():
         try:
-            return Against(read_digest_manifest(path), path)
+            return Against(read_digest_manifest(path, verified), path)
         except OSError as error:
             raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
     checkpoint = read_any(path, table=table)
@@ -78,7 +87,7 @@ def beside(files: CheckpointFiles) -> Against | None:
     """
     for path, must_match in sidecars_of(files):
         try:
-            manifest = read_digest_manifest(path)
+            manifest = read_digest_manifest(path, files.on_disk)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.distcp.items import BlobTrees, ItemChunks
+from zerotools.io.files.allowance import data_of
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.output.marker import is_in_output
 
@@ -33,6 +34,10 @@ class CheckpointFiles:
     base: Path
     names: Mapping[str, int]
     essential: frozenset[str]
+
+    def on_disk(self) -> int:
+        """How many bytes they take on the disk."""
+        return data_of(self.base / name for name in self.names)
 
     def name_of(self, path: Path) -> str:
         """The name of a file by its path, which is below `base`."""

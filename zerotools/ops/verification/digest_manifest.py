@@ -17,8 +17,9 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training import TrainingState
+from zerotools.io.files.allowance import Beside, nothing_beside
 from zerotools.io.files.filenames import stays_below_root
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 from zerotools.io.output.tree_digest import tree_digest
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
 from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
@@ -117,7 +118,7 @@ def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
         if not path.is_file():
             raise BadRequest(f"{path} is not a regular file; choose another file for the manifest")
         try:
-            read_digest_manifest(path)
+            read_digest_manifest(path, files.on_disk)
         except (BadFile, Unsupported, OSError):
             raise BadRequest(
                 f"{path} exists and is not a manifest that zerotools reads; remove it, or choose "
@@ -171,8 +172,8 @@ def to_tree(manifest: DigestManifest) -> dict[str, Any]:
     }
 
 
-def read_digest_manifest(path: Path) -> DigestManifest:
-    """Read and check a manifest.
+def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestManifest:
+    """Read and check a manifest, of a checkpoint of `beside` bytes.
 
     Raises:
         OSError: it cannot be read.
@@ -180,8 +181,8 @@ def read_digest_manifest(path: Path) -> DigestManifest:
         Unsupported: it is of another version, or of other digests.
     """
     try:
-        tree = json.loads(read_regular(path, _LARGEST, is_source=False))
-    except (ValueError, RecursionError) as error:
+        tree = read_json(path, _LARGEST, beside=beside, is_source=False)
+    except ValueError as error:
         raise BadFile(f"{path} is not JSON, so it is no manifest: {error!s:.200}") from None
     schema = tree.get("schema") if isinstance(tree, dict) else None
     if not isinstance(schema, str) or not schema.startswith("zerotools.manifest/"):

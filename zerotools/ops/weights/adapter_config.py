@@ -6,7 +6,6 @@ it comes from the run's own adapter_config.json, from the record of a job, or fr
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
 from zerotools.ops.weights.adapter_names import (
     EMBEDDING_A,
@@ -43,7 +42,7 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
     """
     file = path / ADAPTER_CONFIG if path.is_dir() else path
     try:
-        tree = json.loads(read_regular(file, _LARGEST))
+        tree = read_json(file, _LARGEST)
     except OSError as error:
         raise BadRequest(
             f"{file} cannot be read: {error.strerror}; name the directory in which PEFT's "
@@ -112,7 +111,7 @@ def _of_record(
 def _task_type(checkpoint: Checkpoint) -> str | None:
     path = checkpoint.model_sidecars.get(CONFIG)
     try:
-        config = json.loads(read_regular(path, _LARGEST)) if path is not None else {}
+        config = read_json(path, _LARGEST) if path is not None else {}
     except (OSError, BadFile, ValueError, RecursionError):
         return None
     names = config.get("architectures") if isinstance(config, dict) else None

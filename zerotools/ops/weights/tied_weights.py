@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.ops.weights.reference_model import Reference
 
@@ -55,7 +54,7 @@ def _config_ties(checkpoint: Checkpoint) -> bool:
     if path is None:
         return False
     try:
-        config: Any = json.loads(read_regular(path, LARGEST_CONFIG))
+        config: Any = read_json(path, LARGEST_CONFIG)
     except (OSError, BadFile, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("tie_word_embeddings") is True

@@ -65,7 +65,7 @@ class ZeroSettings:
 AS_IS = ZeroSettings()
 
 
-LARGEST_CONFIG = 2**24
+LARGEST_CONFIG = 2**20
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported
 
 Kind = TypeVar("Kind")
+MOST_RANKS = 2**16
 
 
 class Fields:
@@ -55,6 +56,17 @@ class Fields:
             )
         return value
 
+    def rank_count(self, key: str) -> int | None:
+        """A number of ranks: as many files are looked for.
+
+        Raises:
+            BadFile: it is no number that a run can have.
+        """
+        value = self.maybe(key, int)
+        if value is not None and not 0 <= value <= MOST_RANKS:
+            raise self.fault(f"{key!r} is {value!r:.40}, and a run has at most {MOST_RANKS} ranks")
+        return value
+
     def inside(self, key: str) -> Fields:
         """The dict under `key`."""
         return Fields(self.path, self.need(key, dict), repr(key))
@@ -68,6 +80,13 @@ def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
     if isinstance(value, Sequence) and all(type(n) is int and n >= 0 for n in value):
         return tuple(value)
     raise BadFile(f"{path}: the shape of {name} is {value!r:.60}")
+
+
+def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
+    """Sizes, as a list, a tuple or a torch.Size; `what` has them, for messages."""
+    if isinstance(value, list | tuple) and all(type(n) is int and 0 <= n < 2**62 for n in value):
+        return tuple(value)
+    raise BadFile(f"{path}: {what} has {value!r:.60} where sizes should be")
 
 
 def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:

@@ -14,21 +14,28 @@ from pathlib import Path
 
 from zerotools.core.errors import Unsupported
 
-_MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_model_states\.pt")
+_NUMBER = r"\d{1,5}"  # nothing looks for more files than that
+_MODEL = re.compile(
+    rf"(?:zero_pp_rank_(?P<dp>{_NUMBER})_)?mp_rank_(?P<mp>{_NUMBER})_model_states\.pt"
+)
 # Up to 0.3.13 the underscore before `optim` was missing.
 _OPTIM = re.compile(
-    r"(?P<bf16>bf16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)(?P<separator>_?)optim_states\.pt"
+    rf"(?P<bf16>bf16_)?zero_pp_rank_(?P<dp>{_NUMBER})_mp_rank_(?P<mp>{_NUMBER})"
+    r"(?P<separator>_?)optim_states\.pt"
 )
-_LAYER = re.compile(r"layer_(?P<layer>\d+)(?:-model_(?P<tp>\d+))?-model_states\.pt")
+_LAYER = re.compile(rf"layer_(?P<layer>{_NUMBER})(?:-model_(?P<tp>{_NUMBER}))?-model_states\.pt")
 _EXPERT = re.compile(
-    r"(?:layer_(?P<layer>\d+)_)?expert_(?P<expert>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt"
+    rf"(?:layer_(?P<layer>{_NUMBER})_)?expert_(?P<expert>{_NUMBER})_mp_rank_(?P<mp>{_NUMBER})"
+    r"_model_states\.pt"
 )
 _EXPERT_OPTIM = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
 _SPLIT = re.compile(r".*_states\.pt-\d+\.\d+")
 
 _KINDS = {
-    "model": re.compile(r"mp_rank_(?P<mp>\d+)_model_states\.pt"),
-    "zero3 model": re.compile(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt"),
+    "model": re.compile(rf"mp_rank_(?P<mp>{_NUMBER})_model_states\.pt"),
+    "zero3 model": re.compile(
+        rf"zero_pp_rank_(?P<dp>{_NUMBER})_mp_rank_(?P<mp>{_NUMBER})_model_states\.pt"
+    ),
     "optimizer": _OPTIM,
     "layer": _LAYER,
     "expert": _EXPERT,

@@ -28,6 +28,6 @@ def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
         BadFile: it is something else.
     """
     tensor = as_tensor(value)
-    if tensor is None or len(tensor.shape) != 1 or tensor.strides not in ((1,), (0,)):
+    if tensor is None or len(tensor.shape) != 1 or (tensor.strides != (1,) and tensor.shape[0] > 1):
         raise BadFile(f"{file.path}: {what} is not a flat tensor")
     return FlatPartition(file.name, file.first_byte(tensor), tensor.shape[0], tensor.dtype)

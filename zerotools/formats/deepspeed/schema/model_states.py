@@ -44,12 +44,12 @@ class ModelStates:
 
     @property
     def data_parallel_size(self) -> int | None:
-        return self.fields.maybe(model_tree.DP_WORLD_SIZE, int)
+        return self.fields.rank_count(model_tree.DP_WORLD_SIZE)
 
     @property
     def model_parallel_size(self) -> int | None:
         """Pipeline stages x tensor ranks."""
-        return self.fields.maybe(model_tree.MP_WORLD_SIZE, int)
+        return self.fields.rank_count(model_tree.MP_WORLD_SIZE)
 
     @property
     def version(self) -> str | None:

@@ -20,7 +20,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training import Scalar
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
-from zerotools.formats.deepspeed.schema.fields import Fields, integer_of
+from zerotools.formats.deepspeed.schema.fields import MOST_RANKS, Fields, integer_of
 from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
 from zerotools.io.numeric.scalars import read_scalar
@@ -80,7 +80,7 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
     masters = _partitions(file, fields.need(keys.SUB_GROUPS, list), keys.SUB_GROUPS)
     inner = fields.inside(keys.STATE_DICT)
     states, scalars = _rigid_states(file, inner, len(masters))
-    count = fields.tree.get(keys.PARTITION_COUNT)
+    count = _partition_count(fields)
     return OptimStates(
         file,
         STAGE_3,
@@ -108,7 +108,6 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
         states, scalars = _rigid_states(file, inner, len(masters))
         groups = _param_groups(inner)
     stage = integer_of(fields.tree.get(keys.ZERO_STAGE))
-    count = fields.tree.get(keys.PARTITION_COUNT)
     return OptimStates(
         file,
         STAGE_1_AND_2 if keys.ZERO_STAGE in fields else BF16_OPTIMIZER,
@@ -117,12 +116,34 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
         states,
         scalars,
         groups,
-        count if isinstance(count, list | int) else None,
-        fields.maybe(keys.ALIGNMENT_PADDINGS, list),
+        _partition_count(fields),
+        _alignment_paddings(fields),
         not isinstance(base, list),
         fields,
         parse_groups(top),
     )
+
+
+def _partition_count(fields: Fields) -> list[int] | int | None:
+    """How many ranks share all groups, or each; None for what says neither."""
+    count = fields.tree.get(keys.PARTITION_COUNT)
+    counts: list[Any] = count if isinstance(count, list) else [count]
+    if not all(type(each) is int for each in counts):
+        return None
+    if count == 0:
+        return None
+    if not all(1 <= each <= MOST_RANKS for each in counts):
+        raise fields.fault(f"its {keys.PARTITION_COUNT} is {count!r:.40}, which is no run's")
+    return count
+
+
+def _alignment_paddings(fields: Fields) -> list[list[int]] | None:
+    """How many elements are behind each parameter, by group."""
+    found = fields.maybe(keys.ALIGNMENT_PADDINGS, list)
+    for group in found or []:
+        if not isinstance(group, list) or not all(type(n) is int and n >= 0 for n in group):
+            raise fields.fault(f"its {keys.ALIGNMENT_PADDINGS} are not lists of counts")
+    return found
 
 
 def _partitions(file: TorchFile, values: Sequence[Any], what: str) -> list[FlatPartition]:

@@ -28,7 +28,7 @@ from zerotools.core.layout import (
     ShardingRule,
     Split,
 )
-from zerotools.formats.deepspeed.schema.fields import Fields
+from zerotools.formats.deepspeed.schema.fields import Fields, counts_of
 from zerotools.io.files.regular import read_user_file
 
 AFFINE_VERSION = 1
@@ -133,10 +133,15 @@ def read_layout(path: Path) -> ShardingRules:
         tree = tomllib.loads(read_user_file(path).decode())
     except (OSError, ValueError) as error:
         raise BadRequest(f"{path} cannot be read as TOML: {error}") from None
+    except RecursionError:
+        raise BadRequest(f"{path} cannot be read as TOML: it is nested too deeply") from None
+    rules = tree.get("rule", [])
+    if not isinstance(rules, list):
+        raise BadRequest(f"{path}: rule is not a list of tables; write [[rule]] above each")
     replicated: list[str] = []
     along: dict[int, list[str]] = {}
     fused: list[tuple[str, tuple[int, ...], int]] = []
-    for rule in tree.get("rule", []):
+    for rule in rules:
         pattern = rule.get("pattern") if isinstance(rule, dict) else None
         if not isinstance(pattern, str):
             raise BadRequest(f"{path}: a [[rule]] has no pattern")
@@ -145,7 +150,10 @@ def read_layout(path: Path) -> ShardingRules:
         elif type(rule.get("split")) is int:
             along.setdefault(rule["split"], []).append(pattern)
         elif isinstance(rule.get("fused"), list):
-            fused.append((pattern, tuple(map(int, rule["fused"])), int(rule.get("dim", 0))))
+            dim = rule.get("dim", 0)
+            if type(dim) is not int or not all(type(n) is int and n > 0 for n in rule["fused"]):
+                raise BadRequest(f"{path}: rule {pattern!r} needs fused = [SIZES] and dim = DIM")
+            fused.append((pattern, tuple(rule["fused"]), dim))
         else:
             raise BadRequest(
                 f"{path}: rule {pattern!r} has none of split = DIM, replicated = true, fused = "
@@ -179,13 +187,15 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
         raise BadFile(f"{path}: sub-parameters have no shape and dimension")
     sizes = shape[dim] if isinstance(shape[dim], list | tuple) else (shape[dim],)
     patterns = value.get("patterns") or ()
-    return [(str(pattern), tuple(int(size) for size in sizes), dim) for pattern in patterns]
+    if not isinstance(patterns, list | tuple) or not all(isinstance(p, str) for p in patterns):
+        raise BadFile(f"{path}: the patterns of sub-parameters are not a list of texts")
+    return [(pattern, counts_of(sizes, path, "sub-parameters"), dim) for pattern in patterns]
 
 
 def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingRule:
     """An affine map whose views are boxes on both sides, as all of DeepSpeed's are."""
     fields = Fields(path, value, f"the affine map of {name}")
-    shape = tuple(int(n) for n in fields.need("logical_shape", list | tuple))  # type: ignore[arg-type]
+    shape = counts_of(fields.need("logical_shape", object), path, f"the affine map of {name}")
     ranks = fields.need("ranks", dict)
     of_rank = []
     taken: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
@@ -194,7 +204,10 @@ def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingR
         if not isinstance(entry, Mapping):
             raise BadFile(f"{path}: the affine map of {name} lacks rank {rank}")
         placed = []
-        for piece in entry.get("pieces", ()):
+        pieces = entry.get("pieces", ())
+        if not isinstance(pieces, list | tuple):
+            raise BadFile(f"{path}: the affine map of {name} has no list of pieces")
+        for piece in pieces:
             one = _piece(path, name, piece, shape, shard)
             block = (one.start, one.shard.shape)
             if block not in taken:
@@ -213,7 +226,7 @@ def _piece(
             f"{path}: the shards hold {name} scaled by {fields.tree['scale']}, and zerotools does "
             "not scale values; load the checkpoint with DeepSpeed, or leave it out with --exclude"
         )
-    block = tuple(int(n) for n in fields.tree.get("shape", ()))
+    block = counts_of(fields.tree.get("shape", ()), path, f"a piece of {name}")
     source = _corner(path, name, fields.tree.get("source"), whole, block)
     dest = _corner(path, name, fields.tree.get("dest"), shard, block)
     return PlacedBlock(Box(dest, block), source)
@@ -227,6 +240,8 @@ def _corner(
     if not isinstance(view, list | tuple) or len(view) != 2 or type(view[0]) is not int:
         raise BadFile(f"{path}: a piece of {name} has no offset and strides")
     offset, given = view
+    if not isinstance(given, list | tuple):
+        raise BadFile(f"{path}: a piece of {name} has no strides")
     if 0 in block:
         return (0,) * len(block)
     fits = len(given) == len(block) == len(shape) and all(

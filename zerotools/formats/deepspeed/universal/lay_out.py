@@ -21,7 +21,7 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dropping import LOOSE
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.core.training import TrainingState
 from zerotools.formats.deepspeed.logical.change_stage import new_stored_tensor as new_tensor
@@ -194,6 +194,10 @@ def _add_models(
 ) -> None:
     """Both have the counters and the client state; the second no tensors of the model."""
     model = source_model(source)
+    named: dict[str, Key] = {}
+    for key in contents.whole:
+        if named.setdefault(key.name, key) != key:
+            raise BadFile(f"{source.origin.path}: {named[key.name]} and {key} have one name")
     whole = {
         key: new_tensor(f"{key.role}:{key.name}", tensor.dtype, tensor.shape)
         for key, tensor in contents.whole.items()

@@ -37,7 +37,7 @@ def open_file(root: Path, name: str) -> OpenedFile:
         BadFile: it is missing or damaged, or holds no tensors.
         Unsupported: it holds something else than a tree of tensors.
     """
-    file = TorchFile.open(root, name)
+    file = TorchFile.open(root, name, alone=True)
     try:
         return OpenedFile(file, sort_tensors(file.tree))
     except ZerotoolsError as error:

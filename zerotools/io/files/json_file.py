@@ -1,0 +1,68 @@
+"""JSON of a file, as plain values, in bounded memory.
+
+How much the values will take is estimated from the characters that begin them, before any is made:
+`[[],[],...` takes 30 times its length. Standard library only: the training process uses it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.allowance import SMALL, Beside, allowed, data_in, may_be_read
+from zerotools.io.files.regular import check_regular, read_regular
+
+# What CPython 3.11 to 3.13 takes for one of each, in bytes, with its place in what holds it.
+_COSTS = {b"{": 230, b"[": 64, b'"': 30, b",": 64}
+
+_Pairs = Callable[[list[tuple[str, Any]]], Any]
+
+
+def read_json(
+    path: Path, most: int, *, beside: Beside | None = None, is_source: bool = True
+) -> Any:
+    """The values in the JSON file at `path`, which has at most `most` bytes.
+
+    `beside`: what it may be large for; by default the files in its directory.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        BadFile: it is not a regular file, is larger, or its values would fill the memory.
+        ValueError: it is not JSON in UTF-8, or is nested too deeply.
+    """
+    if beside is None:
+        beside = _others(path)
+    check_regular(path)
+    if not may_be_read(size := path.stat().st_size, beside):
+        raise _too_much(path, size, beside())
+    return parse_json(path, read_regular(path, most, is_source=is_source), beside)
+
+
+def _others(path: Path) -> Beside:
+    return lambda: max(0, data_in(path.parent) - path.stat().st_size)
+
+
+def parse_json(path: Path, data: bytes, beside: Beside, pairs: _Pairs | None = None) -> Any:
+    """The values in `data`, which is of the file at `path`; `pairs` is json's `object_pairs_hook`.
+
+    Raises:
+        BadFile, ValueError: as `read_json`.
+    """
+    cost = len(data) * (2 if data.isascii() else 5)
+    cost += sum(each * data.count(sign) for sign, each in _COSTS.items())
+    if cost > SMALL and cost > allowed(given := beside()):
+        raise _too_much(path, len(data), given)
+    try:
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=pairs)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _too_much(path: Path, length: int, beside: int) -> BadFile:
+    return BadFile(
+        f"{path}: its {length} bytes of JSON would take more memory than a real checkpoint's of "
+        f"{beside} bytes of data: it is made to fill the memory; do not use it"
+    )
