@@ -65,7 +65,7 @@ def _records(window: FileRange) -> Iterator[ZipEntry]:
             crc, length, end = found
         elif packed != length or end > window.length:
             return
-        yield ZipEntry(name, at, length, crc, begin + length)
+        yield ZipEntry(name, at, length, crc, end)
         at = end
 
 
