@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def _sparse(directory: Path) -> Path:
     return directory
 
 
-MARK = Path("/tmp/zerotools-hostile-mark")
+MARK = Path(tempfile.gettempdir()) / "zerotools-hostile-mark"
 TOUCH = f"touch {MARK}"
 NOT_RUN = "it holds a pickled posix.system, not weights"
 NONE = "holds no tensors"
