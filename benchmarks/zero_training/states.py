@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.zero_training.cases import Case, deepspeed_json, llama, small_buckets
 from benchmarks.zero_training.launch import run_ranks
 from benchmarks.zero_training.setting import Setting
+from harness.launching import resolved
 
 SCRIPT = Path(__file__).with_name("state_rank.py")
 MODEL = llama(256, 1024, layers=6, heads=4)
@@ -70,7 +71,7 @@ def jobs(work: Path, device: str, ranks: int) -> Iterator[tuple[str, dict[str, A
 def counted(work: Path, device: str, ranks: int) -> dict[str, Found]:
     """What each job was to hold and held, on the rank that had most."""
     trees = dict(jobs(work, device, ranks))
-    runs = {name.replace(" ", "-"): tree for name, tree in trees.items()}
+    runs = {name.replace(" ", "-"): resolved(tree) for name, tree in trees.items()}
     first = next(iter(trees.values()))
     found: dict[str, Found] = run_ranks(work / f"states-{ranks}", first, SCRIPT, runs=runs)
     return found

@@ -14,6 +14,7 @@ from benchmarks.zero_training.cases import Case, deepspeed_json, job, llama
 from benchmarks.zero_training.launch import Failed, run_ranks
 from benchmarks.zero_training.setting import Setting
 from benchmarks.zero_training.sizes import Size
+from harness.launching import resolved
 
 SCRIPT = Path(__file__).with_name("step_rank.py")
 TEXT = str(Path(json.__file__).parent.parent / "*.py")
@@ -84,7 +85,7 @@ def measured(case: Case, setting: Setting, work: Workload) -> Found:
     """
     tree = tree_of(case, setting, work)
     config = tree["deepspeed"]["config"] if case.engine == "deepspeed" else None
-    plan = {"job": tree, "turns": TURNS, "bare": has_bare(case), "deepspeed": config}
+    plan = {"job": resolved(tree), "turns": TURNS, "bare": has_bare(case), "deepspeed": config}
     run_dir = setting.work / case.name.replace(", ", "-").replace(" ", "-")
     found: Found = run_ranks(run_dir, tree, SCRIPT, plan=plan)
     return found

@@ -23,7 +23,7 @@ from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.data.reading import TrainingData
 from zerotoolsd.trainer.engine.foreign_start import adopt
 from zerotoolsd.trainer.engine.protocol import Engine
-from zerotoolsd.trainer.engine.schedule import decay_steps
+from zerotoolsd.trainer.engine.schedule import schedule_changes, schedule_of
 from zerotoolsd.trainer.model import rng
 from zerotoolsd.trainer.model.lora import fan_in_fan_out
 from zerotoolsd.trainer.model.meta_model import MetaModel
@@ -99,6 +99,12 @@ def warn_of_changes(
     for name, before, now in pairs:
         if before != now:
             reporter.say(f"note: {name} was {before} when {start.path.name} was saved, now {now}")
+    changes = schedule_changes(record.schedule, schedule_of(spec.train))
+    if changes:
+        reporter.say(
+            f"note: from here on the learning rate is that of the job's schedule now: {changes} "
+            f"when {start.path.name} was saved"
+        )
     count = record.data.sequences if record.data is not None else None
     if count is not None and count != data.record.sequences:
         reporter.say(
@@ -129,14 +135,7 @@ def describe_run(
         model=ModelRecord(trainable, frozen),
         aliases=dict(meta_model.aliases),
         hub=hub,
-        schedule={
-            "name": train.schedule,
-            "learning_rate": train.learning_rate,
-            "min_learning_rate": train.min_learning_rate,
-            "warmup_steps": train.warmup_steps,
-            "steps": train.total_steps,
-            **({"decay_steps": decay_steps(train)} if train.schedule == "wsd" else {}),
-        },
+        schedule=schedule_of(train),
         rng=RNG_PER_RANK,
         lora=_lora(spec, meta_model),
         data=data.record,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from zerotools.jobs.tables.train import TrainSpec
 
@@ -33,3 +35,27 @@ def decay_steps(train: TrainSpec) -> int:
     if train.decay_steps is not None:
         return train.decay_steps
     return min(max(1, train.total_steps // 10), max(1, train.total_steps - train.warmup_steps))
+
+
+def schedule_of(train: TrainSpec) -> dict[str, Any]:
+    """What the learning rate of each step follows from, as a job's record keeps it."""
+    return {
+        "name": train.schedule,
+        "learning_rate": train.learning_rate,
+        "min_learning_rate": train.min_learning_rate,
+        "warmup_steps": train.warmup_steps,
+        "steps": train.total_steps,
+        **({"decay_steps": decay_steps(train)} if train.schedule == "wsd" else {}),
+    }
+
+
+def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What of a schedule is not as `before`, where that is known: `train.steps is 80, and was 60`.
+    Of a constant rate the number of steps does not matter."""
+    keys = {"name": "schedule"}
+    same = {"steps"} if now["name"] == before.get("name") == "constant" else set()
+    return ", ".join(
+        f"train.{keys.get(name, name)} is {value}, and was {before[name]}"
+        for name, value in now.items()
+        if name in before and before[name] != value and name not in same
+    )

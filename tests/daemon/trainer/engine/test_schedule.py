@@ -3,7 +3,12 @@ from dataclasses import replace
 import pytest
 
 from zerotools.jobs.tables.train import TrainSpec
-from zerotoolsd.trainer.engine.schedule import decay_steps, learning_rate
+from zerotoolsd.trainer.engine.schedule import (
+    decay_steps,
+    learning_rate,
+    schedule_changes,
+    schedule_of,
+)
 
 COSINE = TrainSpec(steps=11, batch_size=1, learning_rate=1.0, min_learning_rate=0.1, warmup_steps=2)
 
@@ -46,3 +51,15 @@ def test_wsd_falls_in_the_last_tenth(steps: int, warmup: int, decay: int) -> Non
 
 def test_one_step_without_warm_up_has_the_peak() -> None:
     assert learning_rate(replace(COSINE, steps=1, warmup_steps=0), 0) == 1.0
+
+
+def test_another_schedule_is_told_with_what_it_was() -> None:
+    train = replace(COSINE, steps=60)
+    before = schedule_of(train)
+    assert schedule_changes(before, before) == ""
+    assert schedule_changes({}, before) == ""  # the record does not say
+    now = schedule_of(replace(train, steps=80, schedule="linear"))
+    told = "train.schedule is linear, and was cosine, train.steps is 80, and was 60"
+    assert schedule_changes(before, now) == told
+    constant = replace(train, schedule="constant")
+    assert schedule_changes(schedule_of(constant), schedule_of(replace(constant, steps=80))) == ""
