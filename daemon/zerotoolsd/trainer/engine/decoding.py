@@ -79,7 +79,8 @@ def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
     if spec.data.chat_template == "off" or not getattr(tokenizer, "chat_template", None):
         return None
     chat = as_conversation(TextExample("a chat of two letters", "a", "b"))
-    found = ChatTemplate(tokenizer).rendered(chat)
+    template = ChatTemplate(tokenizer, ends_last=spec.data.truncation != SEPARATE)
+    found = template.rendered(chat)
     said = found.text[slice(*found.spans[-1])]
     ids = tokenizer(said, add_special_tokens=False, verbose=False)["input_ids"]
     special = special_tokens(tokenizer)

@@ -85,7 +85,7 @@ class SeparateEncoder(Encoder):
     def __init__(self, tokenizer: Any, limits: Limits) -> None:
         super().__init__(tokenizer)
         self._most_source, self._most_target = limits.source or 0, limits.target or 0
-        self._template = ChatTemplate(tokenizer)
+        self._template = ChatTemplate(tokenizer, ends_last=False)
 
     def _batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
         chats = [

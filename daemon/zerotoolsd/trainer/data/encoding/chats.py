@@ -36,10 +36,12 @@ class RenderedChat:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer."""
+    """The chat template of a tokenizer. Where it puts no end after an answer, the last one gets
+    that of the others, if it `ends_last`: jobs of version 0.2 learn none."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, ends_last: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._ends_last = ends_last
         self._name = tokenizer.name_or_path
         self._shown: set[str] = set()
         self._ends: Ends | None = None
@@ -61,7 +63,7 @@ class ChatTemplate:
             return self._as_marked(chat, turns, learned, source)
         render = partial(self._render, chat)
         self._ends = self._ends or Ends(render, self._special())
-        whole = render(turns) + self._ends.following
+        whole = render(turns) + (self._ends.following if self._ends_last else "")
         answers = Answers(render, self._ends, turns, whole)
         spans: list[Span] = []
         for number in (number for number, is_learned in enumerate(learned) if is_learned):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.trainer.data.encoding.test_chats import MARKED, TURNS
+from tests.daemon.trainer.data.encoding.test_chats import MARKED, NO_ENDS, TURNS
 from tests.daemon.trainer.finetuning import TEMPLATE, load, make_tokenizer
 from zerotools.jobs.datafiles.conversations import conversation_of
 from zerotools.jobs.datafiles.example_files import TextExample
@@ -120,6 +120,15 @@ def test_jobs_of_version_0_2_are_cut_as_they_were(tokenizers: dict[str, Any]) ->
     [found] = encoder.encoded(iter([TextExample("a:1", "c", "0123456789", (("a", "b"),))]))
     assert tokenizer.decode(found.source) == "<|end|><|assistant|>"
     assert tokenizer.decode(found.target) == "012"
+
+
+def test_an_end_that_the_template_lacks_is_not_added_for_jobs_of_version_0_2(
+    tmp_path: Path,
+) -> None:
+    tokenizer = load(make_tokenizer(tmp_path, template=NO_ENDS))
+    assert said_text(tokenizer, encode(tokenizer, TURNS, loss_on="last")).endswith("d<|user|>")
+    older = {"truncation": "separate", "max_source_length": 9, "max_target_length": 20}
+    assert said_text(tokenizer, encode(tokenizer, TURNS, loss_on="last", **older)).endswith("d")
 
 
 def test_a_model_of_few_positions_keeps_what_it_reads(tmp_path: Path) -> None:
