@@ -16,7 +16,7 @@ from typing import Any
 
 def said_by_peer(kind: str, path: Path) -> object:
     """A digest of each tensor by name, or None where the loader refuses."""
-    loaders = {"dcp": _dcp, "safetensors": _safetensors, "universal": _files}
+    loaders = {"dcp": _dcp, "safetensors": _safetensors, "universal": _files, "legacy": _files}
     silence = (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),

@@ -91,7 +91,17 @@ def test_a_manifest_of_fewer_bits_does_not_make_a_file_whole(tmp_path: Path) -> 
     found = compared(wide, manifest_of(narrow))
     assert (found.findings, found.verdict) == ((), Soundness.UNCHECKED)
     assert found.comparison is not None
-    assert "there it is bfloat16, which holds less" in found.comparison.notes[0]
+    assert "compared as bfloat16, which holds less" in found.comparison.notes[0]
+
+
+def test_float64_and_its_export_in_float32_are_compared(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).normal(size=99)
+    wide, narrow = tmp_path / "wide.safetensors", tmp_path / "narrow.safetensors"
+    save_file({"w": values}, wide)
+    for change, expected in ((0, Soundness.UNCHECKED), (1, Soundness.FAULTY)):
+        save_file({"w": (values + change).astype(np.float32)}, narrow)
+        assert compared(narrow, manifest_of(wide)).verdict is expected
+        assert compared(wide, manifest_of(narrow)).verdict is expected
 
 
 def test_the_index_of_an_export_needs_no_checksum_of_its_own(tmp_path: Path) -> None:

@@ -231,6 +231,6 @@ def _less_known(keys: Sequence[Key], types: Mapping[Key, DType]) -> Iterator[str
     if keys:
         names = ", ".join(dict.fromkeys(types[key].name for key in keys))
         yield (
-            f"{counted(len(keys), 'tensor')}: there it is {names}, which holds less, so only what "
-            "is left after the cast was compared"
+            f"{counted(len(keys), 'tensor')} compared as {names}, which holds less: what the cast "
+            "leaves out is not known"
         )

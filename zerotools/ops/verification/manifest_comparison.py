@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.counts import counted
-from zerotools.core.dtypes import DType
+from zerotools.core.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.core.errors import BadRequest
 from zerotools.ops.verification.digest_manifest import DigestManifest, FileDigest
 from zerotools.ops.verification.digests import TensorDigest
@@ -100,7 +100,7 @@ def compare_tensors(
         elif how == "":
             cast.append(key)
             if not _is_cast_of(ours, manifest.tensors[other]):
-                rough[key] = manifest.tensors[other].dtype
+                rough[key] = _known_as(ours, manifest.tensors[other])
         else:
             differing[key] = how
     lacking = [key for key in manifest.tensors if key not in matched]
@@ -125,6 +125,11 @@ def compare_tensors(
     return TensorComparison(
         tuple(equal), tuple(cast), differing, tuple(notes), rough, is_complete=not unknown
     )
+
+
+def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
+    """The type in which two that are casts of one another were compared."""
+    return FLOAT16 if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64} else theirs.dtype
 
 
 def _is_cast_of(ours: TensorDigest, theirs: TensorDigest) -> bool:
@@ -170,7 +175,10 @@ def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
         return f"has the shape {ours.shape}, and the manifest says {theirs.shape}"
     if ours.dtype == theirs.dtype:
         return None if ours.digest == theirs.digest else "has other values than the manifest says"
-    shared = [name for name in (ours.dtype.name, theirs.dtype.name) if name in ours.casts]
+    if {ours.dtype, theirs.dtype} == {FLOAT32, FLOAT64}:
+        shared = [FLOAT16.name]  # float64 becomes float16 through float32
+    else:
+        shared = [name for name in (ours.dtype.name, theirs.dtype.name) if name in ours.casts]
     if not shared or not theirs.casts:
         return f"is {ours.dtype}, and the manifest says {theirs.dtype}: they cannot be compared"
     if any(ours.casts[name] == theirs.casts.get(name) for name in shared):
