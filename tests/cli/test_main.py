@@ -14,7 +14,7 @@ from harness.started import Started
 from zerotools import __version__
 from zerotools.cli import command_synonyms
 from zerotools.cli.command_table import COMMANDS
-from zerotools.cli.main import build, run
+from zerotools.cli.main import build, main, run
 from zerotools.core import errors
 
 
@@ -135,3 +135,12 @@ def test_module_entry_is_the_command() -> None:
         [sys.executable, "-m", "zerotools", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"zerotools {__version__}\n"
+
+
+def test_closed_output_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `zerotools ... >&-` gives it: Python has no stdout then."""
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    sys.stdout.close()
+    assert left.value.code == 0

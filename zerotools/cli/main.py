@@ -85,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # What a command makes lives until its end: looking for garbage is 4 % of `inspect`.
     gc.set_threshold(_MANY_OBJECTS)
     _allow_many_files()
+    if sys.stdout is None:  # closed by who started it: nobody reads what is printed
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
     sys.exit(run(build(), arguments))

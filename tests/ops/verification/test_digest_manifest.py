@@ -5,7 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
+import xxhash
+from safetensors.numpy import load_file, save_file
 
 from tests.golden_files import TORCH
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
@@ -72,6 +76,37 @@ def test_another_version_is_told_from_damage(
     written.write_text(json.dumps(tree))
     with pytest.raises(error, match=written.name):
         read_digest_manifest(written)
+
+
+def test_another_program_computes_it_by_the_documentation(tmp_path: Path) -> None:
+    """docs/reference/digest-manifest.md, and nothing of zerotools."""
+    values = np.random.default_rng(2).normal(size=(3, 400_000)).astype(np.float32)
+    save_file({"w": values, "häufig": np.arange(5)}, tmp_path / "model.safetensors")
+    given = prepare(tmp_path / "model.safetensors")
+    found = verify(given, digests=True, budget=SMALL).manifest
+    assert found is not None
+    write_digest_manifest(found, tmp_path / "m.json", given.files)
+    tree = json.loads((tmp_path / "m.json").read_text())
+    own = tree.pop("digest")
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    assert own == xxhash.xxh3_128_hexdigest(text.encode())
+    raw = (tmp_path / "model.safetensors").read_bytes()
+    assert tree["files"] == {"model.safetensors": {"size": len(raw), "digest": documented(raw, 1)}}
+    stored = load_file(tmp_path / "model.safetensors")
+    for each in tree["tensors"]:
+        array = stored[each["name"]]
+        assert each["digest"] == documented(array.tobytes(), array.itemsize)
+        types = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+        casts = {
+            name: documented(array.astype(dtype).tobytes(), 2) for name, dtype in types.items()
+        }
+        assert each["casts"] == (casts if array.dtype.kind == "f" else {})
+
+
+def documented(raw: bytes, itemsize: int) -> str:
+    size = 2**20 * itemsize
+    blocks = [raw[at : at + size] for at in range(0, len(raw), size)]
+    return str(xxhash.xxh3_128_hexdigest(b"".join(map(xxhash.xxh3_128_digest, blocks))))
 
 
 def test_it_is_never_written_inside_or_over_something_else(
