@@ -24,6 +24,7 @@ SCHEMA = "zerotools.thinned/1"
 WORKSPACE_SUFFIX = ".zerotools-thin"
 """`.NAME.zerotools-thin`: beside `NAME`, while it is thinned."""
 _LARGEST = 2**20
+_LATEST = 253402300799  # of year 9999: of a later one `strftime` may make nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,14 @@ def read_thinned(directory: Path) -> ThinnedRecord | None:
         not isinstance(names, list)
         or not all(isinstance(name, str) for name in names)
         or tree.get("schema") != SCHEMA
-        or not isinstance(tree.get("time"), int | float)
+        or not _is_time(tree.get("time"))
     ):
         raise BadFile(f"{path} does not have the schema {SCHEMA}; take another copy")
     return ThinnedRecord(str(tree.get("keep")), tuple(names), float(tree["time"]))
+
+
+def _is_time(found: object) -> bool:
+    return isinstance(found, int | float) and 0 <= found <= _LATEST
 
 
 def workspace_of(path: Path) -> Path:

@@ -76,7 +76,7 @@ def test_what_a_killed_run_left_is_said_and_removed(tmp_path: Path) -> None:
     assert left.exists()
     done = run(path, "--yes")
     assert done.return_value == 0
-    assert "removed what an interrupted run had left: 12.0 KiB" in done.output
+    assert "removed what an interrupted run had left: 8.8 KiB" in done.output
     assert not left.exists()
 
 
@@ -85,3 +85,31 @@ def test_contradictions(tmp_path: Path) -> None:
     done = run(path, "--keep-last", 1, "--tag", "global_step2")
     assert "--tag names one checkpoint of a directory" in str(done.exception)
     assert "--older-than soon" in str(run(path, "--older-than", "soon").exception)
+
+
+def test_what_is_freed_is_the_difference_of_the_sizes(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path) / "global_step2"
+    (found,) = json.loads(run(path, "--json").output)["checkpoints"]
+    assert found["freed_bytes"] == found["bytes_before"] - found["bytes_after"] > 0
+    for file in path.glob("*"):
+        (tmp_path / file.name).hardlink_to(file)
+    (found,) = json.loads(run(path, "--json").output)["checkpoints"]
+    assert found["freed_bytes"] < 0
+    difference = found["bytes_before"] - found["bytes_after"]
+    assert difference == found["freed_bytes"] + found["shared_bytes"]
+    said = run(path, "--yes").output
+    assert "more for 1 checkpoint, as what goes stays elsewhere" in said
+    assert "took " in said
+
+
+def test_one_under_several_names_is_thinned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path)
+    (tmp_path / "link").symlink_to(path)
+    monkeypatch.chdir(path / "global_step2")
+    names = (path, ".", path / "global_step2", tmp_path / "link" / "global_step2")
+    done = run(*names, "--yes")
+    assert done.return_value == 0
+    assert done.output.count("thinned ") == 1
+    assert 'enter it again afterwards (cd "$PWD")' in done.output

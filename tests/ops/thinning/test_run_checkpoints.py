@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden_files import DEEPSPEED
+from tests.ops.thinning.made import thinned
 from zerotools.core.errors import BadRequest
 from zerotools.ops.thinning.run_checkpoints import checkpoints_in, paths_of, select
 
@@ -64,3 +65,13 @@ def test_a_checkpoint_is_not_a_run(run: Path) -> None:
     assert checkpoints_in(run / "best") == []
     with pytest.raises(BadRequest, match="is not a run's directory: no checkpoints lie in it"):
         select(run / "best", keep_last=1, keep_every=None, older_than=None, now=NOW)
+
+
+def test_one_that_was_thinned_is_as_old_as_before(tmp_path: Path) -> None:
+    for name, days in (("a", 3), ("b", 2), ("c", 1)):
+        _tag(tmp_path / name, age_days=days)
+    thinned(tmp_path / "b")
+    assert [each.path.name for each in checkpoints_in(tmp_path)] == ["a", "b", "c"]
+    rules = {"keep_last": 1, "keep_every": None, "older_than": None}
+    found = select(tmp_path, now=NOW, **rules)  # type: ignore[arg-type]
+    assert [path.name for path, _ in found.stays] == ["c"]

@@ -28,7 +28,7 @@ from zerotools.formats.format import ReadOptions
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.thinning.in_place import thin
 from zerotools.ops.thinning.run_checkpoints import paths_of, select
-from zerotools.ops.thinning.thin_plan import leftover_note, prepare
+from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note, prepare
 from zerotools.ops.thinning.thin_report import SCHEMA, Outcome, Status
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def command(
     chosen = _Chosen(list(paths))
     if selecting:
         chosen = _choose(paths, keep_last, keep_every, older_than)
-    looked = [*chosen.failed, *(_look(path, asked) for path in _distinct(chosen.paths))]
+    looked = _once([*chosen.failed, *(_look(path, asked) for path in _distinct(chosen.paths))])
     if not as_json:
         render.print_lines(list(_described(looked, chosen, asked)))
     done = [_do(each, asked) for each in looked] if yes else looked
@@ -189,6 +189,18 @@ def _distinct(paths: Sequence[Path]) -> list[Path]:
     return list({path.absolute(): path for path in paths}.values())
 
 
+def _once(looked: Sequence[Outcome]) -> list[Outcome]:
+    """Without those that are another name of one before them: `run`, `run/global_step2`."""
+    found: dict[Path, Outcome] = {}
+    for each in looked:
+        found.setdefault(each.path.absolute() if each.plan is None else _place(each.plan), each)
+    return list(found.values())
+
+
+def _place(plan: ThinPlan) -> Path:
+    return plan.subject.resolve()
+
+
 def _refused(path: Path, error: ZerotoolsError, before: Outcome | None = None) -> Outcome:
     plan = None if before is None else before.plan
     return Outcome(path, Status.REFUSED, plan, message=str(error), code=error.exit_code)
@@ -226,9 +238,15 @@ def _described(looked: Sequence[Outcome], chosen: _Chosen, asked: _Asked) -> Ite
     """What would be done, the bytes that it frees first."""
     planned = [each for each in looked if each.status is Status.PLANNED]
     freed, ofs = sum(each.freed for each in planned), counted(len(planned), "checkpoint")
-    verb = "frees" if asked.yes else "would free"
-    if planned:
+    if planned and freed >= 0:
+        verb = "frees" if asked.yes else "would free"
         yield f"{verb} {render.size(freed)} of {ofs}; training cannot resume from what is left"
+    elif planned:
+        verb = "takes" if asked.yes else "would take"
+        yield (
+            f"{verb} {render.size(-freed)} more for {ofs}, as what goes stays elsewhere; training "
+            "cannot resume from what is left"
+        )
     elif not any(each.status is Status.REFUSED for each in looked):
         yield "there is nothing to drop"
     for each in looked:
@@ -263,9 +281,18 @@ def _one(each: Outcome) -> Iterator[str]:
         )
     for problem in plan.problems if each.status is Status.PLANNED else ():
         yield f"problem: {render.clean(problem)}"
-    for note in (*plan.notes, leftover_note(plan)):
+    for note in (*plan.notes, leftover_note(plan), _note_on_shell(each)):
         if note:
             yield f"note: {render.clean(note)}"
+
+
+def _note_on_shell(each: Outcome) -> str | None:
+    """A shell that stands in the old directory stays there, and sees it empty."""
+    assert each.plan is not None
+    inside = Path.cwd().is_relative_to(_place(each.plan))
+    if not inside or each.status is not Status.PLANNED:
+        return None
+    return 'the current directory is in it: enter it again afterwards (cd "$PWD")'
 
 
 def _results(done: Sequence[Outcome]) -> Iterator[str]:
@@ -286,8 +313,9 @@ def _results(done: Sequence[Outcome]) -> Iterator[str]:
                 yield f"note: {render.clean(note)}"
     gone = [each for each in done if each.status is Status.THINNED]
     if gone:
-        freed = render.size(sum(each.freed for each in gone))
-        yield f"freed {freed} of {counted(len(gone), 'checkpoint')}"
+        freed, ofs = sum(each.freed for each in gone), counted(len(gone), "checkpoint")
+        took = f"took {render.size(-freed)} more for {ofs}"
+        yield f"freed {render.size(freed)} of {ofs}" if freed >= 0 else took
 
 
 def _to_json(done: Sequence[Outcome], chosen: _Chosen, asked: _Asked) -> dict[str, object]:

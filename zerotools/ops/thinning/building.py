@@ -19,6 +19,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.core.target import FilePlan
 from zerotools.io.output.plain_files import carried_file
 from zerotools.ops.execution.create import complete_file, create_file
+from zerotools.ops.thinning.entries import Entries
 from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.runs.file_names import MANIFEST
 from zerotools.runs.manifest import rewrite_manifest
@@ -86,7 +87,9 @@ class _Written:
             file_plan = carried_file(before)
         self._write(after, file_plan)
         self.names.add(name)
-        if status is not None and not stat.S_ISLNK(status.st_mode):
+        if status is None:
+            _like_the_others(self._plan.entries, after)
+        elif not stat.S_ISLNK(status.st_mode):
             _as_before(before, after)
 
     def _write(self, path: Path, file_plan: FilePlan) -> None:
@@ -119,10 +122,21 @@ def _above(name: str) -> list[str]:
     return [parent.as_posix() for parent in PurePosixPath(name).parents]
 
 
+def _like_the_others(entries: Entries, made: Path) -> None:
+    """The owner and the age that a new file gets: a checkpoint is as old as its newest file."""
+    _own(entries.root, entries.status[""], made)
+    newest = entries.newest()
+    os.utime(made, (newest, newest))
+
+
 def _as_before(before: Path, after: Path) -> None:
     """The mode, owner and times of an entry."""
-    status, made = before.stat(), after.stat()
-    owner = status.st_uid, status.st_gid
+    _own(before, before.stat(), after)
+    shutil.copystat(before, after)
+
+
+def _own(before: Path, status: os.stat_result, after: Path) -> None:
+    made, owner = after.stat(), (status.st_uid, status.st_gid)
     try:
         if owner != (made.st_uid, made.st_gid):
             os.chown(after, *owner)
@@ -131,4 +145,3 @@ def _as_before(before: Path, after: Path) -> None:
             f"{before} belongs to uid {owner[0]} and gid {owner[1]}, and what is written in its "
             f"place would not ({error.strerror}); thin it as that user"
         ) from None
-    shutil.copystat(before, after)

@@ -11,8 +11,6 @@ from pathlib import Path
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.writers import is_open_for_writing
 
-_BLOCK = 512
-
 
 @dataclass(frozen=True)
 class Entries:
@@ -39,10 +37,13 @@ class Entries:
         return self.status[name].st_size if self.is_file(name) else 0
 
     def freed_by(self, name: str) -> int:
-        """Bytes of disk that are free without it: none where other names have the file, too."""
-        status = self.status[name]
-        sole = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        return status.st_blocks * _BLOCK if sole else 0
+        """Bytes of the file that are free without it: none where other names have it, too."""
+        return self.size_of(name) if self.status[name].st_nlink == 1 else 0
+
+    def newest(self) -> float:
+        """When the newest file was written, in seconds since 1970."""
+        files = [self.status[name] for name in self.files()] or [*self.status.values()]
+        return max(status.st_mtime_ns for status in files) / 1e9
 
     def check_unchanged(self, root: Path) -> None:
         """Look at the directory once more, under whichever name it has now.

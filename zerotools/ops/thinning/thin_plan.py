@@ -93,7 +93,8 @@ class ThinPlan:
 
     @property
     def freed(self) -> int:
-        """Bytes of disk that are free afterwards: fewer where files have other names elsewhere."""
+        """Bytes of files that are free afterwards, as `bytes_before` counts: fewer where files have
+        other names elsewhere, and below 0 where all that goes has them."""
         if not self.has_work:
             return 0
         gone = (name for name in self.entries.files() if name in self.removed | {*self.rewritten})

@@ -36,7 +36,7 @@ class Outcome:
 
     @property
     def freed(self) -> int:
-        """Bytes of disk that are free, or would be."""
+        """Bytes of files that are free, or would be; below 0: it takes more."""
         cleared = 0 if self.done is None else self.done.cleared
         if self.plan is None or self.status is Status.REFUSED:
             return 0

@@ -158,13 +158,13 @@ class Workspace:
 
 
 def size_left(subject: Path) -> int:
-    """Bytes of disk that an interrupted run left beside a checkpoint, and that the checkpoint does
+    """Bytes of files that an interrupted run left beside a checkpoint, and that the checkpoint does
     not share; 0 where it left nothing."""
     found = 0
     for folder, _, names in os.walk(workspace_of(subject)):
         for name in names:
             status = Path(folder, name).lstat()
-            found += 512 * status.st_blocks if status.st_nlink == 1 else 0
+            found += status.st_size if status.st_nlink == 1 else 0
     return found
 
 
