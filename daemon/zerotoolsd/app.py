@@ -102,6 +102,7 @@ async def _serve(
             machine=machine,
             command=command,
             umask=umask,
+            socket=path,
         )
         listening = inherited or _listen(path)
         await _run(

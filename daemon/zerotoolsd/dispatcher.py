@@ -55,6 +55,7 @@ class Dispatcher:
         command: launch.RankCommand = launch.trainer_command,
         umask: int = 0o022,
         touch: Touch = lambda job_id, doing: None,
+        socket: Path | None = None,
     ) -> None:
         self.state_dir = state_dir
         self.store = store
@@ -77,6 +78,7 @@ class Dispatcher:
             config,
             command,
             umask,
+            socket,
         )
         self._left = LeftAttempts(store, self._guard, self._watcher, self._starter)
         self.cleaner = Cleaner(state_dir, store, self.announce)

@@ -28,6 +28,7 @@ BEFORE = "checkpoints-before.json"
 """In a job's directory: what lay in its `script.checkpoint_dir` before its first attempt."""
 SUPERVISOR_LOG = "supervisor.log"
 EXPORTING = Path(__file__).parents[1] / "exporting.py"
+THINNING = Path(__file__).parents[1] / "thinning.py"
 TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
 
 RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
@@ -51,6 +52,19 @@ def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
     # Not by a PYTHONPATH of the job's, which is for its own interpreter.
     command = (sys.executable, "-E", "-P", str(EXPORTING), output_dir)
     return () if dtype is None else (*command, dtype)
+
+
+def thinning_command(
+    spec: JobSpec, output_dir: str, job_id: int, socket: Path | None
+) -> tuple[str, ...]:
+    """What follows each checkpoint, in the daemon's own interpreter; nothing if the job wants
+    nothing. `socket` is the daemon's, which is asked what other jobs need."""
+    keep = spec.checkpoint.thin_after
+    if keep is None or socket is None:
+        return ()
+    command = (sys.executable, "-E", "-P", str(THINNING), output_dir, str(keep))
+    named = () if spec.resume_from is None else (spec.resume_from,)
+    return (*command, str(socket), str(job_id), *named)
 
 
 def base_environment(spec: JobSpec) -> dict[str, str]:
@@ -97,10 +111,12 @@ def prepare(
     command: RankCommand,
     umask: int,
     reported_before: Sequence[str] = (),
+    socket: Path | None = None,
 ) -> None:
     """Make the run directory and write what its processes read. May be repeated. Raises OSError.
 
-    `reported_before`: the checkpoints that earlier attempts reported, the newest first.
+    `reported_before`: the checkpoints that earlier attempts reported, the newest first. `socket`
+    is the daemon's.
     """
     run_dir = Path(attempt.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -108,6 +124,7 @@ def prepare(
     # Not attempt.resumed_from: the ranks compare digests, and pass over what fails.
     spec = replace(job.spec, output_dir=job.output_dir)
     plan = _plan(spec, job, attempt, config, command, umask)
+    plan = replace(plan, thinning=thinning_command(spec, job.output_dir, job.id, socket))
     if spec.engine == SCRIPT:
         plan = _for_program(plan, spec, job, reported_before)
     write_json(run_dir / SPEC, job_to_dict(spec))

@@ -23,7 +23,8 @@ from zerotoolsd.queue.transitions import Transitions
 
 
 class AttemptStarter:
-    """Starts attempts below `jobs_dir`; `over` is called with those that could not be started."""
+    """Starts attempts below `jobs_dir`; `over` is called with those that could not be started.
+    `socket` is where the daemon listens."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class AttemptStarter:
         config: Config,
         command: launch.RankCommand,
         umask: int,
+        socket: Path | None = None,
     ) -> None:
         self._transitions = transitions
         self._store = transitions.store
@@ -43,6 +45,7 @@ class AttemptStarter:
         self._config = config
         self._command = command
         self._umask = umask
+        self._socket = socket
 
     def launch(self, job: JobRow, gpu_uuids: tuple[str, ...]) -> None:
         """Commit the next attempt of `job` on these GPUs, and start it."""
@@ -74,7 +77,9 @@ class AttemptStarter:
         before = self._store.attempts(job.id)[: attempt.number - 1]
         try:
             known = last_report.checkpoints_before(before)
-            launch.prepare(job, attempt, self._config, self._command, self._umask, known)
+            launch.prepare(
+                job, attempt, self._config, self._command, self._umask, known, self._socket
+            )
             self._watcher.start(attempt)
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"

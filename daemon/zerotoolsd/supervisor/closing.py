@@ -1,11 +1,11 @@
-"""What follows a finished run, when its ranks are gone: a command whose failure loses nothing."""
+"""What follows a finished run, when its ranks are gone: commands whose failure loses nothing."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,27 @@ KILL_SECONDS = 10.0
 _TAIL_BYTES = 4096
 
 
-def run_closing(plan: Plan, stop_asked: Callable[[], bool]) -> dict[str, Any]:
-    """Run `plan.closing` to its end, or until a stop is asked for; what came of it.
+def run_closing(
+    plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], log: str = LOG
+) -> dict[str, Any]:
+    """Run `command` to its end, or until a stop is asked for; what came of it.
 
     `why` is None where it succeeded, else one line.
     """
     began = time.monotonic()
     try:
-        why = _run(plan, stop_asked)
+        why = _run(plan, command, stop_asked, Path(log))
     except OSError as error:
-        why = f"{plan.closing[0]} cannot be started: {error.strerror}"
+        why = f"{command[0]} cannot be started: {error.strerror}"
     return {"why": why, "seconds": time.monotonic() - began}
 
 
-def _run(plan: Plan, stop_asked: Callable[[], bool]) -> str | None:
-    with Path(LOG).open("wb") as log:
+def _run(
+    plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], path: Path
+) -> str | None:
+    with path.open("ab") as log:
         process = subprocess.Popen(
-            plan.closing,
+            command,
             env=dict(plan.env),
             cwd=plan.cwd,
             stdin=subprocess.DEVNULL,
@@ -50,7 +54,7 @@ def _run(plan: Plan, stop_asked: Callable[[], bool]) -> str | None:
                 process.kill()
                 return "it was stopped" + _lingering(process)
         else:
-            return None if status == 0 else _last_line() or f"it ended with status {status}"
+            return None if status == 0 else _last_line(path) or f"it ended with status {status}"
 
 
 def _lingering(process: subprocess.Popen[bytes]) -> str:
@@ -61,7 +65,7 @@ def _lingering(process: subprocess.Popen[bytes]) -> str:
     return ""
 
 
-def _last_line() -> str | None:
-    data = Path(LOG).read_bytes()[-_TAIL_BYTES:]
+def _last_line(path: Path) -> str | None:
+    data = path.read_bytes()[-_TAIL_BYTES:]
     lines = data.decode("utf-8", "replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), None)

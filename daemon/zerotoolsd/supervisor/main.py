@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor import procfs
+from zerotoolsd.supervisor import procfs, thinner
 from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
@@ -100,7 +100,9 @@ def supervise(plan: Plan) -> None:
     )
     record = _record(watch, verdict, stuck, started)
     if plan.closing and verdict.outcome == "finished":
-        record["closing"] = run_closing(plan, watch.stop_asked)
+        record["closing"] = run_closing(plan, plan.closing, watch.stop_asked)
+    if plan.thinning and verdict.outcome == "finished":  # for the last checkpoint
+        run_closing(plan, plan.thinning, watch.stop_asked, thinner.LOG)
     record |= {"ended": time.time(), "ran_seconds": time.monotonic() - clock}
     _write_exit(record)
     progress.close()

@@ -35,7 +35,8 @@ EXIT_USED = 4
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One attempt. `argv` is the command of one rank, `env` its whole environment but its rank;
-    `closing` is run once, with the same, when all ranks have finished.
+    `closing` is run once, with the same, when all ranks have finished, and `thinning` beside them
+    after each checkpoint.
 
     `own_program`: it is a program of the user's: a stop comes as SIGTERM too, status 0 after one is
     a stop, and ranks may end long after one another. `launcher`: `argv` is one process that starts
@@ -55,6 +56,7 @@ class Plan:
     straggler_seconds: float
     log_limit_bytes: int
     closing: tuple[str, ...] = ()
+    thinning: tuple[str, ...] = ()
     own_program: bool = False
     launcher: bool = False
     finder: tuple[str, ...] = ()
@@ -73,6 +75,6 @@ class Plan:
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` wrote; keys of newer daemons are ignored."""
         known = {name: tree[name] for name in cls.__dataclass_fields__ if name in tree}
-        for name in ("argv", "gpu_uuids", "closing", "finder"):
+        for name in ("argv", "gpu_uuids", "closing", "finder", "thinning"):
             known[name] = tuple(known.get(name, ()))
         return cls(**known)

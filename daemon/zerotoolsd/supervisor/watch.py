@@ -20,6 +20,7 @@ from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, free_port, spawn
 from zerotoolsd.supervisor.reaper import reap
 from zerotoolsd.supervisor.stopping import terminate
+from zerotoolsd.supervisor.thinner import Thinner
 from zerotoolsd.supervisor.verdict import is_abnormal
 
 TICK_SECONDS = 1.0
@@ -43,6 +44,7 @@ class RankMonitor:
         self._kill_why = ""
         self._asked = False
         self.finder: Finder | None = None
+        self._thinner = Thinner(plan, progress)
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)
         self._listen_for_signals()
@@ -108,6 +110,7 @@ class RankMonitor:
                 self._kill_ranks()
             if now >= next_sample:
                 self._sample_memory()
+                self._thinner.look()
                 next_sample = now + TICK_SECONDS
             if now >= next_sign:
                 _sign()
@@ -125,6 +128,7 @@ class RankMonitor:
                 key.data()
 
     def _note_ends(self, ended: dict[int, int]) -> None:
+        self._thinner.ended(ended)
         by_pid = {rank.pid: rank for rank in self.ranks if rank.status is None}
         for pid in ended.keys() & by_pid.keys():
             rank = by_pid[pid]
@@ -180,7 +184,8 @@ class RankMonitor:
 
     def _sample_memory(self) -> None:
         below = descendants(os.getpid(), processes())
-        used = sum(p.rss_bytes for p in below if p.pid not in self.helpers)
+        beside = {*self.helpers, self._thinner.pid}
+        used = sum(p.rss_bytes for p in below if p.pid not in beside)
         self.progress.used_host(used)
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ from tests.jobs.jobfile.test_parse import parsed, refusal
 def test_keys_that_agree() -> None:
     saving = {"every": 10, "keep_last": 2, "keep_every": 50, "best": "loss", "asynchronous": True}
     assert parsed(checkpoint=saving, time_limit="1d").checkpoint.keep_every == 50
+    assert parsed(checkpoint={**saving, "thin_after": 2}).checkpoint.thin_after == 2
+    assert parsed(checkpoint={"keep_last": 3, "thin_after": 2}).checkpoint.thin_after == 2
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,11 @@ def test_keys_that_agree() -> None:
             {"checkpoint": {"every": 10, "keep_last": 1, "keep_every": 25}},
             "must be a multiple of checkpoint.every, which is 10",
         ),
+        (
+            {"checkpoint": {"keep_last": 2, "thin_after": 2}},
+            "checkpoint.thin_after = 2: nothing older is kept, as checkpoint.keep_last is 2",
+        ),
+        ({"checkpoint": {"thin_after": 0}}, "checkpoint.thin_after = 0"),
         ({"checkpoint": {"best": "lost"}}, 'checkpoint.best = "lost": must be one of "eval_loss"'),
         ({"checkpoint": {"best": "eval_loss"}}, "needs [eval] with files or a fraction"),
         (

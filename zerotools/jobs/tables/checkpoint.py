@@ -38,6 +38,15 @@ class CheckpointSpec:
         default=None,
         minimum=1,
     )
+    thin_after: int | None = key(
+        "Keep this many of the newest checkpoints as they are, and drop the optimizer state of "
+        "older ones, as `zerotools thin` does: training cannot resume from those; default: drop "
+        "nothing.",
+        default=None,
+        stored_default=None,
+        minimum=1,
+        imported=False,
+    )
     best: str | None = key(
         "Keep also the checkpoint with the smallest value of this, and name it in the file `best`: "
         "`loss`, the mean training loss since the previous checkpoint, or `eval_loss`, the loss of "
@@ -56,6 +65,7 @@ class CheckpointSpec:
 
 def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
     """What is wrong in `[checkpoint]`, other tables aside."""
+    yield from _check_thinning(checkpoint)
     keep_every, every = checkpoint.keep_every, checkpoint.every
     if keep_every is None:
         return
@@ -73,4 +83,14 @@ def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
         yield (
             f"checkpoint.keep_every = {keep_every}: must be a multiple of checkpoint.every, "
             f"which is {every}"
+        )
+
+
+def _check_thinning(checkpoint: CheckpointSpec) -> Iterator[str]:
+    thin_after, keep_last = checkpoint.thin_after, checkpoint.keep_last
+    others = checkpoint.keep_every is not None or checkpoint.best is not None
+    if thin_after is not None and keep_last is not None and thin_after >= keep_last and not others:
+        yield (
+            f"checkpoint.thin_after = {thin_after}: nothing older is kept, as checkpoint.keep_last "
+            f"is {keep_last}; keep more, or leave one of the two out"
         )

@@ -1,0 +1,90 @@
+"""Thin the older checkpoints of a running job: `thinning.py OUTPUT_DIR KEEP SOCKET JOB [NAMED]`.
+
+A process of its own beside the ranks, started anew for each checkpoint. The KEEP newest checkpoints
+that are whole stay as they are: from those the job would resume. So do NAMED, which the job names
+in `resume_from`, and whatever another job of the daemon at SOCKET would resume from; where that
+does not answer, nothing is thinned this time.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+LOWEST_PRIORITY = 19
+
+
+def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path | None) -> int:
+    """Thin what is older; the exit status. What is refused is said, and does not stop the rest.
+
+    Raises:
+        DaemonError: the daemon does not answer.
+    """
+    from zerotools.core.errors import ZerotoolsError
+    from zerotools.core.thinning import Keep
+    from zerotools.jobs.client.daemon_client import DaemonClient
+    from zerotools.jobs.client.needed_checkpoints import needs
+    from zerotools.ops.thinning.in_place import thin
+    from zerotools.ops.thinning.thin_plan import prepare
+
+    status = 0
+    others = [need for need in needs(DaemonClient(socket)) if need.job != job]
+    for path in older(output_dir, keep):
+        if named is not None and path.resolve() == named.resolve():
+            continue
+        need = next((each for each in others if each.concerns(path)), None)
+        if need is not None:
+            print(need.sentence(path))
+            continue
+        try:
+            done = thin(prepare(path, Keep.MASTERS))
+            if done.checked is not None:
+                print(f"thinned {path}: {done.plan.freed} bytes are free")
+        except (ZerotoolsError, OSError) as error:
+            print(" ".join(str(error).split()), file=sys.stderr)
+            status = 1
+    return status
+
+
+def older(output_dir: Path, keep: int) -> Iterator[Path]:
+    """The checkpoints behind the `keep` newest that are whole, by the sizes of their files, and
+    were not thinned; newest first."""
+    from zerotools.core.errors import ZerotoolsError
+    from zerotools.runs import checkpoint_dirs
+    from zerotools.runs.thinned import is_thinned
+
+    whole = 0
+    for path in checkpoint_dirs.listing(output_dir):
+        if is_thinned(path):
+            continue
+        if whole >= keep:
+            yield path
+            continue
+        try:
+            checkpoint_dirs.check(path, digests=False)
+        except ZerotoolsError:
+            continue
+        whole += 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status."""
+    from zerotools.core.errors import ZerotoolsError
+
+    output_dir, keep, socket, job, *named = arguments
+    os.nice(LOWEST_PRIORITY)
+    try:
+        given = Path(named[0]) if named else None
+        return thin_older(Path(output_dir), int(keep), Path(socket), int(job), given)
+    except (ZerotoolsError, OSError) as error:
+        print(f"nothing is thinned now: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    # The daemon's interpreter may have another zerotools, or none that can be found from here.
+    runpy.run_path(str(Path(__file__).parent / "trainer" / "entry.py"))["make_importable"]()
+    raise SystemExit(main(sys.argv[1:]))
