@@ -129,6 +129,7 @@ def command(
     exchanged with it in one step. With --keep-last, --keep-every or --older-than, PATH is a run's
     directory. A checkpoint that a job of the daemon would resume from is refused.
     """
+    began = time.monotonic()
     budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
     needed = _needed(socket)
     options = ReadOptions(tag, layout, section)
@@ -144,7 +145,8 @@ def command(
         render.print_lines(list(_described(looked, chosen, asked)))
     done = [_do(each, asked) for each in looked] if yes else looked
     if as_json:
-        render.print_json(_to_json(done, chosen, asked))
+        seconds = round(time.monotonic() - began, 3)
+        render.print_json({**_to_json(done, chosen, asked), "seconds": seconds})
     elif yes:
         render.print_lines(list(_results(done)))
     for each in done:

@@ -56,7 +56,9 @@ def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
 
 
 def complete_file(path: Path, file_plan: FilePlan) -> None:
-    """Write the checksums of a file without tensors, which `create_file` made, and flush it."""
+    """Write the checksums of a file without tensors, which `create_file` made."""
+    if not file_plan.checksums:
+        return
     with path.open("r+b") as output:
 
         def crc_of(offset: int, length: int) -> int:
@@ -67,9 +69,6 @@ def complete_file(path: Path, file_plan: FilePlan) -> None:
                 crc, offset = zlib.crc32(part, crc), offset + len(part)
             return crc
 
-        if file_plan.checksums:
-            for offset, data in checksums(file_plan.checksums, known_parts(file_plan, crc_of)):
-                output.seek(offset)
-                output.write(data)
-            output.flush()
-        os.fsync(output.fileno())
+        for offset, data in checksums(file_plan.checksums, known_parts(file_plan, crc_of)):
+            output.seek(offset)
+            output.write(data)

@@ -33,10 +33,12 @@ def build(
     *,
     links: bool,
     workers: int,
+    flush: Callable[[Path], object],
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> frozenset[str]:
-    """Make the thinned copy of `plan.subject` at `copy`, every file of it flushed. The names of the
-    files that were written, which are not those of the checkpoint under another name.
+    """Make the thinned copy of `plan.subject` at `copy`; `flush` is told of each file that is
+    written, once it is complete. The names of those files, which are not those of the checkpoint
+    under another name.
 
     Raises:
         BadRequest: the disk is full, or an owner cannot be kept.
@@ -47,7 +49,7 @@ def build(
         copy.mkdir()
     for name in directories:
         (copy / name).mkdir()
-    written = _Written(plan, copy, links, on_bytes)
+    written = _Written(plan, copy, links, flush, on_bytes)
     with ThreadPoolExecutor(workers) as pool:
         for done in [pool.submit(partial(written.make, name)) for name in _names(plan)]:
             done.result()
@@ -65,11 +67,17 @@ class _Written:
     """Makes the files, in several threads; `names` are those that were written."""
 
     def __init__(
-        self, plan: ThinPlan, copy: Path, links: bool, on_bytes: Callable[[int], None]
+        self,
+        plan: ThinPlan,
+        copy: Path,
+        links: bool,
+        flush: Callable[[Path], object],
+        on_bytes: Callable[[int], None],
     ) -> None:
         self._plan = plan
         self._copy = copy
         self._links = links
+        self._flush = flush
         self._on_bytes = on_bytes
         self.names: set[str] = set()
 
@@ -91,6 +99,7 @@ class _Written:
             _like_the_others(self._plan.entries, after)
         elif not stat.S_ISLNK(status.st_mode):
             _as_before(before, after)
+        self._flush(after)
 
     def _write(self, path: Path, file_plan: FilePlan) -> None:
         create_file(path, file_plan, self._plan.sources)

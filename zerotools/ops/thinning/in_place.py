@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.exchange import exchange as exchange_names
+from zerotools.io.files.open_files import sync_file
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.thinning.building import build
 from zerotools.ops.thinning.checking import NOTHING_CHANGED, CheckedCopy, check_copy
@@ -61,16 +64,8 @@ def thin(
         plan.entries.check_unwritten()
         _check_room(plan, links=workspace.links)
         try:
-            written = build(
-                plan,
-                workspace.copy,
-                links=workspace.links,
-                workers=budget.workers,
-                on_bytes=on_bytes,
-            )
-            checked = check_copy(
-                plan, workspace.copy, written, force=force, budget=budget, on_bytes=on_bytes
-            )
+            with _Flushing() as flushing:
+                checked = _make(plan, workspace, flushing, force, budget, on_bytes)
             plan.entries.check_unwritten()
             workspace.commit(plan.entries.check_unchanged)
         except OSError as error:
@@ -82,6 +77,40 @@ def thin(
             note = f"the old copy cannot be removed: {error.filename}: {error.strerror}"
             return Thinned(plan, checked, workspace.cleared, (note,))
     return Thinned(plan, checked, workspace.cleared)
+
+
+def _make(
+    plan: ThinPlan,
+    workspace: Workspace,
+    flushing: _Flushing,
+    force: bool,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None],
+) -> CheckedCopy:
+    """The copy, complete and looked at."""
+    copy, links, workers = workspace.copy, workspace.links, budget.workers
+    flush = flushing.add
+    written = build(plan, copy, links=links, workers=workers, flush=flush, on_bytes=on_bytes)
+    return check_copy(plan, copy, written, force=force, budget=budget, on_bytes=on_bytes)
+
+
+class _Flushing:
+    """Flushes files while others are written and all are looked at; done at its end."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._flushed: list[Future[None]] = []
+
+    def add(self, path: Path) -> None:
+        self._flushed.append(self._pool.submit(sync_file, path))
+
+    def __enter__(self) -> _Flushing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._pool:
+            for flushed in self._flushed if kind is None else ():
+                flushed.result()
 
 
 def _check_room(plan: ThinPlan, *, links: bool) -> None:
