@@ -38,8 +38,9 @@ def judge(name: str, keep: str) -> list[str]:
     # It does not know BF16_Optimizer, thinned or not.
     if keep == "masters" and not name.startswith("bf16-optimizer") and dist.get_rank() == 0:
         masters = get_fp32_state_dict_from_zero_checkpoint(home)
-        wrong = [n for n in masters if not torch.equal(masters[n], expected[f"{n}|param"].float())]
-        found += [f"zero_to_fp32.py finds another {n}" for n in wrong if f"{n}|param" in expected]
+        named = ((n, expected.get(f"{n}|param")) for n in masters)  # buffers are among them
+        wrong = [n for n, v in named if v is not None and not torch.equal(masters[n], v.float())]
+        found += [f"zero_to_fp32.py finds another {name}" for name in wrong]
     dist.barrier()
     try:
         engine.load_checkpoint(home)
