@@ -16,11 +16,12 @@ the token that begins the next turn (GLM: `<|user|>`), which is added after the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Protocol
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.conversations import ASSISTANT, Turn
+from zerotools.jobs.datafiles.conversations import ASSISTANT, SYSTEM, Turn
 
 PROBE = "\u2042probe\u2042"
 """A text that no template changes."""
@@ -40,8 +41,15 @@ class Ends:
 
     def __init__(self, render: Render, special: Iterable[str]) -> None:
         self.special = tuple(special)
-        turns = ({"role": "user", "content": "a"}, {"role": ASSISTANT, "content": PROBE})
-        last, other = (render((*turns, *more)).partition(PROBE)[2] for more in ((), turns[:1]))
+        turns: list[Turn] = [
+            {"role": "user", "content": "a"},
+            {"role": ASSISTANT, "content": PROBE},
+        ]
+        last = _behind_probe(render, turns)
+        other = _behind_probe(render, [*turns, turns[0]])
+        if last is None or other is None:  # nothing is known of it
+            self.closing = self.following = ""
+            return
         first = self._with_special(other)
         is_closed = any(text in last for text in self.special)
         self.closing = (last if other.startswith(last) else first) if is_closed else ""
@@ -117,7 +125,7 @@ class Answers:
                 return at + len(closing)
         done = self._part(self._turns[: number + 1])
         if done is not None and self.whole.startswith(done):
-            return len(done) + (0 if closing else self._following(len(done)))
+            return len(done) + (self._following(len(done)) if self._ends.following else 0)
         return self._end_before_next(number, begin)
 
     def _following(self, end: int) -> int:
@@ -132,7 +140,7 @@ class Answers:
             return None
         part, closing = head[begin:], self._ends.closing
         if not closing:
-            end = self._ends.last_special(part)
+            end = self._ends.last_special(part) if self._ends.following else None
             return None if end is None else begin + end
         at = part.rfind(closing)
         return None if at < 0 else begin + at + len(closing)
@@ -141,6 +149,14 @@ class Answers:
         turns = [*self._turns]
         turns[number] = {**turns[number], "content": PROBE}
         return turns
+
+
+def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
+    """What the template puts there; None where it takes no such chat, also none of a system."""
+    for first in ((), ({"role": SYSTEM, "content": "a"},)):
+        with suppress(BadFile):
+            return render((*first, *turns)).partition(PROBE)[2]
+    return None
 
 
 def _both_begin(one: str, other: str) -> str:

@@ -161,6 +161,12 @@ def test_a_chat_may_begin_with_an_answer(folder: Path) -> None:
     assert answers(template(folder, TEMPLATE).rendered(chat(TURNS[1]))) == ["b<|end|>"]
 
 
+def test_a_template_may_take_no_chat_but_those_of_the_data(folder: Path) -> None:
+    wants = TEMPLATE + "{% if messages[0].role != 'system' %}{{ raise_exception('No system') }}"
+    found = template(folder, wants + "{% endif %}").rendered(chat(system="S"))
+    assert answers(found) == ["b<|end|>", "d<|end|>"]
+
+
 def test_parts_that_a_template_marks_of_one_answer_are_one(folder: Path) -> None:
     twice = MARKED.replace(
         "<|end|>{% endgen", "{% endgeneration %}{% generation %}<|end|>{% endgen"
