@@ -67,6 +67,14 @@ def test_a_tied_layer_of_another_stage(tmp_path: Path) -> None:
     refused(tag, tmp_path, r"tied_modules\.embed\.weight differs from its copy")
 
 
+def test_the_model_file_of_another_rank(tmp_path: Path) -> None:
+    """At stage 3 nothing is read of it where nothing is frozen; the run's state may be in it."""
+    tag = copied("z3-bf16-w4-tiny-group", tmp_path)
+    one, other = (tag / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt" for rank in (1, 2))
+    one.write_bytes(other.read_bytes())
+    refused(tag, tmp_path, "was saved as zero_pp_rank_2_.*it belongs to another rank")
+
+
 def test_a_shard_twice_whose_archive_has_no_name_of_a_rank(tmp_path: Path) -> None:
     """As torch names it where it writes to an open file."""
     tag = copied("z3-bf16-w2", tmp_path)

@@ -16,6 +16,7 @@ from zerotools.core.errors import BadFile
 from zerotools.core.ranges import Range, covering_ranges, match_ranges
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
+from zerotools.formats.deepspeed.reading.consistency import misnamed_files
 from zerotools.formats.deepspeed.schema.file_names import is_rank_file, name_for_rank
 from zerotools.formats.deepspeed.schema.model_states import parse_model
 from zerotools.io.files.open_files import OpenFiles
@@ -71,6 +72,8 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
             if any(problem.file == other for problem in checkpoint.problems):
                 continue  # it is left over
             model = parse_model(TorchFile.open(mp_shard.model.file.root, other))
+            for problem in misnamed_files([model.file]):
+                raise BadFile(problem.message)
             if model.global_steps != mp_shard.model.global_steps:
                 raise BadFile(
                     f"{model.file.path} is of step {model.global_steps}, and {name} of step "
