@@ -101,8 +101,12 @@ def test_weights_whose_masters_are_lost_are_whole(tmp_path: Path) -> None:
     found, weights = salvage(path, tmp_path / "out")
     assert found.is_complete
     assert {part.source for _, part in found.filled} == {"its own 16-bit weights"}
+    assert not found.rounded
     wanted = consolidated(KINDS["zero2"][0])
     assert all(is_equal(weights[name], array) for name, array in wanted.items())
+    wider, _ = salvage(path, tmp_path / "wider", dtype="fp32")
+    assert not wider.is_complete
+    assert {*wider.rounded} == {key.name for key, _ in found.filled}
 
 
 @pytest.fixture
@@ -343,3 +347,16 @@ def test_from_pretrained_loads_what_was_filled_from_a_model(
     )
     assert loaded.keys() == wanted.keys()
     assert all(torch.equal(value, wanted[name]) for name, value in loaded.items())
+
+
+def test_a_damaged_config_is_not_copied(tmp_path: Path) -> None:
+    path = copy(JOB, tmp_path)
+    config = path / "config.json"
+    config.write_bytes(config.read_bytes()[:30])
+    found, weights = salvage(path, tmp_path / "left")
+    assert weights
+    assert not (tmp_path / "left" / "config.json").exists()
+    assert any("config.json is not copied: it is damaged" in note for note in found.notes)
+    salvage(JOB, tmp_path / "base")
+    salvage(path, tmp_path / "filled", tmp_path / "base")
+    assert (tmp_path / "filled" / "config.json").exists()

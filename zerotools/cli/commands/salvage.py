@@ -199,7 +199,11 @@ def _verdict(found: Salvage) -> str:
 
 def _missing(found: Salvage) -> str:
     if not found.left_out:
-        return "weights may be left out"
+        return (
+            f"{counted(len(found.rounded), 'weight')} rounded"
+            if found.rounded
+            else "weights may be left out"
+        )
     return f"{counted(len(found.left_out), 'weight')} left out"
 
 
@@ -242,6 +246,11 @@ def _left_out(found: Salvage) -> Iterator[str]:
         more = len(names) - MAX_LISTED
         rest = f" and {more} more (--json lists all)" if more > 0 else ""
         yield f"left out: {render.clean(', '.join(names[:MAX_LISTED]))}{rest}"
+    if found.rounded:
+        more = len(found.rounded) - MAX_LISTED
+        rest = f" and {more} more (--json lists all)" if more > 0 else ""
+        some = render.clean(", ".join(found.rounded[:MAX_LISTED]))
+        yield f"rounded to 16 bits, as their masters are lost: {some}{rest}"
     others = [f"{name}: {why}" for name, why in found.left_out.items() if name not in listed]
     yield from _listed("left out", others)
 

@@ -58,6 +58,7 @@ def to_json(found: Salvage) -> dict[str, Any]:
             for key, part in found.filled
         ],
         "left_out": [{"name": name, "why": why} for name, why in found.left_out.items()],
+        "rounded": list(found.rounded),
         "notes": [*checkpoint.origin.notes, *examined.given.notes, *found.notes],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -50,8 +51,9 @@ class SalvageOptions:
 class Salvage:
     """What will be written, and what not. `weights` are those of the output, by its names;
     `left_out` the names of those that are not whole, each with the reason. `unnamed` are lost files
-    of which nothing tells what they held; `other` is what holes are filled from. `conversion` is
-    None where nothing is whole."""
+    of which nothing tells what they held; `other` is what holes are filled from. `rounded` are
+    weights in a wider type than what is left of them: their masters are lost. `conversion` is None
+    where nothing is whole."""
 
     examined: Examined
     weights: Mapping[Key, FilledWeight]
@@ -59,12 +61,13 @@ class Salvage:
     unnamed: tuple[str, ...]
     other: Other | None
     notes: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
     conversion: Conversion | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether the output has every weight of the checkpoint."""
-        return not (self.left_out or self.unnamed)
+        return not (self.left_out or self.unnamed or self.rounded)
 
     @property
     def filled(self) -> Iterator[tuple[Key, Part]]:
@@ -177,7 +180,9 @@ def _exported(
         **dict.fromkeys(dangling, "it is tied to a weight that is lost"),
     }
     beside = {} if other is None else other.checkpoint.model_sidecars
-    checkpoint, found = with_sidecars(examined.checkpoint, config_dir, beside)
+    sound, unread = _sound_sidecars(examined.checkpoint)
+    checkpoint, found = with_sidecars(sound, config_dir, beside)
+    checkpoint, _ = _sound_sidecars(checkpoint)  # it looks around for what is left out
     dtype, why = choose_dtype(checkpoint, options.dtype)
     files = {**own.masters.files, **({} if other is None else other.files)}
     source = replace(
@@ -188,8 +193,9 @@ def _exported(
     described = describe(source, lambda _, tensor: cast_dtype(tensor, dtype))
     write = WriteOptions(max_shard_bytes=options.max_shard_bytes)
     target = exported_formats(table)[options.format].export(described, destination, write)
-    notes = (*own.notes, *said, *found, *target.notes, *([why] if why else []))
-    salvage = replace(salvage, left_out=left_out, notes=notes)
+    notes = (*own.notes, *said, *unread, *found, *target.notes, *([why] if why else []))
+    rounded = _rounded(salvage.weights, described)
+    salvage = replace(salvage, left_out=left_out, notes=notes, rounded=tuple(rounded))
     lacking = lacking_config(source, target)
     source, target = in_pieces(source, target, mixed)
     stamps = {**examined.given.stamps, **({} if other is None else other.given.stamps)}
@@ -208,6 +214,28 @@ def _exported(
         table=table,
     )
     return replace(salvage, conversion=conversion)
+
+
+def _rounded(weights: Mapping[Key, FilledWeight], written: Checkpoint) -> Iterator[str]:
+    """Weights of which elements were rounded to fewer bits than they are written with."""
+    for key, weight in weights.items():
+        bits = written.tensors[key].dtype.bits
+        if any(part.source == COPIES and part.dtype.bits < bits for part in weight.parts):
+            yield key.name
+
+
+def _sound_sidecars(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+    """Without JSON files of the model that are damaged, and a sentence on each."""
+    kept, notes = dict(checkpoint.model_sidecars), []
+    for name, path in checkpoint.model_sidecars.items():
+        if path.suffix != ".json":
+            continue
+        try:
+            json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            del kept[name]
+            notes.append(f"{path} is not copied: it is damaged ({error!s:.80})")
+    return replace(checkpoint, model_sidecars=kept), notes
 
 
 def _of_one_type(weight: FilledWeight) -> Tensor:
