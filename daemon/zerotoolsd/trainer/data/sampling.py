@@ -15,7 +15,7 @@ from zerotools.jobs.tables.data import kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import find_files
 from zerotoolsd.trainer.data.encoding.encoded import bare
-from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, encode
+from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, check_stats, encode
 from zerotoolsd.trainer.data.reading import packed_length
 from zerotoolsd.trainer.data.tokenizing import load_tokenizer
 
@@ -78,5 +78,9 @@ def _sampled(
         records = itertools.islice(read_examples(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
         for example in encode(records, tokenizer, spec.data, reader, stats):
             check_fit(1 + max(bare(example.marked), default=0))
+    # Of a file of lines, the first may be longer than what is looked at.
+    is_seen = len(paths) < MAX_FILES and all(path.suffix.lower() in COLUMNAR for path in paths)
+    if paths and is_seen and not stats.count and not stats.empty:
+        check_stats(stats, paths, spec.data, reader.positions)
     for lost in stats.losses(spec.data, reader.positions):
         yield f"{key}: of the first examples, {lost}"

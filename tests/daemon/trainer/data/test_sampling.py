@@ -93,3 +93,6 @@ def test_a_parquet_file_without_the_column_is_refused(tmp_path: Path) -> None:
     keys = {"text": [], "examples": [str(path)], "tokenizer": tokenizer}
     with pytest.raises(BadFile, match=r'row 1: there is no column "prompt" \(data\.prompt_column'):
         sample_data(job_from_dict(job(path, data=keys), source="job"), READER, fits)
+    parquet.write_table(pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}), path)
+    with pytest.raises(BadRequest, match=r"a\.parquet: contains no examples"):
+        sample_data(job_from_dict(job(path, data=keys), source="job"), READER, fits)
