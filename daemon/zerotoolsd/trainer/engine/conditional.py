@@ -45,7 +45,7 @@ def check_alike_on_ranks(model: Any, world_size: int, engine: str) -> None:
             f"the model's config has {told}: each of the {world_size} ranks would leave out other "
             "blocks, of which they share weights and gradients; set it to 0, or train on one rank"
         )
-    if engine == "deepspeed" and any(has_separate_experts(module) for module in model.modules()):
+    if engine == "deepspeed" and separate_experts(model):
         raise Unsupported(
             f"the experts of a {model.config.model_type} model are modules of their own, and ranks "
             "whose tokens take other experts would wait for one another in DeepSpeed; set "
@@ -68,8 +68,7 @@ class SeparateExperts:
     def __init__(self, model: nn.Module) -> None:
         self._experts = {
             f"{prefix}.{name}": expert
-            for prefix, module in model.named_modules()
-            if has_separate_experts(module)
+            for prefix, module in separate_experts(model).items()
             for name, expert in module.named_children()
         }
         self._used: dict[str, bool] = dict.fromkeys(self._experts, False)
@@ -80,27 +79,31 @@ class SeparateExperts:
         self._used[name] = self._used[name] or torch.is_grad_enabled()
 
     def untaken(self, group: WorldGroup) -> list[str]:
-        """The parameters of experts that no token of any rank has taken since the last call. All
-        ranks call it together."""
+        """The trained parameters of experts that no token of any rank has taken since the last
+        call. All ranks call it together."""
         if not self._used:
             return []
         totals = group.total([float(used) for used in self._used.values()])
         found = [
             f"{name}.{inner}"
             for (name, expert), total in zip(self._experts.items(), totals, strict=True)
-            for inner, _ in expert.named_parameters()
-            if not total
+            for inner, parameter in expert.named_parameters()
+            if parameter.requires_grad and not total
         ]
         self._used = dict.fromkeys(self._used, False)
         return found
 
 
-def has_separate_experts(module: nn.Module) -> bool:
-    """Whether `module` itself holds experts that are modules with parameters of their own."""
-    if not isinstance(module, nn.ModuleDict | nn.ModuleList) or len(module) < 2:
-        return False
-    words = f"{type(module).__name__} {' '.join(name for name, _ in module.named_children())}"
-    return "expert" in words.lower() and next(module.parameters(), None) is not None
+def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules of `model` that hold experts which are modules with parameters, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleDict | nn.ModuleList)
+        and len(module) > 1
+        and "expert" in f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
+        and next(module.parameters(), None) is not None
+    }
 
 
 def mark(names: Iterable[str]) -> int:

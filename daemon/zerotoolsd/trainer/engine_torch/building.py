@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.memory_layout import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.record import JobRecord
-from zerotoolsd.trainer.engine.conditional import SeparateExperts, has_separate_experts
+from zerotoolsd.trainer.engine.conditional import SeparateExperts, separate_experts
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
 from zerotoolsd.trainer.engine.router_bias import move_router_bias
 from zerotoolsd.trainer.engine.router_loss import add_router_loss
@@ -77,20 +76,17 @@ def build(
 
 
 def _reduce_all_experts(model: Any, world_size: int) -> None:
-    """Have the blocks of `model` with separate experts reduce all of them: zeros of those that no
-    token of this rank takes."""
-    for block in model.modules():
-        if not isinstance(block, FSDPModule) or block is model:
-            continue
-        if any(has_separate_experts(module) for module in block.modules()):
-            if hasattr(block, "set_reduce_scatter_unused_params"):
-                block.set_reduce_scatter_unused_params(True)
-            elif world_size > 1:
-                raise Unsupported(
-                    f"torch {torch.__version__} cannot reduce the gradients of experts that are "
-                    "modules of their own, as ranks use different ones: upgrade torch to 2.13, or "
-                    "train on one rank"
-                )
+    """Have ranks reduce the gradients of all separate experts: zeros of those that no token of the
+    rank takes."""
+    if not separate_experts(model):
+        return
+    if hasattr(model, "set_reduce_scatter_unused_params"):
+        model.set_reduce_scatter_unused_params(True)
+    elif world_size > 1:
+        raise Unsupported(
+            f"torch {torch.__version__} cannot reduce the gradients of experts that are modules of "
+            "their own, as ranks use different ones: upgrade torch to 2.13, or train on one rank"
+        )
 
 
 def _update_path(
