@@ -25,6 +25,10 @@ from zerotools.io.torchzip.zip_directory import HAS_DESCRIPTOR, LOCAL_HEADER, Zi
 _HEADER, _DESCRIPTOR = b"PK\x03\x04", b"PK\x07\x08"
 _SIZES = (struct.Struct("<4s3L"), struct.Struct("<4sL2Q"))
 """The descriptor of a record, and of one of 4 GiB or more."""
+_LONGEST = max(layout.size for layout in _SIZES)
+_MOST_TRIED = 2**17
+"""The four bytes that a descriptor begins with come by chance once in 4 GiB, and once in each
+record of an archive that is stored in another."""
 _READ_BYTES = 2**20
 
 
@@ -71,16 +75,20 @@ def _records(window: FileRange) -> Iterator[ZipEntry]:
 
 def _descriptor(window: FileRange, begin: int) -> tuple[int, int, int] | None:
     """(CRC-32, size of the bytes from `begin` on, end) of the descriptor that says where it is."""
-    at = begin
-    while at + _SIZES[0].size <= window.length:
+    at, tried = begin, 0
+    while at + _SIZES[0].size <= window.length and tried < _MOST_TRIED:
         data = window.read(at, min(_READ_BYTES, window.length - at))
         hit = data.find(_DESCRIPTOR)
-        while hit >= 0:
+        while hit >= 0 and tried < _MOST_TRIED:
+            tried += 1
+            known = data[hit : hit + _LONGEST]
+            if len(known) < _LONGEST:
+                known = window.read(at + hit, min(_LONGEST, window.length - at - hit))
             for layout in _SIZES:
-                if at + hit + layout.size <= window.length:
-                    said = layout.unpack(window.read(at + hit, layout.size))
-                    if said[2] == said[3] == at + hit - begin:
-                        return said[1], said[2], at + hit + layout.size
+                if len(known) >= layout.size:
+                    _, crc, *sizes = layout.unpack_from(known)
+                    if sizes == [at + hit - begin] * 2:
+                        return crc, sizes[0], at + hit + layout.size
             hit = data.find(_DESCRIPTOR, hit + 1)
         at += len(data) - len(_DESCRIPTOR) + 1
     return None

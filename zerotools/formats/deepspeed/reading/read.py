@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import (
     parse_rules,
     read_layout,
 )
-from zerotools.io.files.damage import is_tolerated
+from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.files.sources import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.thinned import read_thinned
@@ -195,4 +195,14 @@ def _sizes(directory: Path, listing: TagListing) -> dict[str, int]:
         *listing.layers.values(),
         *listing.experts.values(),
     ]
-    return {name: note_source(directory / name) for name in names}
+    return dict(_noted(directory, names))
+
+
+def _noted(directory: Path, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for name in names:
+        try:
+            yield name, note_source(directory / name)
+        except OSError as error:
+            if not is_tolerated():
+                raise
+            tolerate(directory / name, BadFile(f"{directory / name} cannot be read: {error}"))
