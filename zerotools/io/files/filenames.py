@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-
 
 def stays_below_root(name: str) -> bool:
     """Whether `name` is a relative POSIX path, in its simplest spelling, of a file below its root.
@@ -13,5 +11,5 @@ def stays_below_root(name: str) -> bool:
     """
     if not name or "\0" in name or "\\" in name:
         return False
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and str(path) == name != "."
+    # By hand: a checkpoint has thousands, and a path object takes ten times as long to make.
+    return not any(part in ("", ".", "..") for part in name.split("/"))

@@ -171,7 +171,15 @@ def _limited(window: FileRange, records: Mapping[str, ZipEntry]) -> dict[str, Zi
             )
         limits[one.name] = other.header
     return {
-        name: replace(one, limit=limits.get(one.name, one.limit)) for name, one in records.items()
+        name: ZipEntry(
+            one.name,
+            one.header,
+            one.length,
+            one.crc,
+            limits.get(one.name, one.limit),
+            has_crc=one.has_crc,
+        )
+        for name, one in records.items()
     }
 
 
