@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -199,6 +200,24 @@ def test_links_stay_links_and_other_names_keep_the_old_bytes(tmp_path: Path) -> 
     assert (path / "readme.txt").readlink() == tmp_path / "elsewhere.txt"
     assert (model.stat().st_ino, model.stat().st_mtime_ns) == (inode, time)
     assert model.stat().st_nlink == 1
+
+
+def test_where_files_cannot_have_two_names_all_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path) / "global_step2"
+    model = path / "mp_rank_00_model_states.pt"
+    inode, data, time = model.stat().st_ino, model.read_bytes(), model.stat().st_mtime_ns
+
+    def refused(self: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    done = thinned(path, W)
+    assert done.checked is not None
+    assert done.checked.compared == 13
+    assert model.stat().st_ino != inode
+    assert (model.read_bytes(), model.stat().st_mtime_ns) == (data, time)
 
 
 def test_modes_and_times_stay(tmp_path: Path) -> None:
