@@ -75,12 +75,20 @@ def test_files_that_do_not_say_their_step_are_not_called_whole(case: str, names:
     assert names <= {Path(name).name for name in found.unchecked}
 
 
-def test_the_optimizer_beside_the_weights_may_be_of_another_save(tmp_path: Path) -> None:
+def test_the_optimizer_beside_the_weights_may_be_of_another_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = TORCH / "fsdp1-sharded-bin-w2" / "checkpoint"
     shutil.copy(TORCH / "state-dicts" / "checkpoint" / "pytorch_model.bin", tmp_path)
     assert verified(tmp_path).is_whole
+    for name in ("README.md", "LICENSE", ".gitattributes", "loss.png"):
+        (tmp_path / name).write_text("x")
+    assert verified(tmp_path).is_whole
     shutil.copy(source / "optimizer_rank0.bin", tmp_path / "optimizer.bin")
-    assert not verified(tmp_path).is_whole
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path, Path(), Path("..") / tmp_path.name):
+        assert set(verified(path).files.names) >= {"pytorch_model.bin", "optimizer.bin"}
+        assert not verified(path).is_whole
 
 
 def test_the_structure_alone_is_never_called_whole(tmp_path: Path) -> None:

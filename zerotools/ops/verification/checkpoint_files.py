@@ -21,7 +21,8 @@ from zerotools.io.output.marker import is_in_output
 
 SIDECAR_SUFFIX = ".zerotools.json"
 _ABOUT_WRITING = ".zerotools-"
-_NO_STATE = (".py", ".md", ".txt")
+_NO_STATE = (".py", ".md", ".txt", ".png", ".jpg", ".svg")
+_NO_STATE_NAMES = ("LICENSE", "NOTICE", ".gitattributes", ".gitignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,9 @@ def files_of(
             continue
         name = path.relative_to(base).as_posix()
         sizes[name] = size
-        if path in needed or not (path in describing or path.suffix in _NO_STATE):
+        if path in needed or not (
+            path in describing or path.suffix in _NO_STATE or path.name in _NO_STATE_NAMES
+        ):
             essential.add(name)
     return CheckpointFiles(subject, base, sizes, frozenset(essential))
 

@@ -79,7 +79,7 @@ def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
     other state beside that file are meant, too."""
     file = checkpoint.origin.path
     is_in_it = path.is_dir() and not file.is_dir() and file.parent.absolute() == path.absolute()
-    return path if is_in_it else None
+    return file.parent if is_in_it else None  # spelled as the tensors' files are
 
 
 def verify(
