@@ -9,9 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.ops.thinning.made import contents, copy_of
+from zerotools import formats
+from zerotools.cli.commands.convert import command as convert
 from zerotools.cli.commands.thin import command
 from zerotools.ops.thinning.thin_report import SCHEMA
-from zerotools.runs.thinned import workspace_of
+from zerotools.runs.thinned import THINNED, workspace_of
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +115,20 @@ def test_one_under_several_names_is_thinned_once(
     assert done.return_value == 0
     assert done.output.count("thinned ") == 1
     assert 'enter it again afterwards (cd "$PWD")' in done.output
+
+
+def test_what_is_made_of_a_thinned_one_was_not_thinned(tmp_path: Path) -> None:
+    path = copy_of("zerotools-0.1.0/step-00000003", tmp_path)
+    assert run(path, "--yes").return_value == 0
+    assert (path / THINNED).is_file()
+    assert THINNED not in formats.read_any(path).model_sidecars
+
+
+def test_weights_alone_make_a_universal_checkpoint(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path)
+    assert run(path, "--keep", "weights", "--yes").return_value == 0
+    arguments = [str(path), str(tmp_path / "out"), "--to", "universal"]
+    done = CliRunner().invoke(convert, arguments, standalone_mode=False)
+    assert done.exception is None
+    made = formats.read_any(tmp_path / "out").tensors
+    assert {key.name for key in made} == {key.name for key in formats.read_any(path).tensors}

@@ -118,3 +118,27 @@ def test_two_runs_do_not_share_a_workspace(tmp_path: Path) -> None:
     with Workspace(path), pytest.raises(BadRequest, match="another run is thinning"):
         thinned(path)
     assert thinned(path).checked is not None
+
+
+def test_what_is_left_of_protected_directories_is_removed_too(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path) / "global_step2"
+    (path / "kept").mkdir(mode=0o555)
+    left = workspace_of(path) / path.name / "kept"
+    left.mkdir(parents=True)
+    (left / "file").touch()
+    left.chmod(0o555)
+    thinned(path)
+    assert not workspace_of(path).exists()
+    assert (path / "kept").stat().st_mode & 0o777 == 0o555
+
+
+def test_a_directory_that_must_not_be_written_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path) / "global_step2"
+    before = contents(tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # a superuser may write to all
+    with pytest.raises(BadRequest, match=r"you must not write to.*chmod u\+w"):
+        thinned(path)
+    assert contents(tmp_path) == before
+    assert not workspace_of(path).exists()

@@ -17,7 +17,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -106,12 +108,21 @@ class Workspace:
                 "(such as NFS), so a kill in the middle could lose it; nothing was changed: copy "
                 "it to a local disk, thin it there, and copy it back"
             ) from None
-        why = why_fixed(self._subject, self._path) if self._subject.is_dir() else None
+        why = self._why_fixed() if self._subject.is_dir() else None
         if why is not None:
             raise BadRequest(f"{self._subject} cannot be exchanged: {why}; thin a copy of it")
         self.links = self._can_link(first / "a", first / "b")
         for probe in (first, second):
             shutil.rmtree(probe)
+
+    def _why_fixed(self) -> str | None:
+        # A directory that comes under another one has its entry `..` written.
+        if not os.access(self._subject, os.W_OK):
+            raise BadRequest(
+                f"{self._subject} is a directory that you must not write to, and nothing was "
+                "changed: give yourself the permission (chmod u+w) if it is to be thinned"
+            )
+        return why_fixed(self._subject, self._path)
 
     @staticmethod
     def _can_link(first: Path, second: Path) -> bool:
@@ -153,8 +164,16 @@ class Workspace:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
+        with suppress(OSError):
+            _remove(self._path)
         os.close(self._lock)
+
+
+def _open_up(path: Path) -> None:
+    mode = path.lstat().st_mode
+    if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
+        with suppress(OSError):  # another user's; to remove it may be allowed all the same
+            path.chmod(stat.S_IMODE(mode) | 0o700)
 
 
 def size_left(subject: Path) -> int:
@@ -174,7 +193,12 @@ def has_leftovers(subject: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
+    """Remove it with all below, also where directories have the mode of protected ones."""
     if path.is_dir() and not path.is_symlink():
+        _open_up(path)
+        for folder, names, _ in os.walk(path):
+            for name in names:
+                _open_up(Path(folder, name))
         shutil.rmtree(path)
     else:
         path.unlink()

@@ -35,7 +35,7 @@ _MEGATRON = (
     "zerotools recognises and does not convert: its names and shards are Megatron's own; export it "
     "with Megatron-Bridge to Hugging Face's format, and pass that directory"
 )
-_OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-output\.json")
+_OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-.*")
 
 
 def read(path: Path, *, section: str | None = None) -> Checkpoint:

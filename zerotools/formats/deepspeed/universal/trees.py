@@ -23,7 +23,6 @@ from zerotools.formats.deepspeed.schema import model_tree
 from zerotools.formats.deepspeed.schema import optimizer_tree as keys
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.optim_states import first_of
 from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZERS,
@@ -45,11 +44,11 @@ def source_model(source: Checkpoint) -> ModelStates | None:
 
 
 def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str, Any]]:
-    """One of its optimizer files, and what that says for all ranks."""
+    """One of its optimizer files, and what that says for all ranks; None where all are gone."""
     native = source.native
     if isinstance(native, DeepSpeedNative):
-        optim = first_of(native.mp_shards[0].optim_states)
-        return optim.file, optim.fields.tree
+        present = [optim for optim in native.mp_shards[0].optim_states if optim is not None]
+        return (present[0].file, present[0].fields.tree) if present else (None, {})
     if isinstance(native, UniversalNative):
         return native.saved.file, native.saved.tree
     return None, {}
