@@ -19,7 +19,7 @@ from zerotoolsd.trainer.rank.failures import EXIT_STOPPED
 
 MOVES = ((1, 3), (3, 1), (0, 2), (2, 3))
 """Stage and ranks, after those that a job begins with."""
-FAR = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
+FAR = {"fp32": 1e-5, "bf16": 5e-4, "fp16": 5e-4}
 """How far a loss may be, relative; in 16 bits, parts of a batch are rounded part by part."""
 
 
