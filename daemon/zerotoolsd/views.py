@@ -49,12 +49,21 @@ def job_view(
         device=spec.device if spec else "unknown",
         stage=spec.stage if spec else None,
         output_dir=job.output_dir,
-        latest_checkpoint=None if found is None else {"step": found[0], "path": str(found[1])},
+        latest_checkpoint=None if found is None else _checkpoint(*found, attempts),
         progress=progress,
         phase=_phase(job, attempts, known, quiet_seconds),
         spec={} if spec is None else _without_secrets(spec),
         set_keys=_set_keys(job),
     )
+
+
+def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
+    """`verified` has `how` and `time`; it is None where nothing was said, or `not_verified` says
+    why not."""
+    said = last_report.verified(path, attempts)
+    how = None if said is None or said.how is None else {"how": said.how, "time": said.time}
+    why = None if said is None else said.why
+    return {"step": step, "path": str(path), "verified": how, "not_verified": why}
 
 
 def _set_keys(job: JobRow) -> tuple[str, ...] | None:

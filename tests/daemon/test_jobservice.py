@@ -278,7 +278,12 @@ def test_a_view_is_made_without_the_users_directory(tmp_path: Path) -> None:
 
         view = await wait_async(saved, "a checkpoint")
         assert view is not None
-        assert view.latest_checkpoint == {"step": 5, "path": f"{output}/step-00000005"}
+        assert view.latest_checkpoint == {
+            "step": 5,
+            "path": f"{output}/step-00000005",
+            "verified": None,
+            "not_verified": None,
+        }
         assert (view.attempts[0].peak_host_bytes or 0) > 2**20
         output.rename(tmp_path / "away")
         assert (await it.service.job(job.id)).latest_checkpoint == view.latest_checkpoint

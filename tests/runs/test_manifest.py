@@ -2,12 +2,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from zerotools.core.errors import BadFile
-from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest, write_manifest
+from zerotools.runs.manifest import (
+    MANIFEST,
+    read_manifest,
+    unchanged,
+    verify_manifest,
+    write_manifest,
+)
 
 
 @pytest.fixture
@@ -103,3 +110,28 @@ def test_the_file_is_plain_json(sealed: Path) -> None:
     tree = json.loads((sealed / MANIFEST).read_text())
     assert tree["version"] == 1
     assert tree["files"]["job.json"]["size"] == 2
+
+
+def test_files_that_nobody_wrote_since_need_not_be_read_again(sealed: Path, tmp_path: Path) -> None:
+    assert not unchanged(sealed)
+    write_manifest(sealed, stamps=True)
+    assert unchanged(sealed)
+    moved = sealed.rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
+    assert unchanged(moved)
+    copy = shutil.copytree(moved, tmp_path / "copy")
+    assert not unchanged(copy)
+    assert verify_manifest(copy) == verify_manifest(moved) == []
+    job = moved / "job.json"
+    before = job.stat()
+    job.write_text("[]")
+    os.utime(job, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not unchanged(moved)
+    assert [problem.file for problem in verify_manifest(moved)] == ["job.json"]
+
+
+def test_after_a_reboot_all_is_read(sealed: Path) -> None:
+    write_manifest(sealed, stamps=True)
+    tree = json.loads((sealed / MANIFEST).read_text())
+    (sealed / MANIFEST).write_text(json.dumps({**tree, "boot": "another"}))
+    assert not unchanged(sealed)
+    assert verify_manifest(sealed) == []

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.regular import read_regular
 from zerotools.runs.file_names import DCP
-from zerotools.runs.manifest import verify_manifest
+from zerotools.runs.manifest import unchanged, verify_manifest
 from zerotools.runs.record import RECORD, RNG_PER_RANK, JobRecord, read_record, write_record
 from zerotools.runs.thinned import is_thinned
 
@@ -32,19 +33,26 @@ BEST = "best"
 STAGING_PREFIX = ".tmp-"
 TRASH_PREFIX = ".trash-"
 _LARGEST_HINT = 4096
+SIZES, DIGESTS, UNCHANGED = "sizes", "digests", "unchanged"
+"""How the bytes of a checkpoint were checked. `UNCHANGED`: their digests were computed when it was
+saved, since this machine was started, and no file was written since."""
 _NAME = re.compile(r"step-(\d{8,})")
 
 __all__ = [
     "BEST",
     "DCP",
+    "DIGESTS",
     "LATEST",
     "RECORD",
+    "SIZES",
     "STAGING_PREFIX",
     "TRASH_PREFIX",
+    "UNCHANGED",
     "JobRecord",
     "ResumeChoice",
     "SkippedCheckpoint",
     "check",
+    "checked",
     "choose",
     "directory_name",
     "hinted",
@@ -72,11 +80,13 @@ class SkippedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ResumeChoice:
-    """The checkpoint to resume from, None if there is none, and those passed over before it."""
+    """The checkpoint to resume from, None if there is none, and those passed over before it. `how`
+    it was checked: `SIZES`, `DIGESTS` or `UNCHANGED`."""
 
     path: Path | None
     record: JobRecord | None
     skipped: tuple[SkippedCheckpoint, ...] = ()
+    how: str | None = None
 
 
 def directory_name(step: int) -> str:
@@ -130,11 +140,43 @@ def check(directory: Path, *, digests: bool = True) -> JobRecord:
     return record
 
 
-def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> ResumeChoice:
+def _nothing(_: Path) -> None:
+    return None
+
+
+def checked(
+    directory: Path,
+    *,
+    digests: bool = True,
+    trusting: bool = False,
+    structure: Callable[[Path], None] = _nothing,
+) -> tuple[JobRecord, str]:
+    """As `check`, and how the bytes were checked. With `trusting`, files that were not written
+    since their digests were computed are not read again. `structure` raises where the tensors in
+    the files are not whole.
+
+    Raises:
+        BadFile: as `check`, or of `structure`.
+    """
+    trusted = digests and trusting and unchanged(directory)
+    record = check(directory, digests=digests and not trusted)
+    structure(directory)
+    return record, UNCHANGED if trusted else DIGESTS if digests else SIZES
+
+
+def choose(
+    output_dir: Path,
+    *,
+    above: int = -1,
+    digests: bool = True,
+    trusting: bool = False,
+    structure: Callable[[Path], None] = _nothing,
+) -> ResumeChoice:
     """The newest checkpoint below `output_dir` that verifies, with a step greater than `above`;
     none that was thinned.
 
-    With `digests=False` only sizes are compared, which reads no tensor.
+    With `digests=False` only sizes are compared, which reads no tensor; `trusting` and `structure`
+    are as `checked` says.
     """
     skipped: list[SkippedCheckpoint] = []
     for path in listing(output_dir):
@@ -142,12 +184,12 @@ def choose(output_dir: Path, *, above: int = -1, digests: bool = True) -> Resume
         if step is None or step <= above:
             break
         try:
-            record = check(path, digests=digests)
+            record, how = checked(path, digests=digests, trusting=trusting, structure=structure)
             if record.step != step:
                 raise BadFile(f"{path / RECORD} is of step {record.step}, not of step {step}")
             if is_thinned(path):
                 raise BadFile(f"{path} holds the weights alone: it was thinned")
-            return ResumeChoice(path, record, tuple(skipped))
+            return ResumeChoice(path, record, tuple(skipped), how)
         except BadFile as error:
             skipped.append(SkippedCheckpoint(path, str(error)))
     return ResumeChoice(None, None, tuple(skipped))
@@ -160,7 +202,13 @@ def resolve_hint(path: Path) -> Path:
     return path
 
 
-def resolve(path: Path, *, digests: bool = True) -> ResumeChoice:
+def resolve(
+    path: Path,
+    *,
+    digests: bool = True,
+    trusting: bool = False,
+    structure: Callable[[Path], None] = _nothing,
+) -> ResumeChoice:
     """What `resume_from = path` means: a checkpoint itself, or the newest that verifies below it.
 
     The file `best` or `latest` of an output directory means the checkpoint that it names.
@@ -173,13 +221,14 @@ def resolve(path: Path, *, digests: bool = True) -> ResumeChoice:
     if not path.is_dir():
         raise BadRequest(f"resume_from: {path} is not a directory")
     if (path / RECORD).exists() or (path / DCP).is_dir():
-        return ResumeChoice(path, check(path, digests=digests))
+        record, how = checked(path, digests=digests, trusting=trusting, structure=structure)
+        return ResumeChoice(path, record, how=how)
     if not listing(path):
         raise BadRequest(
             f"resume_from: {path} is not a job's checkpoint (it has no {RECORD}), not a directory "
             "of them (it has no step-…), and not a checkpoint of another program"
         )
-    choice = choose(path, digests=digests)
+    choice = choose(path, digests=digests, trusting=trusting, structure=structure)
     if choice.path is None:
         raise BadFile(f"no checkpoint in {path} is complete; the newest: {choice.skipped[0].why}")
     return choice

@@ -5,6 +5,11 @@ finished; and it lets a reader tell a complete checkpoint from one that was trun
 rotted. Standard library only: the training process uses it too.
 
     {"version": 1, "files": {"dcp/__0_0.distcp": {"size": 123, "sha256": "..."}}}
+
+With `stamps` it also says which files these were, and under which boot of which machine the digests
+were computed (`"boot"`, and `"stamp"`: mtime and ctime in nanoseconds, inode). While that machine
+runs, a file with the same stamp was not written since: a restart after a crash need not read it
+again. A copy, a file that was written, and any file after a reboot have other stamps.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +35,22 @@ VERSION = 1
 # The journal and the marker of whoever wrote the directory, which come and go without its contents.
 _ABOUT_WRITING = ".zerotools-"
 _LARGEST_MANIFEST = 64 * 2**20
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One file as the manifest has it: `size` in bytes, `sha256` in lower-case hex."""
+    """One file as the manifest has it: `size` in bytes, `sha256` in lower-case hex; `stamp` where
+    the digest was computed since this machine was started, and says which file it was."""
 
     size: int
     sha256: str
+    stamp: tuple[int, ...] | None = field(default=None, compare=False)
 
 
-def write_manifest(directory: Path, *, threads: int | None = None) -> Path:
+def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool = False) -> Path:
     """Digest every file below `directory` and write its MANIFEST.json, fsynced and renamed.
+    With `stamps`, by the process that made the files: see above.
 
     The files themselves must have been fsynced by whoever wrote them. Several are read at once, by
     `threads` threads (default: one per core, at most 8). Returns the manifest's path.
@@ -51,12 +60,15 @@ def write_manifest(directory: Path, *, threads: int | None = None) -> Path:
     """
     names = sorted(_regular_files(directory))
     with ThreadPoolExecutor(threads or _default_threads()) as pool:
+        before = {name: _stamp((directory / name).stat()) for name in names} if stamps else {}
         entries = pool.map(lambda name: _digest(directory / name), names)
-        files = {
+        files: dict[str, dict[str, Any]] = {
             name: {"size": entry.size, "sha256": entry.sha256}
             for name, entry in zip(names, entries, strict=True)
         }
-    return _write(directory, files)
+    for name, stamp in before.items():
+        files[name]["stamp"] = list(stamp)
+    return _write(directory, files, _boot() if stamps else None)
 
 
 def rewrite_manifest(
@@ -75,9 +87,12 @@ def rewrite_manifest(
     _write(directory, files)
 
 
-def _write(directory: Path, files: Mapping[str, Any]) -> Path:
+def _write(directory: Path, files: Mapping[str, Any], boot: str | None = None) -> Path:
+    tree: dict[str, Any] = {"version": VERSION, "files": files}
+    if boot is not None:
+        tree["boot"] = boot
     path = directory / MANIFEST
-    write_durably(path, json.dumps({"version": VERSION, "files": files}, indent=1) + "\n")
+    write_durably(path, json.dumps(tree, indent=1) + "\n")
     return path
 
 
@@ -101,7 +116,38 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     files = tree.get("files")
     if not isinstance(files, dict):
         raise BadFile(f"{path} lists no files")
-    return {name: _entry(path, name, value) for name, value in files.items()}
+    is_here = tree.get("boot") is not None and tree["boot"] == _boot()
+    return {name: _entry(path, name, value, is_here) for name, value in files.items()}
+
+
+def unchanged(directory: Path) -> bool:
+    """Whether every file is the very one whose digest was computed since this machine was started,
+    and was not written since.
+
+    Raises:
+        BadFile: it has no manifest that can be read.
+    """
+    return all(_is_same(directory / name, e) for name, e in read_manifest(directory).items())
+
+
+def _is_same(path: Path, entry: ManifestEntry) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    is_file = stat.S_ISREG(status.st_mode) and status.st_size == entry.size
+    return is_file and entry.stamp is not None and entry.stamp == _stamp(status)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _boot() -> str | None:
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return None
 
 
 def verify_manifest(
@@ -151,13 +197,15 @@ def _compare(directory: Path, name: str, entry: ManifestEntry, digests: bool) ->
     return None
 
 
-def _entry(path: Path, name: str, value: Any) -> ManifestEntry:
+def _entry(path: Path, name: str, value: Any, is_here: bool) -> ManifestEntry:
     if not stays_below_root(name):
         raise BadFile(f"{path} names {name!r}, which is not a file below its directory")
     if isinstance(value, Mapping):
         size, digest = value.get("size"), value.get("sha256")
         if type(size) is int and size >= 0 and isinstance(digest, str):
-            return ManifestEntry(size, digest)
+            found = value.get("stamp")
+            stamp = tuple(found) if is_here and isinstance(found, list) else None
+            return ManifestEntry(size, digest, stamp)
     raise BadFile(f"{path} does not give {name!r} a size and a sha256")
 
 

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,19 @@ from zerotoolsd.supervisor.durable import open_regular
 from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
 
 _TAIL_BYTES = 32 * 1024
+_LONGEST_WHY = 1000
+_PASSED_OVER = "skipped_checkpoint"
+_WAYS = ("at_save", "digests", "unchanged", "structure")
+
+
+@dataclass(frozen=True)
+class Verified:
+    """`how` a checkpoint was verified, and when, in seconds since the epoch; `how` is None where it
+    was not, as `why` says."""
+
+    how: str | None
+    time: float | None
+    why: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +39,8 @@ class LastReport:
     """The newest step's message, step and path of the newest checkpoint, and the peaks in bytes.
 
     `doing` is what is done before the first step, until that is over, and `doing_since` when that
-    began, in seconds since the epoch.
+    began, in seconds since the epoch. `verified` are the newest words on each checkpoint that was
+    verified or not, by its path.
     """
 
     step: Mapping[str, Any] | None = None
@@ -36,6 +50,7 @@ class LastReport:
     checkpoint_path: str | None = None
     peak_host_bytes: int | None = None
     peak_gpu_bytes: int | None = None
+    verified: Mapping[str, Verified] = field(default_factory=dict)
 
 
 def last_report(attempt: AttemptRow) -> LastReport:
@@ -50,7 +65,14 @@ def last_report(attempt: AttemptRow) -> LastReport:
         checkpoint_path=_path(checkpoint, "path"),
         peak_host_bytes=_count(result, "peak_host_bytes"),
         peak_gpu_bytes=_count(result, "peak_gpu_bytes"),
+        verified=_verified([checkpoint] if isinstance(checkpoint, dict) else []),
     )
+
+
+def verified(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
+    """The newest that any attempt said of the checkpoint at `path`; None: nothing was said."""
+    reports = (last_report(attempt).verified.get(str(path)) for attempt in reversed(attempts))
+    return next((found for found in reports if found is not None), None)
 
 
 def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
@@ -92,7 +114,31 @@ def report_so_far(run_dir: Path) -> LastReport:
         checkpoint_path=newest[1] if newest else None,
         peak_host_bytes=_count(summary, "peak_host_bytes"),
         peak_gpu_bytes=_count(step, "gpu_peak_bytes"),
+        verified=_verified(messages),
     )
+
+
+def _verified(messages: Sequence[Mapping[str, Any]]) -> dict[str, Verified]:
+    """What was said of each checkpoint, the newest first: when it was saved, found, resumed from or
+    passed over."""
+    found: dict[str, Verified] = {}
+    for message in messages:
+        event = message.get("event")
+        prefix = "checkpoint_" if event == SUMMARY else ""
+        path, how = _path(message, f"{prefix}path"), message.get(f"{prefix}verified")
+        why = message.get("why" if event == _PASSED_OVER else f"{prefix}not_verified")
+        if path is None or event not in ("checkpoint", "resumed", SUMMARY, _PASSED_OVER):
+            continue
+        if isinstance(how, str) and how in _WAYS:
+            found.setdefault(path, Verified(how, _time(message.get(f"{prefix}time"))))
+        elif isinstance(why, str):
+            when = _time(message.get(f"{prefix}time"))
+            found.setdefault(path, Verified(None, when, why[:_LONGEST_WHY]))
+    return found
+
+
+def _time(value: object) -> float | None:
+    return value if isinstance(value, float) and 0 < value < 1e11 else None
 
 
 def _doing(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, float | None]:
@@ -100,7 +146,7 @@ def _doing(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, float | N
     doing, since = newest.get("doing"), newest.get("time")
     if not isinstance(doing, str):
         return None, None
-    return doing, since if isinstance(since, float) and 0 < since < 1e11 else None
+    return doing, _time(since)
 
 
 def _checkpoints(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str | None]]:

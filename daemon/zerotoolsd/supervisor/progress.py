@@ -23,6 +23,8 @@ _SUMMARY_BYTES = 16 * 1024
 """A summary comes again after so many bytes: the end of the file always has one."""
 _NOTABLE = 1.05
 _ALIVE_SECONDS = 5.0
+STRUCTURE = "structure"
+"""How a checkpoint of a user's program was verified: it is whole as far as its metadata say."""
 _MAX_ERRORS = 1000
 """Errors that are kept: the first ones, which tell who began it, and the last."""
 
@@ -78,6 +80,9 @@ class Progress:
                 "peak_host_bytes": self.peak_host_bytes or None,
                 "checkpoint_step": self.checkpoint and self.checkpoint["step"],
                 "checkpoint_path": self.checkpoint and self.checkpoint.get("path"),
+                "checkpoint_time": self.checkpoint and self.checkpoint.get("time"),
+                "checkpoint_verified": self.checkpoint and self.checkpoint.get("verified"),
+                "checkpoint_not_verified": self.checkpoint and self.checkpoint.get("not_verified"),
             }
         )
         self._summed_up_at = self._size
@@ -107,6 +112,7 @@ class Progress:
         """A checkpoint was found that no rank reported; without a step it is of the newest one."""
         if path not in self._told_paths:
             event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
+            event["verified"] = STRUCTURE
             self._take_event({**event, "step": self.steps_done if step is None else step})
 
     def passed_over(self, path: str, why: str) -> None:

@@ -55,7 +55,7 @@ def begin(
             rng.restore(start.path / checkpoint_dirs.rng_name(rank.index))
         except BadFile as error:
             raise BadCheckpoint(str(error)) from None
-    reporter.resumed(start.path, start.record, rank.world_size, same)
+    reporter.resumed(start.path, start.record, rank.world_size, same, start.verified)
 
 
 def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:

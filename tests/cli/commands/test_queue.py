@@ -16,13 +16,15 @@ def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeServi
     now = time.time()
     service.add(state="succeeded", ended=now)
     service.add(state="running", reason=None, created=now, progress=STEP)
+    known = {"verified": {"how": "digests", "time": now}, "not_verified": None}
+    service.change(2, latest_checkpoint={"step": 10, "path": "/o/step-10", **known})
     service.add(created=now)
     done = zerotools("queue")
     assert (done.status, done.err) == (0, "")
     assert done.out.splitlines() == [
-        "id  name  state    stage  ranks   step    loss  age  why",
-        " 2  tiny  running      3  2 CPU  12/40  2.5000  0 s",
-        " 3  tiny  queued       3  2 CPU      -       -  0 s  "
+        "id  name  state    stage  ranks   step    loss        saved  age  why",
+        " 2  tiny  running      3  2 CPU  12/40  2.5000  10 verified  0 s",
+        " 3  tiny  queued       3  2 CPU      -       -            -  0 s  "
         "needs 1 GPU, and GPU 0 is leased to job 1",
     ]
     assert [job["id"] for job in json.loads(zerotools("queue", "--json").out)] == [2, 3]

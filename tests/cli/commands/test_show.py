@@ -124,3 +124,25 @@ def test_a_program_that_waits_for_torchs_lock_is_told_of_it(tmp_path: Path) -> N
     moving = own | {"phase": phase | {"quiet": False}}
     for other in (moving, own | {"phase": None}, job):
         assert list(suspects(other, here, now=9000.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({}, "step 10: not verified: nothing was reported of it; zerotools verify tells"),
+        (
+            {"verified": {"how": "at_save", "time": None}, "not_verified": None},
+            "step 10: verified (its structure, when it was saved)",
+        ),
+        ({"verified": {"how": "by an oracle"}}, "step 10: verified (in another way)"),
+        (
+            {"verified": None, "not_verified": "a is incomplete"},
+            "step 10: not verified: a is incomplete",
+        ),
+    ],
+)
+def test_the_newest_checkpoint_is_verified_or_not(
+    service: FakeService, client: DaemonClient, said: dict[str, object], line: str
+) -> None:
+    service.add(latest_checkpoint={"step": 10, "path": "/o/step-10", **said})
+    assert f"  verified    {line}" in page(client.job(1), None)

@@ -47,3 +47,35 @@ def test_the_newest_line_that_names_a_checkpoint_counts(
 ) -> None:
     (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert last_report.report_so_far(tmp_path).checkpoint_step == step
+
+
+SAVED = {"event": "checkpoint", "step": 4, "path": "/o/4", "time": 5.0, "verified": "at_save"}
+
+
+@pytest.mark.parametrize(
+    ("later", "said"),
+    [
+        ([], ("at_save", 5.0, None)),
+        ([{"event": "resumed", "path": "/o/4", "time": 9.0, "verified": "digests"}], "digests"),
+        ([{"event": "skipped_checkpoint", "path": "/o/4", "why": "a bit"}], (None, None, "a bit")),
+        ([{"event": "resumed", "path": "/o/4", "verified": ["no", "word"]}], "at_save"),
+        (
+            [{"event": "checkpoint", "path": "/o/4", "not_verified": "x" * 2000}],
+            (None, None, "x" * 1000),
+        ),
+        ([{"event": "resumed", "path": "/o/other", "verified": "digests"}], "at_save"),
+    ],
+)
+def test_the_newest_word_on_a_checkpoint_counts(
+    tmp_path: Path, later: list[dict[str, object]], said: object
+) -> None:
+    lines = [json.dumps(line) + "\n" for line in (SAVED, *later)]
+    (tmp_path / "progress.jsonl").write_text("".join(lines))
+    found = last_report.report_so_far(tmp_path).verified["/o/4"]
+    assert said in (found.how, (found.how, found.time, found.why))
+
+
+def test_a_summary_repeats_what_was_said(tmp_path: Path) -> None:
+    line = {"event": "summary", "checkpoint_path": "/o/4", "checkpoint_verified": "at_save"}
+    (tmp_path / "progress.jsonl").write_text(json.dumps(line) + "\n")
+    assert last_report.report_so_far(tmp_path).verified["/o/4"].how == "at_save"

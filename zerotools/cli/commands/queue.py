@@ -10,15 +10,24 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.describe import Job, age, loss, paint_state, ranks, steps, why
+from zerotools.cli.job_views.describe import (
+    Job,
+    age,
+    loss,
+    paint_state,
+    ranks,
+    saved_step,
+    steps,
+    why,
+)
 from zerotools.cli.options.shared import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 
 PAGE = 1000
-HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "age", "why")
-RIGHT = ("id", "stage", "ranks", "step", "loss", "age")
+HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "saved", "age", "why")
+RIGHT = ("id", "stage", "ranks", "step", "loss", "saved", "age")
 LONGEST_NAME = 40
 
 
@@ -90,6 +99,7 @@ def _row(job: Job) -> tuple[str, ...]:
         ranks(job),
         steps(job),
         loss(job["progress"]),
+        saved_step(job),
         age(job),
         why(job),
     )

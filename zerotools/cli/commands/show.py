@@ -22,6 +22,7 @@ from zerotools.cli.job_views.describe import (
     plan,
     steps,
     title,
+    verification,
     why,
 )
 from zerotools.cli.job_views.job_reference import find_job, shown_jobs_argument
@@ -140,6 +141,7 @@ def _facts(job: Job) -> Iterator[tuple[str, str]]:
         yield "ended", render.moment(job["ended"])
     yield "output", str(job["output_dir"])
     yield "checkpoint", checkpoint_path(job) or "none yet"
+    yield "verified", verification(job)
     if job["started"] and job["spec"].get("eval", {}).get("predict_with_generate"):
         yield "predictions", f"{job['output_dir']}/{PREDICTIONS}"
     yield "model", exported_model(job)

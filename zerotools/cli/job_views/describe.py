@@ -142,6 +142,39 @@ def checkpoint_path(job: Job) -> str:
     return render.clean(str(checkpoint["path"])) if checkpoint else ""
 
 
+_WAYS = {
+    "at_save": "its structure, when it was saved",
+    "digests": "every byte, when the job went on from it",
+    "unchanged": "when the job went on from it, no file written since it was saved",
+    "structure": "its structure, when it was found",
+}
+
+
+def verification(job: Job) -> str:
+    """Whether its newest checkpoint was verified: `step 40: verified 10:31:02 (...)`, or why it was
+    not; empty where it has none. Daemons before this version say nothing of it."""
+    checkpoint = job["latest_checkpoint"]
+    if not checkpoint:
+        return ""
+    step, said = checkpoint.get("step"), checkpoint.get("verified")
+    if said:
+        when = f" {render.moment(said['time'])}" if said.get("time") else ""
+        return f"step {step}: verified{when} ({_WAYS.get(said.get('how'), 'in another way')})"
+    why = checkpoint.get("not_verified") or "nothing was reported of it; zerotools verify tells"
+    return f"step {step}: not verified: {render.clean(str(why))}"
+
+
+def saved_step(job: Job) -> str:
+    """`40 verified`, `40 not verified`, or `40` where nothing is known of it; `-` without one."""
+    checkpoint = job["latest_checkpoint"]
+    if not checkpoint or not _is_count(checkpoint.get("step")):
+        return render.UNKNOWN
+    text = str(checkpoint["step"])
+    if checkpoint.get("verified"):
+        return f"{text} verified"
+    return f"{text} not verified" if checkpoint.get("not_verified") else text
+
+
 def exported_model(job: Job) -> str:
     """Path of the model that it was to leave, and did; empty where its reason says why not."""
     export_dtype = job["spec"].get("checkpoint", {}).get("export_on_finish")

@@ -13,16 +13,18 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
+from zerotoolsd.trainer.checkpoints.structure import why_not_whole
 
 
 @dataclass(frozen=True)
 class Committed:
     """A checkpoint under its name: its size in bytes, and what went wrong beside it: a hint, or the
-    deletion of an old checkpoint."""
+    deletion of an old checkpoint. `doubt` says why its structure is not what it should be."""
 
     path: Path
     size_bytes: int
     note: str | None = None
+    doubt: str | None = None
 
 
 def nothing(path: Path) -> None:
@@ -56,7 +58,7 @@ class Committer:
         self.before_commit(staging)
         for file in _files(staging):
             sync_file(file)
-        write_manifest(staging)
+        write_manifest(staging, stamps=True)
         for directory in (*_directories(staging), staging):
             checkpoint_dirs.sync_directory(directory)
         size = sum(file.stat().st_size for file in _files(staging))
@@ -65,7 +67,8 @@ class Committer:
             _discard(path)
         staging.rename(path)
         checkpoint_dirs.sync_directory(self.output_dir)
-        return Committed(path, size, self._tidy(path))
+        doubt = why_not_whole(path)
+        return Committed(path, size, self._tidy(path) if doubt is None else None, doubt)
 
     def _tidy(self, newest: Path) -> str | None:
         """The hints and the old checkpoints; what went wrong. `newest` is whole either way."""

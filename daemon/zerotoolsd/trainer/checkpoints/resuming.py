@@ -11,6 +11,7 @@ from zerotools.ops.foreign.run import is_foreign
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.record import JobRecord
 from zerotoolsd.trainer.checkpoints.committing import clear_leftovers
+from zerotoolsd.trainer.checkpoints.structure import check_structure
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.failures import BadCheckpoint
@@ -20,12 +21,13 @@ from zerotoolsd.trainer.rank.group import WorldGroup
 @dataclass(frozen=True)
 class ResumePoint:
     """The checkpoint to go on from, and those that were passed over. Another program saved it where
-    there is `foreign`."""
+    there is `foreign`. `verified` says how its bytes were checked, as `checkpoint_dirs` has it."""
 
     path: Path
     record: JobRecord
     skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
     foreign: ForeignStart | None = None
+    verified: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup) -> ResumeDecision:
 def _decide(spec: JobSpec) -> ResumeDecision:
     output_dir = Path(spec.output_dir or "")
     clear_leftovers(output_dir)
-    own = checkpoint_dirs.choose(output_dir)
+    own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
     elsewhere = spec.resume_from is not None and is_foreign(Path(spec.resume_from))
     if elsewhere and own.path is None and not own.skipped:
         return ResumeDecision(None, foreign=Path(spec.resume_from or ""))
@@ -75,7 +77,7 @@ def _decide(spec: JobSpec) -> ResumeDecision:
         if given is not None:
             return ResumeDecision(given, (*own.skipped, *given.skipped))
     if own.path is not None and own.record is not None:
-        return ResumeDecision(ResumePoint(own.path, own.record), own.skipped)
+        return ResumeDecision(ResumePoint(own.path, own.record, verified=own.how), own.skipped)
     if own.skipped:
         raise BadCheckpoint(
             f"{output_dir} has checkpoints, but none is complete ({own.skipped[0].why}): "
@@ -88,12 +90,12 @@ def _given(path: Path, above: int) -> ResumePoint | None:
     if above >= 0 and not _is_ahead(path, above):
         return None
     try:
-        choice = checkpoint_dirs.resolve(path)
+        choice = checkpoint_dirs.resolve(path, trusting=True, structure=check_structure)
     except BadFile as error:
         raise BadCheckpoint(str(error)) from None
     assert choice.path is not None
     assert choice.record is not None
-    return ResumePoint(choice.path, choice.record, choice.skipped)
+    return ResumePoint(choice.path, choice.record, choice.skipped, verified=choice.how)
 
 
 def _is_ahead(path: Path, above: int) -> bool:
@@ -107,5 +109,6 @@ def _is_ahead(path: Path, above: int) -> bool:
     ]
     return (
         any(step > above for step in steps)
-        and checkpoint_dirs.choose(path, above=above).path is not None
+        and checkpoint_dirs.choose(path, above=above, trusting=True, structure=check_structure).path
+        is not None
     )

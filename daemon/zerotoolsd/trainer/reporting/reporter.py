@@ -23,6 +23,9 @@ from zerotoolsd.trainer.reporting.utilization import Utilization
 
 LOG_SECONDS = 1.0
 GIB = 1 << 30
+AT_SAVE = "at_save"
+"""How a checkpoint was verified when it was saved: its structure; its digests are recorded."""
+LONGEST_WHY = 1000
 
 
 class Reporter:
@@ -169,6 +172,8 @@ class Reporter:
                 bytes=done.size_bytes,
                 seconds=saved.seconds,
                 stall_seconds=stall_seconds,
+                verified=None if done.doubt else AT_SAVE,
+                not_verified=done.doubt and done.doubt[:LONGEST_WHY],
             )
         size = done.size_bytes / 2**20
         self.say(
@@ -178,6 +183,12 @@ class Reporter:
         if done.note is not None:
             self.say(
                 f"the checkpoint of step {step} is complete, but a later task failed: {done.note}"
+            )
+
+        if done.doubt is not None:
+            self.say(
+                f"the checkpoint of step {step} does not verify, and older ones are kept: "
+                f"{done.doubt}"
             )
 
     def save_failed(self, step: int, why: str) -> None:
@@ -192,17 +203,29 @@ class Reporter:
             self._notifier.event("skipped_checkpoint", path=str(path), why=why)
         self.say(f"skipped {path}: {why}")
 
-    def resumed(self, path: Path, record: JobRecord, world_size: int, same_rng: bool) -> None:
-        """The run resumes from a checkpoint."""
+    def resumed(
+        self,
+        path: Path,
+        record: JobRecord,
+        world_size: int,
+        same_rng: bool,
+        verified: str | None = None,
+    ) -> None:
+        """The run resumes from a checkpoint; `verified` says how its bytes were checked."""
         self.at(record.step)
         rng = "restored" if same_rng else "reseeded"
         if self._leads:
             self._notifier.event(
-                "resumed", path=str(path), saved_world_size=record.world_size, rng=rng
+                "resumed",
+                path=str(path),
+                saved_world_size=record.world_size,
+                rng=rng,
+                verified=verified,
             )
         self.say(
             f"resumed at step {record.step} from {path}: saved at world size "
             f"{record.world_size}, now {world_size}; random numbers {rng}"
+            + ("" if verified is None else f"; verified ({verified})")
         )
 
     def went_on_from(self, start: ForeignStart, world_size: int) -> None:

@@ -79,6 +79,8 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_named(
     assert [event["path"] for event in skipped] == [str(damaged)]
     assert shard.name in skipped[0]["why"]
     assert attempt.events("resumed")[0]["step"] == 2
+    assert attempt.events("resumed")[0]["verified"] == checkpoint_dirs.DIGESTS
+    assert {event["verified"] for event in attempt.events("checkpoint")} == {"at_save"}
     assert [checkpoint_dirs.step_of(path.name) for path in checkpoint_dirs.listing(output_dir)] == [
         5,
         4,
@@ -105,6 +107,7 @@ def test_a_rank_killed_while_it_saves_leaves_the_older_checkpoint(
     before = digest(output_dir / checkpoint_dirs.directory_name(2))
     attempt = run(tmp_path, tree)
     assert attempt.events("resumed")[0]["step"] == 2
+    assert attempt.events("resumed")[0]["verified"] == checkpoint_dirs.UNCHANGED
     assert digest(output_dir / checkpoint_dirs.directory_name(2)) == before
     assert list(output_dir.glob(f"{checkpoint_dirs.STAGING_PREFIX}*")) == []
     checkpoint_dirs.check(output_dir / checkpoint_dirs.directory_name(4))
