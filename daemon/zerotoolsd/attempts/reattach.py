@@ -11,13 +11,11 @@ from typing import Any
 
 from zerotoolsd.queue.clocks import Moment, began_of
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
-from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, is_shallow, read_json, write_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, LOCK, RUN
 from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
 
 MAX_LOOKS = 20
-LARGEST_RECORD = 4 << 20
-"""Bytes of an `exit.json`: it is kept in the queue, and read for every listing."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,12 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
 def _look(run_dir: Path, token: str) -> AttemptStatus:
     if (over := _over(run_dir, token)) is not None:
         return over
-    run = read_json(run_dir / RUN)
+    run = read_json(run_dir / RUN, LARGEST_RECORD)
     if run is None:
         if _lock_is_held(run_dir / LOCK):
             return Starting()
         # It may have come and gone since the first look.
-        run = read_json(run_dir / RUN)
+        run = read_json(run_dir / RUN, LARGEST_RECORD)
         if run is None:
             return NeverStarted()
     if run.get("token") != token:
@@ -122,6 +120,8 @@ def _check_record(record: Mapping[str, Any]) -> None:
         step = checkpoint.get("step") if isinstance(checkpoint, dict) else None
         if type(step) is not int or not 0 <= step < 2**63:
             raise ValueError(f"{EXIT}: its checkpoint has no step")
+    if not is_shallow(record):
+        raise ValueError(f"{EXIT} is nested deeper than any supervisor writes")
     if not isinstance(stuck, list):
         raise ValueError(f"{EXIT}: unkillable is not a list")
     for process in stuck:

@@ -17,7 +17,7 @@ from zerotoolsd.attempts import last_report, reattach
 from zerotoolsd.attempts.launch import spawn_supervisor
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
 from zerotoolsd.supervisor.plan import REQUEST, RUN
 
 STARTING_SECONDS = 0.1
@@ -213,7 +213,7 @@ def _last_seen(attempt: AttemptRow) -> dict[str, float]:
     sign, began = last_report.last_sign_of_life(run_dir), attempt.began
     if began is None:
         with suppress(OSError, ValueError):
-            began = clocks.began_of(read_json(run_dir / RUN) or {})
+            began = clocks.began_of(read_json(run_dir / RUN, LARGEST_RECORD) or {})
     if sign is None or began is None:
         return {}
     # By the calendar, which may have been set meanwhile; the clock since its start bounds it.

@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 64 << 20
-"""Bytes of a record that is read; a job can write into its run directory too."""
+LARGEST_RECORD = 4 << 20
+"""Bytes of a record of an attempt: a job can write into its run directory too."""
+
+
+DEEPEST = 12
+"""Objects within objects of what ranks say: it is written and read again further up the stack."""
+
+
+def is_shallow(value: object, left: int = DEEPEST) -> bool:
+    """Whether no list or object lies deeper than `left` others."""
+    if not isinstance(value, (dict, list)):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return left > 0 and all(is_shallow(each, left - 1) for each in inner)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from zerotoolsd.supervisor.durable import is_shallow
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS, SUMMARY
 
@@ -18,6 +19,8 @@ _THIN_ABOVE = 32 * 2**20
 """Bytes of `progress.jsonl` above which at most one message of a kind is kept in a second, and in
 ten times as long each time that the file has doubled: no run makes it much larger than that."""
 _KINDS = ("step", "checkpoint", "eval", "phase", "error")
+MAX_RANKS = 2**16
+_MOST_PATHS = 10_000
 _CHECKPOINT_SECONDS = 10.0
 _SUMMARY_BYTES = 16 * 1024
 """A summary comes again after so many bytes: the end of the file always has one."""
@@ -105,7 +108,9 @@ class Progress:
                 message = json.loads(data, parse_constant=lambda _: None)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(message, dict) and type(message.get("rank")) is int:
+            if not isinstance(message, dict) or not is_shallow(message):
+                continue
+            if type(rank := message.get("rank")) is int and 0 <= rank < MAX_RANKS:
                 self._take(message)
 
     def found(self, path: str, step: int | None) -> None:
@@ -128,7 +133,8 @@ class Progress:
             self.steps_done = max(self.steps_done, step)
         if _is_count(peak):
             self.peak_gpu_bytes = max(peak, self.peak_gpu_bytes or 0)
-        if message.get("event") == "checkpoint" and isinstance(path := message.get("path"), str):
+        path = message.get("path") if message.get("event") == "checkpoint" else None
+        if isinstance(path, str) and len(self._told_paths) < _MOST_PATHS:
             self._told_paths.add(path)
         if message.get("event") is None:
             self._note_alive()

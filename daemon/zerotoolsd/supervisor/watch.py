@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.durable import read_json, write_text
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_text
 from zerotoolsd.supervisor.finder_process import Finder
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
@@ -151,7 +151,7 @@ class RankMonitor:
         if self.stop_reason is not None:
             return
         try:
-            request = read_json(Path(REQUEST))
+            request = read_json(Path(REQUEST), LARGEST_RECORD)
         except (OSError, ValueError) as error:
             request = {"reason": f"an unreadable request ({error})"}
         if request is None and not self._asked:

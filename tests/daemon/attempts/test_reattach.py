@@ -107,6 +107,24 @@ def test_a_record_of_another_shape_is_not_believed(
     assert name in found.cause
 
 
+@pytest.mark.parametrize("name", ["exit.json", "run.json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b'{"token": ' + b"[" * 100_000,
+        b'{"x": ' + b"[" * 40 + b"]" * 40 + b', "token": "' + TOKEN.encode() + b'"}',
+        b'{"x": [' + b"[]," * 2_000_000 + b"[]]}",
+        b'{"token": "\xff"}',
+    ],
+    ids=["a list", "no end", "deep", "6 MB of lists", "not UTF-8"],
+)
+def test_a_record_that_attacks_is_not_believed(tmp_path: Path, name: str, text: bytes) -> None:
+    (tmp_path / name).write_bytes(text)
+    found = reattach.run_dir_status(tmp_path, TOKEN)
+    assert isinstance(found, reattach.Gone)
+
+
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
 def test_what_is_no_file_is_no_record_and_is_not_waited_for(
     tmp_path: Path, make: Callable[[Path], None]

@@ -141,3 +141,22 @@ def test_a_program_that_floods_is_thinned_whatever_it_sends(progress: Progress, 
         send(message(event="eval", loss=0.5))
     events = [each["event"] for each in kept() if each["event"] != "summary"]
     assert events == ["mine-0", "eval"]
+
+
+@pytest.mark.parametrize("depth", [*range(13, 20), 200, *range(900, 1000)])
+def test_a_message_that_is_nested_deeply_ends_nothing(
+    progress: Progress, send: Send, depth: int
+) -> None:
+    """Some are read just below the limit of recursion, and could not be written again."""
+    send(b'{"rank": 0, "event": "step", "step": 1, "x": ' + b"[" * depth + b"]" * depth + b"}")
+    assert kept() == []
+    assert progress.last_step is None
+
+
+def test_ranks_and_paths_that_no_run_has_fill_no_memory(progress: Progress, send: Send) -> None:
+    for rank in (-1, 2**16, 10**300):
+        send(json.dumps({"rank": rank, "phase": "train"}).encode())
+    assert progress.phases == {}
+    for number in range(11_000):
+        send(message(event="checkpoint", step=1, path=f"/{number}"))
+    assert len(progress._told_paths) == 10_000

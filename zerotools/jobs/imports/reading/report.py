@@ -90,10 +90,11 @@ def render(findings: Findings) -> Iterator[str]:
     """Lines of the report; each begins with `#`, so that they are comments in TOML too."""
     if findings.accepted:
         yield "# mended by --lenient"
-        yield from (f"#   {note}" for note in findings.accepted)
+        yield from (f"#   {_printable(note)}" for note in findings.accepted)
     for source, text in findings.mended.items():
-        yield f"# {source}, mended: saved so, it is read without --lenient"
-        yield from (f"#   {line}".rstrip() for line in text.strip("\n").split("\n"))
+        yield f"# {_printable(source)}, mended: saved so, it is read without --lenient"
+        lines = text.expandtabs().strip("\n").split("\n")
+        yield from (f"#   {_printable(line)}".rstrip() for line in lines)
     if findings.autos:
         yield '# "auto" became'
         yield from _aligned(
@@ -116,11 +117,13 @@ def _value(value: Any) -> str:
     return show(value) if value is not None else "-"
 
 
+def _printable(text: str) -> str:
+    """On one line, and without what a TOML comment may not hold."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    printable = [
-        [cell.encode("unicode_escape").decode() if not cell.isprintable() else cell for cell in row]
-        for row in rows
-    ]
+    printable = [[_printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*printable, strict=True)]
     for row in printable:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
