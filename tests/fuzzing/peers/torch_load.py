@@ -24,6 +24,7 @@ ONLY_OURS = (
     "Unsupported function",
     "Trying to call reduce for unrecognized function",
     "Can only build Tensor",
+    "positional arguments",  # of functions that it calls, and ours keeps as names
     "Can only create new object for",
     "unknown encoding",
     # Ours reads all opcodes of protocols 2 to 5 that make values, and text as UTF-8.
