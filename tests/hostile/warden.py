@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from harness.started import Started
+
 SECONDS = 20
 ROOM = 2**31
 """Bytes of addresses, so that a bomb is an error here and not a dead machine."""
@@ -33,8 +35,9 @@ class Warden:
     """The process that forks; a context."""
 
     def __enter__(self) -> Warden:
-        self._process = subprocess.Popen(
+        self._process = Started(
             [sys.executable, "-m", "tests.hostile.warden"],
+            kept=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
