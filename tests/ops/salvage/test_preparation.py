@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.golden_files import DEEPSPEED, JOB
+from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.ops.exports import model, noise, weights_of
 from tests.ops.verification.damage import copy, flip
 from zerotools import formats
@@ -132,13 +132,31 @@ def test_shards_of_a_model_that_are_lost_or_cut_short(shards: Path, tmp_path: Pa
     assert weights.keys() == whole
     assert all(is_equal(weights[name], wanted[name]) for name in weights)
     assert set(found.left_out) == wanted.keys() - whole
-    assert found.examined.unchecked == (first.name, third.name)
+    index = "model.safetensors.index.json"
+    assert found.examined.unchecked == (index, first.name, third.name)
     (holes,) = found.examined.holes.values()
     assert holes.ranges == ((27, 32),)
     assert holes.boxes == (Box((6, 3), (1, 1)), Box((7, 0), (1, 4)))
     filled, again = salvage(shards, tmp_path / "filled", tmp_path / "source", dtype="fp32")
     assert filled.is_complete
     assert all(is_equal(again[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("is_job", [False, True])
+def test_metadata_without_a_checksum_is_named_unless_a_manifest_has_it(
+    is_job: bool, tmp_path: Path
+) -> None:
+    """A bit that flips in a name there makes it another tensor."""
+    path = copy(JOB if is_job else TORCH / "fsdp2-dcp-w3" / "checkpoint", tmp_path)
+    names = {file.relative_to(path).as_posix() for file in path.rglob(".metadata")}
+    found, _ = salvage(path, tmp_path / "left")
+    assert found.is_complete
+    assert set(found.examined.unchecked) == (set() if is_job else names)
+    if is_job:
+        flip(next(path.rglob(".metadata")), 40)
+        found, _ = salvage(path, tmp_path / "damaged")
+        assert "its bytes have changed" in found.examined.damage[0].message
+        assert not found.examined.is_whole
 
 
 def test_a_manifest_tells_what_no_checksum_does(shards: Path, tmp_path: Path) -> None:

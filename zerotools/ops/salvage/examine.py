@@ -29,11 +29,13 @@ OTHER_VALUES = "has other values than the manifest beside the checkpoint says"
 @dataclass(frozen=True)
 class ToExamine:
     """A checkpoint whose metadata are read, as far as they are there, and the files that hold its
-    tensors. `manifest` is the one beside it, `stamps` are all files that were read."""
+    tensors. `metadata` are the files without checksums that say where these lie, `manifest` is the
+    one beside it, `stamps` are all files that were read."""
 
     remains: Remains
     files: CheckpointFiles
     to_scan: FilesToScan
+    metadata: tuple[str, ...]
     manifest: DigestManifest | None
     stamps: Mapping[Path, Stamp]
     notes: tuple[str, ...]
@@ -103,7 +105,22 @@ def prepare(
         to_scan = claimed_alone(remains.checkpoint, files)
         for file in to_scan.files:
             note_source(files.base / file.name)
-    return ToExamine(remains, files, to_scan, manifest, sources.stamps, tuple(notes), table)
+    metadata = _unproved_metadata(remains.checkpoint, files, to_scan)
+    return ToExamine(
+        remains, files, to_scan, metadata, manifest, sources.stamps, tuple(notes), table
+    )
+
+
+def _unproved_metadata(
+    checkpoint: Checkpoint, files: CheckpointFiles, to_scan: FilesToScan
+) -> tuple[str, ...]:
+    """Files that were read to find the tensors, hold none, and have no checksums."""
+    holding = {file.name for file in to_scan.files}
+    base = files.base.absolute()
+    read = {
+        Path(p).relative_to(base).as_posix() for p in checkpoint.stamps if p.is_relative_to(base)
+    }
+    return tuple(name for name in to_scan.unchecked if name in (read & files.essential) - holding)
 
 
 def _refuse_mixtures(checkpoint: Checkpoint) -> None:
@@ -141,7 +158,9 @@ def examine(
     Raises:
         Unsupported: weights that are not the cast of their masters: the files are of two saves.
     """
-    files = sound_files(given.files, given.to_scan, given.manifest, budget, on_bytes)
+    files = sound_files(
+        given.files, given.to_scan, given.manifest, budget, on_bytes, given.metadata
+    )
     examined = _examined(given, files, budget)
     _refuse_other_weights(examined, files, budget)
     return examined
@@ -178,9 +197,11 @@ def _examined(given: ToExamine, files: SoundFiles, budget: MemoryBudget) -> Exam
         if whole is not None:
             holes[key] = replace(whole, why=OTHER_VALUES)
     damage = _damage(checkpoint, given.files, files)
-    unjudged = {f for key, each in sound.items() if key not in judged for f in _files_of(each)}
-    unchecked = tuple(name for name in files.unchecked if name in unjudged)
-    return Examined(given, sound, holes, damage, unchecked)
+    unchecked = files.unchecked
+    if given.manifest is not None:  # it has every name, shape and digest
+        unjudged = {f for key, each in sound.items() if key not in judged for f in _files_of(each)}
+        unchecked = tuple(name for name in unchecked if name in unjudged)
+    return Examined(given, sound, holes, damage, (*files.metadata, *unchecked))
 
 
 def _judged(

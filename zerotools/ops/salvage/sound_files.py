@@ -47,10 +47,12 @@ class SoundFile:
 @dataclass(frozen=True)
 class SoundFiles:
     """`files` by the names that the tensors of a checkpoint have for them, without those that are
-    lost; `faults` are (file, sentence)."""
+    lost; `faults` are (file, sentence). `metadata` are files that say where the tensors lie, and of
+    which nothing tells whether they say what was saved."""
 
     files: Mapping[str, SoundFile]
     faults: Sequence[tuple[str, str]] = ()
+    metadata: tuple[str, ...] = ()
 
     def sound_bytes(self, file: str, begin: int, end: int) -> int:
         """As `SoundFile.sound_bytes`, of the file of that name."""
@@ -85,8 +87,9 @@ def sound_files(
     manifest: DigestManifest | None,
     budget: MemoryBudget,
     on_bytes: Callable[[int], None] = lambda _: None,
+    metadata: Sequence[str] = (),
 ) -> SoundFiles:
-    """Read every byte of the files of `to_scan`."""
+    """Read every byte of the files of `to_scan`; `metadata` are others that have no checksums."""
     digests = manifest is not None
     scans, _ = scan(files.base, to_scan.files, ClaimedBytes(), budget, on_bytes, digests=digests)
     faults = dict(to_scan.faults)
@@ -109,7 +112,13 @@ def sound_files(
         else:
             is_proved = _has_digest(each, manifest) or (by_job is not None and name in by_job.sound)
             found[own] = SoundFile(each.file.size, None, is_proved)
-    return SoundFiles(found, tuple(faults.items()))
+    unsure = []
+    for name in metadata:
+        if by_job is not None and name in by_job.faults:
+            faults.setdefault(name, by_job.faults[name])
+        elif manifest is None and (by_job is None or name not in by_job.sound):
+            unsure.append(name)  # a manifest has every name, shape and digest
+    return SoundFiles(found, tuple(faults.items()), tuple(unsure))
 
 
 def _sound_records(found: FileScan) -> list[tuple[int, int]]:
@@ -153,4 +162,4 @@ class _JobManifest:
             for problem in verify_manifest(files.base)
             if problem.file is not None
         }
-        self.sound = frozenset(listed) - self.faults.keys()
+        self.sound = frozenset({MANIFEST, *listed}) - self.faults.keys()
