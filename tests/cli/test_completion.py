@@ -25,7 +25,7 @@ def ask(instruction: str, **variables: str) -> str:
     ("line", "offered"),
     [
         ("zerotools mon", ["monitor"]),
-        ("zerotools s", ["submit", "show"]),
+        ("zerotools s", ["salvage", "submit", "show"]),
         ("zerotools monitor --o", ["--once"]),
     ],
 )

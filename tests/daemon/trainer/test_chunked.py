@@ -20,6 +20,7 @@ from zerotools.jobs.tables.spec import FP16_ON_CPU
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(30, "every way of training, in parts and whole")]
 TOLERANCE, HALF_TOLERANCE = 2e-6, 2e-3
+T5 = {"model_type": "t5", "vocab_size": 256, "decoder_start_token_id": 0}
 TIED = {"config": {**TINY_GPT2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}}
 SOFT = {"config": {**TINY_LLAMA, "model_type": "gemma2", "head_dim": 8, "query_pre_attn_scalar": 8}}
 WAYS: dict[str, dict[str, Any]] = {
@@ -84,7 +85,7 @@ def test_a_job_that_was_stored_before_computes_it_at_once(text: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model": {"config": {"model_type": "t5", "vocab_size": 256}}}, "has an encoder and a"),
+        ({"model": {"config": T5}}, "has an encoder and a"),
         ({"engine": "deepspeed", "deepspeed": {"config": {}}}, "at stage 3 DeepSpeed gathers"),
     ],
 )

@@ -62,7 +62,7 @@ def check_decoder_start(model: Any) -> None:
         return
     try:
         said_before(model, torch.tensor([[1, IGNORED]]))
-    except (ValueError, TypeError):  # of a token id that is None
+    except (ValueError, TypeError, AttributeError):  # of a token id that is None, or not there
         names = ("decoder_start_token_id", "pad_token_id")
         missing = [name for name in names if getattr(model.config, name, None) is None]
         raise BadRequest(

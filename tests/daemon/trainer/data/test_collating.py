@@ -39,12 +39,14 @@ def test_it_begins_with_the_start_token_and_is_filled_up(kind: str) -> None:
     assert wanted.tolist() == [[3, 5, 6, 7], [3, 8, 2, 1]]
 
 
-@pytest.mark.parametrize("kind", ["t5", "m2m_100"])
-def test_a_config_that_does_not_say_how_to_begin_is_refused(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "is_there"), [("t5", True), ("t5", False), ("m2m_100", True)])
+def test_a_config_that_does_not_say_how_to_begin_is_refused(kind: str, is_there: bool) -> None:
     from zerotoolsd.trainer.data.collating import check_decoder_start
 
     tiny = TINY if kind == "m2m_100" else {"d_model": 16, "num_layers": 1, "vocab_size": 32}
     model = model_of(kind, **tiny)
     model.config.decoder_start_token_id = None
+    if not is_there:
+        del model.config.decoder_start_token_id
     with pytest.raises(BadRequest, match=f"the {kind} model lacks decoder_start_token_id, which"):
         check_decoder_start(model)

@@ -77,6 +77,7 @@ class Optimizer:
 
     def __init__(self) -> None:
         self.grad_norm, self.seen = 1.0, ""
+        self.update_path = SimpleNamespace(forget=lambda _: None, received=list)
 
     def norm(self) -> float:
         return self.grad_norm
@@ -138,7 +139,8 @@ def engine_torch(text: Path, precision: str, scale: float, stop_after_nan: int =
     spec = job_from_dict(job(text, train=train, **fp16, **env), source="job")
     model, optimizer = Model(), Optimizer()
     layout = SimpleNamespace(accumulate="local")
-    live: Any = SimpleNamespace(model=model, optimizer=optimizer, layout=layout)
+    experts = SimpleNamespace(untaken=lambda _: ())
+    live: Any = SimpleNamespace(model=model, optimizer=optimizer, layout=layout, experts=experts)
     return TorchEngine(spec, live, GROUP), model, optimizer
 
 

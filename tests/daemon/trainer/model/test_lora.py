@@ -106,7 +106,8 @@ def test_consolidate_adds_the_adapters_to_the_weights(
     result = CliRunner().invoke(build(), words)
     assert result.exit_code == 0, result.output
     assert "4 weights get their adapters added, scaled by 3" in result.output
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["exported"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["exported", "exported.zerotools.json"]
     exported, before = load_file(out / "model.safetensors"), load_file(base / "model.safetensors")
     raw = load_state_dict(source)
     assert exported.keys() == before.keys()

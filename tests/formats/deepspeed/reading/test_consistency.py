@@ -161,7 +161,7 @@ def test_masters_of_another_save_than_the_weights(case: str, rank: int, tmp_path
 @pytest.mark.parametrize(
     ("case", "helps"),
     [
-        ("z2-bf16-w2", "as they are: zerotools consolidate --from weights$"),
+        ("z2-bf16-w2", "as they are, use zerotools consolidate --from weights$"),
         ("z2-fp32-w2", r"save torch\.load\('.*/mp_rank_00_model_states\.pt'\)\['module'\]"),
     ],
 )
