@@ -65,6 +65,8 @@ def check_decoder_start(model: Any) -> None:
     except (ValueError, TypeError, AttributeError):  # of a token id that is None, or not there
         names = ("decoder_start_token_id", "pad_token_id")
         missing = [name for name in names if getattr(model.config, name, None) is None]
+        if not missing:
+            raise
         raise BadRequest(
             f"the config of the {model.config.model_type} model lacks {' and '.join(missing)}, "
             "which its decoder reads first and in place of tokens that do not count: set it"
