@@ -256,10 +256,27 @@ def test_p6_jobs_that_this_version_cannot_read_do_not_hide_the_others(daemon: Da
 def test_a_crash_loop_ends_with_the_restarts(daemon: Daemon) -> None:
     daemon.config.write_text("[retry]\nfirst_seconds = 0.0\n")
     daemon.start()
-    daemon.client.submit(make_job("exit=1", ranks=1, max_restarts=2))
+    daemon.client.submit(make_job("exit=1", ranks=1, max_restarts=2, retry="always"))
     job = daemon.wait_for_end(1)
     assert (job["state"], len(job["attempts"])) == ("failed", 3)
     assert job["reason"] == "rank 0 exited with 1; no restart left of 2"
+
+
+def test_what_would_come_again_is_not_repeated(daemon: Daemon) -> None:
+    daemon.config.write_text("[retry]\nfirst_seconds = 0.0\n")
+    daemon.start()
+    daemon.client.submit(make_job("exit=2", ranks=1))
+    daemon.client.submit(make_job("exit=1", ranks=1))
+    wrong, again = daemon.wait_for_end(1), daemon.wait_for_end(2)
+    assert (wrong["state"], len(wrong["attempts"])) == ("failed", 1)
+    assert wrong["reason"] == (
+        "rank 0 exited with 2; not started again: exit status 2 says that the program was called "
+        "wrongly, so it would end the same way again"
+    )
+    assert (again["state"], len(again["attempts"])) == ("failed", 2)
+    assert again["reason"].endswith(
+        "the attempt before ended the same way before its first step, and this one got no further"
+    )
 
 
 def test_ranks_that_stop_without_being_asked_are_not_started_for_ever(daemon: Daemon) -> None:

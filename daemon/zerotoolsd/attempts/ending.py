@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from zerotools.jobs.tables.spec import ALWAYS
+from zerotoolsd.attempts.repeating import why_not_again
 from zerotoolsd.queue import lifecycle, time_limit
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
 
 
-def end_event(job: JobRow, record: Mapping[str, Any], *, asked: bool) -> Ended:
-    """The event; `asked`: this daemon has asked the attempt to stop at its time limit."""
+def end_event(
+    job: JobRow,
+    record: Mapping[str, Any],
+    *,
+    asked: bool,
+    before: Mapping[str, Any] | None = None,
+) -> Ended:
+    """The event; `asked`: this daemon has asked the attempt to stop at its time limit. `before` is
+    the record of the attempt before it."""
     outcome, spec, unreadable = record.get("outcome"), job.reading.spec, None
     try:
         _ = job.spec
     except UnreadableSpec as error:
         unreadable = str(error)
+    repeats = spec is None or spec.retry == ALWAYS
     return Ended(
         outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
         cause=str(record.get("cause") or "its record does not say how it ended"),
@@ -26,6 +36,7 @@ def end_event(job: JobRow, record: Mapping[str, Any], *, asked: bool) -> Ended:
         time_limit=time_limit.that_ended(spec, record, asked=asked),
         note=_what_failed_after(record),
         unreadable=unreadable,
+        hopeless=None if repeats else why_not_again(record, before),
     )
 
 

@@ -104,7 +104,7 @@ class Ended:
 
     `time_limit` is that of the job, in words, where it was asked to stop at it; `note` says what
     went wrong after a good end. `unreadable` says why the job cannot be read, and so not be started
-    again.
+    again; `hopeless` why it would end the same way again.
     """
 
     outcome: str
@@ -114,6 +114,7 @@ class Ended:
     time_limit: str | None = None
     note: str | None = None
     unreadable: str | None = None
+    hopeless: str | None = None
 
 
 LifecycleEvent = Admit | Started | Cancel | Retry | Hold | Resume | Ended
@@ -159,6 +160,8 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
     if event.unreadable is not None and job.state != states.STOPPING:
         return states.HOLD
     progressed = event.saved_step > job.best_step
+    if event.hopeless is not None and not progressed:
+        return states.GAVE_UP
     used = 0 if progressed else job.restarts_used
     return states.CRASHED if used < event.max_restarts else states.GAVE_UP
 
@@ -191,6 +194,8 @@ def _closing_reason(job: Standing, end: Ended, name: str, state: str) -> str | N
         return f"{job.reason or 'cancelled'}; {end.cause}"
     if state == states.HALTED:
         return f"its time limit of {end.time_limit} is over; {end.cause}"
+    if name == states.GAVE_UP and end.hopeless is not None and end.max_restarts:
+        return f"{end.cause}; not started again: {end.hopeless}"
     if name == states.GAVE_UP and end.outcome not in _HOPELESS:
         return f"{end.cause}; no restart left of {end.max_restarts}"
     return end.cause

@@ -29,6 +29,7 @@ from zerotools.jobs.tables.zero import ZeroSpec
 
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")
+ALWAYS = "always"
 RESERVED_ENV = frozenset(
     {
         "CUDA_DEVICE_ORDER",
@@ -118,6 +119,17 @@ class JobSpec:
         "progress count: progress resets the count to 0.",
         default=3,
         minimum=0,
+        imported=False,
+    )
+    retry: str = key(
+        'Which crashes are followed by a restart. `"auto"`: all but those that would come again. '
+        "These are a program that was called wrongly (exit status 2), cannot be run (126, 127), or "
+        "stops at once with an error of its own code (SyntaxError, ImportError, NameError, "
+        "TypeError, ...), and two attempts in a row that end the same way at the same step. "
+        '`"always"`: every crash, while `max_restarts` lasts.',
+        default="auto",
+        stored_default=ALWAYS,
+        allowed=("auto", ALWAYS),
         imported=False,
     )
     time_limit: int | str | None = key(

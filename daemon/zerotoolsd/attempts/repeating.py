@@ -1,0 +1,165 @@
+"""Whether a crashed attempt is worth repeating, by how it and the one before it ended. Pure.
+
+Most crashes pass: a GPU fell off the bus, a peer was killed, a file server was slow. Some come
+again at every attempt, and repeating them costs minutes of a GPU each time. Two kinds
+are told apart:
+
+- A user's mistake: the program said that it was called wrongly (exit status 2, as argparse does),
+  it could not be run at all (126 and 127 of a shell), or Python stopped at once with an error of
+  the code itself (SyntaxError, ImportError, NameError, ...). One attempt shows it.
+- The same end twice: two attempts one after the other, neither of which got any further than the
+  other, ended with the same status and the same last error. A third would end so too.
+
+Example: `train.py --lr fast` ends with 2 after 3 s and is not repeated; a job that says
+`ValueError: loss is NaN` at step 40, is restarted from step 30 and says it again at step 40, is not
+restarted again.
+
+Always repeated: an attempt that a signal from outside ended (SIGKILL, SIGTERM), and one that ran
+for long without reporting anything, of whose progress nothing is known.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from zerotoolsd.queue import lifecycle
+
+AT_ONCE_SECONDS = 600.0
+"""An attempt that reported no step and ran longer than this may have got somewhere."""
+
+_CODE_ERRORS = frozenset(
+    {
+        *("SyntaxError", "IndentationError", "TabError"),
+        *("ImportError", "ModuleNotFoundError"),
+        *("NameError", "UnboundLocalError", "AttributeError", "TypeError", "NotImplementedError"),
+    }
+)
+"""Exceptions that say that the program itself is wrong."""
+
+_OWN_SIGNALS = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
+)
+"""Signals that a process brings upon itself."""
+
+_STATUSES = {
+    2: "exit status 2 says that the program was called wrongly",
+    126: "exit status 126 says that the program cannot be executed",
+    127: "exit status 127 says that a program was not found",
+}
+_ASKS_FOR_MORE = 75
+"""sysexits.h's EX_TEMPFAIL: try again later."""
+_MACHINE = re.compile(
+    r"no space left|cannot allocate memory|too many open files|input/output error|"
+    r"stale file handle|temporarily unavailable|timed out|quota exceeded|transport endpoint",
+    re.IGNORECASE,
+)
+"""What an error says that is the machine's, and may pass."""
+_ERROR_LINE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$")
+_USAGE_LINE = re.compile(r"^\S.*: error: .*$")
+_LAUNCHED_STATUS = re.compile(r"^\s*exitcode\s*:\s*(-?[0-9]{1,3})\b", re.MULTILINE)
+"""torchrun ends with 1, whatever its ranks ended with, and says their statuses in its report."""
+_LAUNCHERS_ERROR = "ChildFailedError"
+_CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{4,}\b")
+"""What differs between two tellings of the same error: addresses, process ids, ports."""
+
+
+def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:
+    """Why an attempt that left `record` is not to be repeated, in one sentence; None: it may be.
+
+    `before` is the record of the attempt before it, if there was one.
+    """
+    if record.get("outcome") != lifecycle.CRASHED:
+        return None
+    mistake = _mistake(record)
+    if mistake is not None:
+        return f"{mistake}, so it would end the same way again"
+    if before is not None and _is_same_end(record, before):
+        reached = _whole(record.get("steps_done"))
+        where = f"at step {reached}" if reached else "before its first step"
+        return f"the attempt before ended the same way {where}, and this one got no further"
+    return None
+
+
+def _mistake(record: Mapping[str, Any]) -> str | None:
+    if record.get("signal") is not None or not _ended_at_once(record):
+        return None
+    text = _text(record)
+    error = last_error(text)
+    name = error.partition(":")[0].rpartition(".")[2] if error else ""
+    if error is not None and _MACHINE.search(error):
+        return None
+    if name in _CODE_ERRORS:
+        return f"{_clipped(error or name)}: the program itself is wrong"
+    launched = _LAUNCHED_STATUS.search(text)
+    status = int(launched.group(1)) if launched else record.get("exit_code")
+    why = _STATUSES.get(status) if isinstance(status, int) else None
+    said = next((line for line in reversed(text.splitlines()) if _USAGE_LINE.match(line)), None)
+    return why if why is None or said is None else f"{_clipped(said)}: {why}"
+
+
+def _ended_at_once(record: Mapping[str, Any]) -> bool:
+    """It reported nothing that it had done, and had no time for much."""
+    ran = record.get("ran_seconds")
+    return (
+        not _whole(record.get("steps_done"))
+        and not record.get("checkpoint")
+        and isinstance(ran, (int, float))
+        and ran < AT_ONCE_SECONDS
+    )
+
+
+def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    number = record.get("signal")
+    if number is not None and number not in _OWN_SIGNALS:
+        return False
+    if number is None and record.get("exit_code") in (None, _ASKS_FOR_MORE):
+        return False
+    if not _whole(record.get("steps_done")) and not (
+        _ended_at_once(record) and _ended_at_once(before)
+    ):
+        return False
+    error = last_error(_text(record)) or ""
+    return not _MACHINE.search(error) and _signature(record) == _signature(before)
+
+
+def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
+    checkpoint = record.get("checkpoint")
+    saved = checkpoint.get("step") if isinstance(checkpoint, Mapping) else None
+    said = last_error(_text(record)) or str(record.get("cause"))
+    return (
+        *(record.get(name) for name in ("outcome", "exit_code", "signal")),
+        _whole(record.get("steps_done")),
+        saved,
+        _CHANGING.sub("#", said),
+    )
+
+
+def last_error(text: str) -> str | None:
+    """The line with which the last traceback of `text` ends; a launcher's own does not count."""
+    found = None
+    in_traceback = False
+    for line in text.splitlines():
+        bare = re.sub(r"^\[rank[0-9]+\]:\s?", "", line)
+        if bare.startswith(("Traceback (most recent call last)", "  File ")):
+            in_traceback = True
+        elif in_traceback and bare[:1].strip() and (match := _ERROR_LINE.match(bare)):
+            in_traceback = False
+            if not match.group(1).endswith(_LAUNCHERS_ERROR):
+                found = bare
+    return found
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    lines = record.get("last_lines")
+    return lines if isinstance(lines, str) else ""
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
