@@ -195,3 +195,27 @@ def test_diff_takes_one_word_or_several() -> None:
     assert {each.role for each in found.tensors} == {"param"}
     assert len(zerotools.diff(JOB, JOB, role=["exp_avg", "exp_avg_sq"]).tensors) > 2
     assert zerotools.diff(JOB, JOB).to_json()["schema"] == "zerotools.diff/1"
+
+
+def test_thin_is_planned_and_then_carried_out(tmp_path: Path) -> None:
+    path = copied("z2-bf16-w2", tmp_path)
+    with pytest.raises(zerotools.BadRequest, match="keep='all': must be 'weights' or 'masters'"):
+        zerotools.plan_thin(path, keep="all")
+    plan = zerotools.plan_thin(path, keep="weights")
+    assert (plan.has_work, plan.problems, plan.thinning.keep) == (True, (), "weights")
+    assert set(plan.dropped) == {"exp_avg", "exp_avg_sq", "masters", "step"}
+    assert plan.freed == plan.bytes_before - plan.bytes_after > 0
+    whole = zerotools.load_state_dict(path, framework="numpy", role="param16")
+    done = zerotools.thin(plan, socket=tmp_path / "nobody.sock")
+    assert done.checked is not None
+    assert (done.checked.soundness, done.checked.findings) == ("whole", ())
+    assert done.notes == (
+        "no daemon answers, so it was not checked whether a job would resume from it",
+    )
+    left = zerotools.load_state_dict(path, framework="numpy")
+    assert all(left[name].tobytes() == array.tobytes() for name, array in whole.items())
+    again = zerotools.plan_thin(path)
+    assert (again.has_work, again.freed) == (False, 0)
+    assert zerotools.thin(again, socket=tmp_path / "nobody.sock").checked is None
+    with pytest.raises(zerotools.BadFile, match="nothing was changed|changed while|was written to"):
+        zerotools.thin(plan, socket=tmp_path / "nobody.sock")

@@ -1,8 +1,8 @@
 """Tools for sharded training checkpoints, and the client of the training daemon.
 
 `open` and `load_state_dict` read any checkpoint that the command line reads, `verify` checks one,
-`diff` compares two, and `salvage` exports what is whole of a damaged one. They are imported when
-they are first asked for.
+`diff` compares two, `salvage` exports what is whole of a damaged one, and `plan_thin` and `thin`
+drop the state of its optimizer. They are imported when they are first asked for.
 """
 
 from importlib import import_module
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         diff,
         load_state_dict,
         open,
+        plan_thin,
         salvage,
+        thin,
         verify,
     )
 
@@ -36,7 +38,9 @@ __all__ = [
     "diff",
     "load_state_dict",
     "open",
+    "plan_thin",
     "salvage",
+    "thin",
     "verify",
 ]
 

@@ -26,12 +26,14 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     from zerotools.core.errors import ZerotoolsError
     from zerotools.core.thinning import Keep
     from zerotools.jobs.client.daemon_client import DaemonClient
-    from zerotools.jobs.client.needed_checkpoints import needs
+    from zerotools.jobs.client.needed_checkpoints import Need, needs, refuse_needed
     from zerotools.ops.thinning.in_place import thin
     from zerotools.ops.thinning.thin_plan import prepare
 
-    status = 0
-    others = [need for need in needs(DaemonClient(socket)) if need.job != job]
+    def needed() -> list[Need]:
+        return [need for need in needs(DaemonClient(socket)) if need.job != job]
+
+    status, others = 0, needed()
     for path in older(output_dir, keep):
         if named is not None and path.resolve() == named.resolve():
             continue
@@ -40,7 +42,8 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
             print(need.sentence(path))
             continue
         try:
-            done = thin(prepare(path, Keep.MASTERS))
+            plan = prepare(path, Keep.MASTERS)
+            done = thin(plan, permit=lambda subject: refuse_needed(subject, needed()))
             if done.checked is not None:
                 print(f"thinned {path}: {done.plan.freed} bytes are free")
         except (ZerotoolsError, OSError) as error:

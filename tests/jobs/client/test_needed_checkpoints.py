@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.golden_files import JOB
 from zerotools.jobs.client.needed_checkpoints import UNFINISHED, Need, needs, needs_of
+from zerotools.runs.manifest import write_manifest
+from zerotools.runs.record import read_record, write_record
+
+
+def saved(output_dir: Path) -> None:
+    """Two checkpoints of a job."""
+    for step in (3, 6):
+        path = output_dir / f"step-{step:08d}"
+        shutil.copytree(JOB, path)
+        write_record(path, replace(read_record(path), step=step))
+        write_manifest(path)
 
 
 class FakeClient:
@@ -31,8 +43,7 @@ def needed(checkpoint: Path, found: list[Need]) -> str | None:
 
 
 def test_the_newest_of_its_own_and_what_it_names(tmp_path: Path) -> None:
-    for step in (3, 6):
-        shutil.copytree(JOB, tmp_path / f"step-{step:08d}")
+    saved(tmp_path)
     named = {"resume_from": str(tmp_path / "elsewhere")}
     found = list(needs_of(job(output_dir=str(tmp_path), spec=named)))
     assert [(need.path.name, need.why.split(" =")[0]) for need in found] == [
@@ -72,4 +83,28 @@ def test_every_state_that_is_not_over_is_asked_for(tmp_path: Path) -> None:
     client = FakeClient([job(state="held", spec={"resume_from": str(tmp_path / "a")})])
     found = needs(client)  # type: ignore[arg-type]
     assert [need.state for need in found] == ["held"]
-    assert tuple(client.asked) == UNFINISHED
+    assert tuple(client.asked) == (*UNFINISHED, *reversed(UNFINISHED))
+
+
+def test_a_job_that_goes_from_state_to_state_is_found(tmp_path: Path) -> None:
+    class Moving(FakeClient):
+        def jobs(self, *, state: str, limit: int, after: int | None) -> list[dict[str, Any]]:
+            found = super().jobs(state=state, limit=limit, after=after)
+            if state == "queued":
+                self._jobs = [job(state="running", spec={"resume_from": str(tmp_path)})]
+            elif state == "running":  # it crashed: queued again, which was asked for before
+                self._jobs = [job(state="queued", spec={"resume_from": str(tmp_path)})]
+            return found
+
+    assert UNFINISHED.index("queued") < UNFINISHED.index("running")
+    start = [job(state="starting", spec={"resume_from": str(tmp_path)})]
+    assert len(needs(Moving(start))) == 1  # type: ignore[arg-type]
+
+
+def test_the_one_before_a_newest_that_is_damaged(tmp_path: Path) -> None:
+    saved(tmp_path)
+    next((tmp_path / "step-00000006" / "dcp").glob("*.distcp")).write_bytes(b"cut off")
+    found = list(needs_of(job(output_dir=str(tmp_path))))
+    said = needed(tmp_path / "step-00000003", found)
+    assert said is not None
+    assert "the newest in its output directory that is whole, as " in said

@@ -22,7 +22,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import progress
 from zerotools.core.counts import counted
-from zerotools.core.errors import BadRequest, DaemonError, ZerotoolsError
+from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.core.thinning import Keep
 from zerotools.formats.format import ReadOptions
 from zerotools.ops.execution.workers import MemoryBudget
@@ -32,7 +32,7 @@ from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note, prepare
 from zerotools.ops.thinning.thin_report import SCHEMA, Outcome, Status
 
 if TYPE_CHECKING:
-    from zerotools.jobs.client.needed_checkpoints import Need
+    from zerotools.jobs.client.needed_checkpoints import Need, NeedGuard
 
 MAX_FILES = 3
 
@@ -47,7 +47,7 @@ class _Asked:
     yes: bool
     budget: MemoryBudget
     needed: list[Need] | None
-    quiet: bool
+    guard: NeedGuard
 
 
 @dataclass
@@ -131,9 +131,8 @@ def command(
     """
     began = time.monotonic()
     budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
-    needed = _needed(socket)
     options = ReadOptions(tag, layout, section)
-    asked = _Asked(Keep(keep), options, force, yes, budget, needed, as_json)
+    asked = _Asked(Keep(keep), options, force, yes, budget, *_asking(socket))
     selecting = not (older_than is None and keep_last is None and keep_every is None)
     if selecting and tag is not None:
         raise BadRequest("--tag names one checkpoint of a directory; leave it or the choice out")
@@ -155,15 +154,12 @@ def command(
     return next((each.code for each in done if each.code), 0)
 
 
-def _needed(socket: Path | None) -> list[Need] | None:
-    """What the daemon's jobs need. Nothing else of this command knows of jobs."""
-    from zerotools.jobs.client.daemon_client import DaemonClient
-    from zerotools.jobs.client.needed_checkpoints import needs
+def _asking(socket: Path | None) -> tuple[list[Need] | None, NeedGuard]:
+    """What the daemon's jobs need now, and what asks again. Nothing else of this command knows of
+    jobs."""
+    from zerotools.jobs.client.needed_checkpoints import NeedGuard, needs_at
 
-    try:
-        return needs(DaemonClient(socket))
-    except DaemonError:
-        return None
+    return needs_at(socket), NeedGuard(socket)
 
 
 def _choose(
@@ -229,7 +225,13 @@ def _do(looked: Outcome, asked: _Asked) -> Outcome:
     total = plan.bytes_to_write + plan.bytes_after
     try:
         with progress(total, f"thin {plan.subject.name}") as on_bytes:
-            done = thin(plan, force=asked.force, budget=asked.budget, on_bytes=on_bytes)
+            done = thin(
+                plan,
+                force=asked.force,
+                budget=asked.budget,
+                on_bytes=on_bytes,
+                permit=asked.guard.refuse,
+            )
     except ZerotoolsError as error:
         return _refused(looked.path, error, looked)
     status = Status.THINNED if plan.has_work else Status.NOTHING

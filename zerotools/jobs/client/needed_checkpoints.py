@@ -6,16 +6,17 @@ its directories hold, and a first attempt from `resume_from`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import ZerotoolsError
+from zerotools.core.errors import BadRequest, DaemonError, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
 from zerotools.runs import checkpoint_dirs
 
+NOT_CHECKED = "no daemon answers, so it was not checked whether a job would resume from it"
 UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
 _PAGE = 1000
 
@@ -44,13 +45,52 @@ class Need:
         )
 
 
+class NeedGuard:
+    """Refuses checkpoints that jobs of a daemon need. `answers` is whether it could be asked."""
+
+    def __init__(self, socket: Path | None = None) -> None:
+        """`socket` is the daemon's; by default at the usual place."""
+        self._socket = socket
+        self.answers = False
+
+    def refuse(self, checkpoint: Path) -> None:
+        """Ask the daemon, as jobs come and go.
+
+        Raises:
+            BadRequest: a job needs `checkpoint`.
+        """
+        found = needs_at(self._socket)
+        self.answers = found is not None
+        refuse_needed(checkpoint, found or ())
+
+
+def needs_at(socket: Path | None = None) -> list[Need] | None:
+    """What the jobs of the daemon at `socket` need; None: none answers."""
+    try:
+        return needs(DaemonClient(socket))
+    except DaemonError:
+        return None
+
+
+def refuse_needed(checkpoint: Path, found: Iterable[Need]) -> None:
+    """
+    Raises:
+        BadRequest: one of `found` is on `checkpoint`.
+    """
+    need = next((each for each in found if each.concerns(checkpoint)), None)
+    if need is not None:
+        raise BadRequest(need.sentence(checkpoint))
+
+
 def needs(client: DaemonClient) -> list[Need]:
     """What the jobs that are not over need.
 
     Raises:
         DaemonError: the daemon does not answer.
     """
-    return [need for job in _jobs(client) for need in needs_of(job)]
+    # A job may change its state between two questions: to one that was asked for already.
+    jobs = {job["id"]: job for again in (False, True) for job in _jobs(client, again=again)}
+    return [need for job in jobs.values() for need in needs_of(job)]
 
 
 def needs_of(job: Mapping[str, Any]) -> Iterator[Need]:
@@ -67,9 +107,7 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if attempts and (before := attempts[-1].get("resumed_from")):
         yield Path(str(before)), "its attempt began from it"
     if job.get("output_dir"):
-        newest = next(iter(checkpoint_dirs.listing(Path(str(job["output_dir"])))), None)
-        if newest is not None:
-            yield newest, "it is the newest in its output directory"
+        yield from _own(Path(str(job["output_dir"])))
     spec = job.get("spec") or {}
     script = spec.get("script") or {}
     if directory := script.get("checkpoint_dir"):
@@ -78,6 +116,17 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             yield newest, f"it is the newest in script.checkpoint_dir = {directory}"
     if given := spec.get("resume_from"):
         yield _meant(Path(str(given))), f"resume_from = {given}"
+
+
+def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
+    """The newest of a job's own, and the one that it goes on from where that is damaged."""
+    newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
+    if newest is None:
+        return
+    yield newest, "it is the newest in its output directory"
+    whole = checkpoint_dirs.choose(output_dir, digests=False).path
+    if whole not in (None, newest):
+        yield whole, f"it is the newest in its output directory that is whole, as {newest} is not"
 
 
 def _meant(path: Path) -> Path:
@@ -96,8 +145,8 @@ def _newest_entry(directory: Path) -> Path | None:
     return max((each for each in found if each[1].is_dir()), default=(0, None))[1]
 
 
-def _jobs(client: DaemonClient) -> Iterator[Mapping[str, Any]]:
-    for state in UNFINISHED:
+def _jobs(client: DaemonClient, *, again: bool) -> Iterator[Mapping[str, Any]]:
+    for state in reversed(UNFINISHED) if again else UNFINISHED:
         after: int | None = None
         while True:
             found = client.jobs(state=state, limit=_PAGE, after=after)

@@ -39,10 +39,13 @@ def thin(
     force: bool = False,
     budget: MemoryBudget | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
+    permit: Callable[[Path], None] = lambda _: None,
     exchange: Exchange = exchange_names,
 ) -> Thinned:
     """Carry `plan` out. Whatever stops it, the checkpoint is whole: as it was, or thinned. With
-    `force` also one that has problems, of which what stays keeps them. `exchange` is the system's.
+    `force` also one that has problems, of which what stays keeps them. `permit` raises where
+    somebody needs the checkpoint as it is: it is asked before anything is written, and again before
+    the exchange, as the copy takes its time. `exchange` is the system's.
 
     Raises:
         BadRequest: something writes there, there is no room, or it cannot be exchanged.
@@ -59,6 +62,7 @@ def thin(
     with Workspace(plan.subject, exchange) as workspace:
         if not plan.has_work:
             return Thinned(plan, None, workspace.cleared)
+        permit(plan.subject)
         plan.sources.check()
         plan.entries.check_unchanged(plan.subject)
         plan.entries.check_unwritten()
@@ -67,6 +71,7 @@ def thin(
             with _Flushing() as flushing:
                 checked = _make(plan, workspace, flushing, force, budget, on_bytes)
             plan.entries.check_unwritten()
+            permit(plan.subject)
             workspace.commit(plan.entries.check_unchanged)
         except OSError as error:
             if not workspace.exchanged:

@@ -1,4 +1,4 @@
-"""The Python interface: a thin lazy reader around a checkpoint. `import zerotools` is enough.
+"""A thin lazy reader around a checkpoint.
 
 Nothing is read but metadata until a tensor's values are asked for. torch is imported only by
 `Entry.torch` and by a `load_state_dict` that returns its tensors.
@@ -7,7 +7,7 @@ Nothing is read but metadata until a tensor's values are asked for. torch is imp
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,27 +16,10 @@ from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
+from zerotools.core.errors import BadRequest
 
 if TYPE_CHECKING:
     from zerotools.io.numeric.numpy_dtypes import Array
-    from zerotools.ops.comparison.result import CheckpointDiff
-    from zerotools.ops.salvage.salvage_plan import Salvage
-    from zerotools.ops.verification.findings import Verification
-
-__all__ = [
-    "BadFile",
-    "BadRequest",
-    "Entry",
-    "Reader",
-    "Unsupported",
-    "ZerotoolsError",
-    "diff",
-    "load_state_dict",
-    "open",
-    "salvage",
-    "verify",
-]
 
 # Which role a bare name means: the first that the checkpoint has.
 _BARE = ("param", "buffer", "param16")
@@ -151,50 +134,6 @@ def open(
     return Reader(checkpoint)
 
 
-def diff(
-    a: str | os.PathLike[str],
-    b: str | os.PathLike[str],
-    *,
-    role: str | Sequence[str] = (),
-    include: str | Sequence[str] = (),
-    rename: str | Sequence[str] = (),
-    tolerance: str | None = None,
-    adapter: str | os.PathLike[str] | None = None,
-    tag: str | None = None,
-    layout: str | os.PathLike[str] | None = None,
-    section: str | None = None,
-) -> CheckpointDiff:
-    """Compare two checkpoints of any format; the options are those of the command `zerotools diff`,
-    and each may be one string or several. Neither is merged, and memory stays below 256 MB. With
-    `adapter`, `a` is compared with the sum of the base model `b` and this PEFT adapter.
-
-    `is_equal`, `tensors`, `run`, `worst(most)` and `to_json()` of the result say what was found.
-
-    Raises:
-        BadRequest: one does not exist, an option is wrong, or nothing is left to compare.
-        BadFile: one is not a checkpoint, or its metadata is damaged, or it changed while it was
-            read. Tensors that cannot be read are told in the result.
-        Unsupported: one is in a format that is not read.
-    """
-    from zerotools.ops.comparison import checkpoint_diff as comparison
-
-    options = comparison.DiffOptions(
-        roles=_several(role),
-        include=_several(include),
-        rename=_several(rename),
-        tolerance=tolerance,
-        adapter=None if adapter is None else Path(adapter),
-        tag=tag,
-        layout=None if layout is None else Path(layout),
-        section=section,
-    )
-    return comparison.diff(Path(a), Path(b), options)
-
-
-def _several(words: str | Sequence[str]) -> Sequence[str]:
-    return (words,) if isinstance(words, str) else words
-
-
 def load_state_dict(
     path: str | os.PathLike[str],
     *,
@@ -239,113 +178,6 @@ def load_state_dict(
     if framework == "torch":
         values = {key: _as_torch(array, dtypes[key]) for key, array in values.items()}
     return {name: values[entry.key] for name, entry in names.items()}
-
-
-def verify(
-    path: str | os.PathLike[str],
-    *,
-    tag: str | None = None,
-    layout: str | os.PathLike[str] | None = None,
-    section: str | None = None,
-    against: str | os.PathLike[str] | None = None,
-    write_manifest: str | os.PathLike[str] | bool = False,
-    fast: bool = False,
-    workers: int | None = None,
-    max_memory: int = 256 * 2**20,
-) -> Verification:
-    """Check whether the checkpoint at `path` is whole, as the command `verify` does: `verdict` of
-    what is returned is "whole", "unchecked" or "faulty", `findings` are sentences. With `fast` no
-    tensor data is read. `against` is a manifest or another checkpoint to compare with.
-    `write_manifest` writes the digests of what is there, to that file, or with True beside the
-    checkpoint, if nothing is wrong. `max_memory` is in bytes, for the buffers of all `workers`
-    (threads).
-
-    Raises:
-        BadRequest: there is nothing at `path`, it has no such tag or section, or the manifest is of
-            another model.
-        BadFile: it is not a checkpoint, or so damaged that its tensors are not known.
-        Unsupported: it is in a format that is not read.
-    """
-    from zerotools.ops.execution.workers import MemoryBudget
-    from zerotools.ops.verification import against as comparing
-    from zerotools.ops.verification import digest_manifest
-    from zerotools.ops.verification import verify as verification
-
-    if fast and (against is not None or write_manifest):
-        raise BadRequest("fast=True reads no data, and a manifest needs it; leave one of them out")
-    rules = None if layout is None else Path(layout)
-    given = verification.prepare(Path(path), tag=tag, layout=rules, section=section)
-    budget = MemoryBudget(max_memory) if workers is None else MemoryBudget(max_memory, workers)
-    other = (
-        None
-        if against is None
-        else comparing.against(Path(against), budget, verified=given.files.on_disk)
-    )
-    digests = write_manifest is not False
-    found = verification.verify(given, fast=fast, other=other, digests=digests, budget=budget)
-    if found.manifest is not None:
-        beside = digest_manifest.sidecar_of(given.files)
-        file = beside if isinstance(write_manifest, bool) else Path(write_manifest)
-        digest_manifest.write_digest_manifest(found.manifest, file, given.files)
-    return found
-
-
-def salvage(
-    path: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    fill_from: str | os.PathLike[str] | None = None,
-    dtype: str = "auto",
-    rename: str | Sequence[str] = (),
-    include: str | Sequence[str] = (),
-    exclude: str | Sequence[str] = (),
-    format: str = "safetensors",
-    config_dir: str | os.PathLike[str] | None = None,
-    tag: str | None = None,
-    layout: str | os.PathLike[str] | None = None,
-    section: str | None = None,
-    dry_run: bool = False,
-    overwrite: bool = False,
-    max_memory: int = 2**30,
-) -> Salvage:
-    """Export the weights that are whole of the damaged checkpoint at `path` into the directory
-    `out`, as the command `salvage` does, whose options these are. `is_complete` of what is returned
-    says whether that is every weight, `left_out` names the others with the reason,
-    `examined.holes` has the boxes that are lost by tensor, and `filled` what is from `fill_from`;
-    where nothing is whole, nothing is written, and `conversion` is None. `max_memory` is in bytes.
-
-    Raises:
-        BadRequest: there is nothing at `path`, `out` exists, `fill_from` is of another model, or
-            finite weights do not fit in the type.
-        BadFile: it is no checkpoint, nothing says which tensors there are, or its files are of two
-            saves.
-        Unsupported: it is in a format that is not read.
-    """
-    from zerotools.ops.conversions.consolidate import refuse_overflow
-    from zerotools.ops.conversions.conversion import check_output, perform
-    from zerotools.ops.execution.workers import MemoryBudget
-    from zerotools.ops.salvage import examine, preparation, salvage_plan
-
-    options = salvage_plan.SalvageOptions(
-        dtype=dtype,
-        rename=_several(rename),
-        include=_several(include),
-        exclude=_several(exclude),
-        format=format,
-    )
-    rules, other, config = (
-        None if each is None else Path(each) for each in (layout, fill_from, config_dir)
-    )
-    budget = MemoryBudget(max_memory)
-    given = examine.prepare(Path(path), tag=tag, layout=rules, section=section, stand_in=other)
-    found = preparation.prepare_salvage(
-        given, Path(out), options, fill_from=other, config_dir=config, budget=budget
-    )
-    if found.conversion is not None:
-        check_output(found.conversion, overwrite=overwrite)
-        if not dry_run:
-            perform(found.conversion, budget=budget, overwrite=overwrite, check=refuse_overflow)
-    return found
 
 
 def _of_role(reader: Reader, role: str) -> dict[str, Entry]:
