@@ -1,12 +1,12 @@
 """The Python interface. `import zerotools` is enough.
 
-reader      a thin lazy reader around a checkpoint: `open`, `load_state_dict`
-operations  verify, diff, salvage and thin, as functions
+lazy_reader  a thin lazy reader around a checkpoint: `open`, `load_state_dict`
+operations   verify, diff, salvage and thin, as functions
 """
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.public.operations import diff, plan_thin, salvage, thin, verify
-from zerotools.public.reader import Entry, Reader, load_state_dict, open
+from zerotools.public.lazy_reader import Entry, Reader, load_state_dict, open
 
 __all__ = [
     "BadFile",
