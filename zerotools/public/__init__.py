@@ -5,8 +5,8 @@ operations   verify, diff, salvage and thin, as functions
 """
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-from zerotools.public.operations import diff, plan_thin, salvage, thin, verify
 from zerotools.public.lazy_reader import Entry, Reader, load_state_dict, open
+from zerotools.public.operations import diff, plan_thin, salvage, thin, verify
 
 __all__ = [
     "BadFile",
