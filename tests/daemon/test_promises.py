@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -11,6 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
 from zerotoolsd import crashpoints
 from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.plan import PROGRESS
 
 
 def test_p1_an_acknowledged_submit_survives_a_kill_right_after_the_reply(daemon: Daemon) -> None:
@@ -151,10 +154,19 @@ def test_p5_a_cancel_that_was_committed_is_carried_out_by_the_next_daemon(
     assert (job["state"], job["attempt"]["cause"]) == ("cancelled", "saved at step 7 and stopped")
 
 
+def noted_at_step(step: int, run_dir: Path) -> bool:
+    """Whether the supervisor has kept that a rank came to `step`, and what memory ranks take."""
+    text = (run_dir / PROGRESS).read_text()
+    kept = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    steps = {message.get("step") for message in kept}
+    return step in steps and any(message.get("peak_host_bytes") for message in kept)
+
+
 def test_p5_the_processes_of_a_killed_supervisor_are_ended(daemon: Daemon) -> None:
     daemon.start()
     daemon.client.submit(make_job("steps=2 attempt=1:orphan attempt=1:hang exit=0", ranks=1))
     orphan = int(wait_for_file(daemon.run_dir() / "orphan").read_text())
+    wait_for(lambda: noted_at_step(2, daemon.run_dir()), "the supervisor to note steps and memory")
     supervisor = daemon.pids()[0]
     os.kill(supervisor, signal.SIGKILL)
     job = daemon.wait_for_end(1)
@@ -350,6 +362,6 @@ def test_a_client_that_waits_does_not_hold_up_the_stop(daemon: Daemon) -> None:
         daemon.client.health()
         before = time.monotonic()
         assert daemon.stop() == 0
-        assert time.monotonic() - before < 10
+        assert time.monotonic() - before < 40  # where the client would wait for 50
         with suppress(DaemonUnreachable):
             waiting.result(timeout=10)

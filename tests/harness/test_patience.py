@@ -6,14 +6,14 @@ from harness.patience import VARIABLE, Deadline, factor, patient
 
 
 def test_a_deadline_grows_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "3")
-    assert patient(20) == 60
+    monkeypatch.setenv(VARIABLE, "3000")  # no machine is so busy
+    assert patient(20) == 60_000
     deadline = Deadline(100.0)
-    assert 299 < deadline.left <= 300
-    monkeypatch.setenv(VARIABLE, "5")
-    assert deadline.left > 499
+    assert 250_000 < deadline.left <= 300_000
+    monkeypatch.setenv(VARIABLE, "5000")
+    assert deadline.left > 450_000
     monkeypatch.setenv(VARIABLE, "1")  # a load that goes does not take back what was granted
-    assert deadline.left > 499
+    assert deadline.left > 450_000
     assert Deadline(0.0).has_passed()
 
 

@@ -6,7 +6,6 @@ import os
 import pickle
 import resource
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -156,10 +155,8 @@ def test_a_deep_key_is_not_hashed() -> None:
 
 def test_a_key_that_doubles_at_every_level_is_not_hashed() -> None:
     data = b"\x80\x02}K\x01" + b"2\x86" * 200 + b"Ns."
-    started = time.monotonic()
-    with pytest.raises(BadFile, match="a key has more than"):
+    with pytest.raises(BadFile, match="a key has more than"):  # else this never ends
         loads(data, source="t")
-    assert time.monotonic() - started < 1
 
 
 def test_a_tree_that_doubles_at_every_level_is_written_in_its_own_size() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
+from harness.patience import Deadline
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.consolidate import Options, prepare
@@ -29,9 +29,9 @@ def main() -> None:
         """Let the journal catch up with every shard that is full, and die in time."""
         nonlocal written
         written += count
-        deadline = time.monotonic() + 60
+        deadline = Deadline(60)
         while (noted := journal.read_bytes().count(b"\n") - 1) < written // SHARD_BYTES:
-            assert time.monotonic() < deadline, f"{noted} files are noted"
+            assert not deadline.has_passed(), f"{noted} files are noted"
         if noted >= complete:
             os.kill(os.getpid(), signal.SIGKILL)
 

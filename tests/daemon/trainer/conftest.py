@@ -23,3 +23,16 @@ def alone() -> Iterator[None]:
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     yield
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def threadless() -> Iterator[None]:
+    """A process group of this process whose collectives hand back what they were given, in the
+    thread that asks: for tests of what memory is held when. A thread of gloo lets go of a buffer
+    some time after it has told that it is reduced, when it next gets Python's lock."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    yield
+    dist.destroy_process_group()

@@ -116,7 +116,7 @@ def test_masters_add_up_alike_wherever_they_are(runs: Runs) -> None:
 @pytest.mark.parametrize("place", ["none", "cpu"])
 @pytest.mark.parametrize("way", WAYS)
 def test_between_micro_batches_whole_gradients_are_there_if_they_are_summed(
-    way: str, place: str, alone: None
+    way: str, place: str, threadless: None
 ) -> None:
     from zerotoolsd.trainer.engine_torch.accumulation import before_micro_batch
     from zerotoolsd.trainer.engine_torch.masters import MasterWeights

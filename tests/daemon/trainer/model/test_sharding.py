@@ -55,6 +55,7 @@ def storages() -> dict[int, int]:
     """fp32 bytes of every storage of this process, by address."""
     import torch
 
+    gc.collect()  # what tests before this one have left in cycles may go at any time
     tensors = (each for each in gc.get_objects() if type(each) is torch.Tensor)
     whole = (each.untyped_storage() for each in tensors if each.dtype == torch.float32)
     return {storage.data_ptr(): storage.nbytes() for storage in whole if storage.nbytes()}
@@ -85,14 +86,14 @@ def held_last(**options: Any) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_no_buffer_outlives_the_next(name: str, alone: None) -> None:
+def test_no_buffer_outlives_the_next(name: str, threadless: None) -> None:
     held, total, two_groups = held_last(**LAYOUTS[name])
     # A group's gradients are there twice, before and after they are reduced.
     assert held <= 2 * two_groups < total / 2
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_alone_the_copy_of_a_block_goes_with_its_forward_pass(stage: int, alone: None) -> None:
+def test_alone_the_copy_of_a_block_goes_with_its_forward_pass(stage: int, threadless: None) -> None:
     from torch.distributed.tensor import DTensor
 
     model, _, _ = sharded(stage=stage, precision="bf16", offload_optimizer="cpu")
