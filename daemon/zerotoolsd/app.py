@@ -26,11 +26,14 @@ from zerotoolsd.api.routes import make_app
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
 from zerotoolsd.config import load
 from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.jobservice import DispatcherService, InterpreterCheck
+from zerotoolsd.jobservice import DispatcherService
+from zerotoolsd.looking import nursery
+from zerotoolsd.looking.lookers import Lookers
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service import JobService
 from zerotoolsd.state_directory import lock_state_dir
+from zerotoolsd.submission import LOOKS, InterpreterCheck
 
 CLOSE_SECONDS = 2.0
 
@@ -69,19 +72,27 @@ def main(
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
+    # Before there is a lock, a database, a loop or a thread, of which it would get a copy.
+    way = nursery.start(LOOKS)
     try:
-        asyncio.run(_serve(options, command, check_python))
+        asyncio.run(_serve(options, command, check_python, way))
     except ZerotoolsError as error:
         if options.debug:
             raise
         say_error(str(error))
         return error.exit_code
+    finally:
+        way.close()
     return 0
 
 
 async def _serve(
-    options: argparse.Namespace, command: RankCommand, check_python: InterpreterCheck
+    options: argparse.Namespace,
+    command: RankCommand,
+    check_python: InterpreterCheck,
+    way: socket.socket,
 ) -> None:
+    lookers = Lookers(way, LOOKS)
     config = load(options.config)
     state_dir = (options.state_dir or default_state_dir()).absolute()
     stop = _stop_on_signals()
@@ -105,10 +116,10 @@ async def _serve(
             socket=path,
         )
         listening = inherited or _listen(path)
-        await _run(
-            DispatcherService(dispatcher, check_python=check_python), dispatcher, listening, stop
-        )
+        service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)
+        await _run(service, dispatcher, listening, stop)
     finally:
+        await lookers.close()
         machine.close()
         store.close()
         os.close(lock)
@@ -142,7 +153,13 @@ def _stop_on_signals() -> asyncio.Event:
 async def _run(
     service: JobService, dispatcher: Dispatcher, listening: socket.socket, stop: asyncio.Event
 ) -> None:
-    runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=CLOSE_SECONDS)
+    # What a client asked who is gone is not done.
+    runner = web.AppRunner(
+        make_app(service),
+        access_log=None,
+        shutdown_timeout=CLOSE_SECONDS,
+        handler_cancellation=True,
+    )
     await runner.setup()
     site = web.SockSite(runner, listening, backlog=BACKLOG)
     running = asyncio.create_task(dispatcher.run(stop))

@@ -36,6 +36,8 @@ from zerotoolsd.queue.transitions import Transitions
 POLL_SECONDS = 2.0
 """How often the GPUs are looked at while a job waits for them."""
 IDLE_SECONDS = 60.0
+REST = 4.0
+"""So many times as long as a round took, the loop leaves the processor to others."""
 FAULT_SECONDS = 1.0
 """How often what could not be done is tried again."""
 
@@ -96,7 +98,10 @@ class Dispatcher:
         try:
             while not stop.is_set():
                 self._wake.clear()
+                began = time.monotonic()
                 pause = await self._guarded_step()
+                # A long queue takes a part of the processor, however often it changes.
+                await _until(stopping, REST * (time.monotonic() - began))
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait(
                     (stopping, waking), timeout=pause, return_when=asyncio.FIRST_COMPLETED
@@ -122,7 +127,7 @@ class Dispatcher:
         self._left.take_up()
         self._ends.retry()
         pauses = [IDLE_SECONDS, *self._retry_due(time.time()), *self._stop_expired(clocks.now())]
-        queued = list(reversed(self.store.jobs([states.QUEUED])))
+        queued = self.store.ids(states.QUEUED)
         if queued:
             pauses.append(await self._schedule(queued))
         else:
@@ -160,19 +165,19 @@ class Dispatcher:
                     self._watcher.request_stop(attempts[-1], time_limit.REASON)
         return left
 
-    async def _schedule(self, queued: list[JobRow]) -> float:
-        jobs = {job.id: job for job in queued}
+    async def _schedule(self, queued: list[int]) -> float:
         requests = self._placement.requests_of(queued)
         wants_gpus = any(request.gpus is not None for request in requests)
         snapshot = await self.machine.snapshot() if wants_gpus else None
         decisions = self._placement.decide(requests, snapshot)
         self.waits = decisions.waits
         for start in decisions.starts:
+            job = self.store.job(start.job_id)
             # It may have been cancelled while the snapshot was taken.
-            if self.store.job(start.job_id).state == states.QUEUED:
-                with self._guard(start.job_id, parking.STARTING) as reach:
+            if job.state == states.QUEUED:
+                with self._guard(job.id, parking.STARTING) as reach:
                     reach()
-                    self._starter.launch(jobs[start.job_id], start.gpu_uuids)
+                    self._starter.launch(job, start.gpu_uuids)
         return POLL_SECONDS if wants_gpus and decisions.waits else IDLE_SECONDS
 
     def why_it_waits(self, job: JobRow) -> str | None:
@@ -186,6 +191,11 @@ class Dispatcher:
     def _is_expired(self, job: JobRow) -> bool:
         expired = self._ends.expired
         return bool(expired) and self.store.attempts(job.id)[-1].token in expired
+
+    def expect(self, job: JobRow) -> None:
+        """Wake the loop for a job that was queued."""
+        self._placement.expect(job)
+        self.announce()
 
     def cancel(self, job: JobRow, who: str) -> None:
         """End the job. Raises NotAllowed: it is over."""
@@ -224,6 +234,10 @@ class Dispatcher:
         self.changed.set()
         self.changed = asyncio.Event()
         self._wake.set()
+
+
+async def _until(stopping: asyncio.Task[bool], seconds: float) -> None:
+    await asyncio.wait((stopping,), timeout=seconds)
 
 
 def _policy(config: RetryConfig) -> RetryPolicy:

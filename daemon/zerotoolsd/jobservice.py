@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import sqlite3
-import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import zerotools
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.client.api_versions import API_VERSION
-from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.admission import checkpoint_listing, preflight
-from zerotoolsd.admission.interpreter import Needs, check_interpreter, needs_of
-from zerotoolsd.admission.rehearsal import reads_data, rehearse
+from zerotoolsd.admission.interpreter import check_interpreter
+from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.launch import base_environment
-from zerotoolsd.cleaning.removal import mentions
 from zerotoolsd.dispatcher import Dispatcher
+from zerotoolsd.looking.lookers import Ask, ask_thread
 from zerotoolsd.queue.lifecycle import NotAllowed
-from zerotoolsd.queue.placement import request_of
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduler import impossible
 from zerotoolsd.service import (
     Cleaned,
     CleanRequest,
@@ -42,25 +33,12 @@ from zerotoolsd.service import (
     NotFound,
     Unavailable,
 )
-from zerotoolsd.timeouts import run_with_timeout
+from zerotoolsd.submission import Admittance, InterpreterCheck, Rehearsal, newest_step
 from zerotoolsd.views import bare_view, job_view
 
 log = logging.getLogger(__name__)
 
 _LARGEST_ID = 2**63 - 1
-
-LOOK_SECONDS = 10.0
-"""How long a look at the files of a job may take at submit."""
-
-_LAST_REHEARSED = 16
-"""Jobs that their interpreter was asked about, and is not asked again when they are submitted."""
-
-Parameters = ParamSpec("Parameters")
-Value = TypeVar("Value")
-InterpreterCheck = Callable[[str, Mapping[str, str], Needs], Awaitable[None]]
-"""(interpreter, environment, what it must have); raises BadRequest."""
-Rehearsal = Callable[[JobSpec, str, Mapping[str, str]], Awaitable[list[str]]]
-"""(job, interpreter, environment) -> notes on its model and its data; raises BadRequest."""
 
 
 class DispatcherService:
@@ -72,75 +50,27 @@ class DispatcherService:
         *,
         check_python: InterpreterCheck = check_interpreter,
         rehearse: Rehearsal = rehearse,
+        ask: Ask = ask_thread,
     ) -> None:
         self._dispatcher = dispatcher
         self._store = dispatcher.store
-        self._check_python = check_python
-        self._rehearse = rehearse
+        self._submission = Admittance(
+            dispatcher, check_python=check_python, rehearse=rehearse, ask=ask
+        )
         self._started = time.monotonic()
-        self._places: dict[int, str] = {}
-        self._rehearsed: list[str] = []
 
     async def submit(
         self, spec: JobSpec, *, uid: int, idempotency_key: str | None
     ) -> tuple[JobView, bool]:
         """See `JobService`."""
-        return await self._submit(spec, uid, idempotency_key, rehearse=True)
-
-    async def _submit(
-        self, spec: JobSpec, uid: int, idempotency_key: str | None, *, rehearse: bool
-    ) -> tuple[JobView, bool]:
         self._check_uid(uid)
-        place, named = None, []
-        text = json.dumps(job_to_dict(spec))
-        if self._store.by_key(uid, idempotency_key) is None:
-            await self._check(spec)
-            if rehearse and text not in self._rehearsed and await self._is_asked(spec):
-                await self._ask(spec)
-            place = await self._place_of(spec)
-            named = await self._look(spec, mentions, text, spec.output_dir or "")
-        # Nothing is awaited from here on: two submits may come at once, also of one job.
-        if self._store.by_key(uid, idempotency_key) is None:
-            self._check_output_is_free(spec, place)
-            self._dispatcher.cleaner.refuse_going(named)
-        try:
-            job, new = self._store.submit(
-                uid=uid,
-                name=spec.name,
-                spec=spec,
-                output_dir=spec.output_dir,
-                default_output=self._dispatcher.jobs_dir,
-                idempotency_key=idempotency_key,
-                now=time.time(),
-            )
-        except sqlite3.OperationalError as error:
-            raise Unavailable(
-                f"the job cannot be queued: writing the queue failed: {error}"
-            ) from None
-        if new:
-            self._places[job.id] = place or os.path.normpath(job.output_dir)
-            self._dispatcher.announce()
+        job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key)
         return self._view(job), new
 
     async def check(self, spec: JobSpec, *, uid: int, model: bool = False) -> list[str]:
         """See `JobService`."""
         self._check_uid(uid)
-        await self._check(spec)
-        self._check_output_is_free(spec, await self._place_of(spec))
-        if spec.engine == "script" or not (model or await self._is_asked(spec)):
-            return []
-        notes = await self._ask(spec)
-        self._rehearsed = [json.dumps(job_to_dict(spec)), *self._rehearsed[: _LAST_REHEARSED - 1]]
-        return notes
-
-    async def _is_asked(self, spec: JobSpec) -> bool:
-        """Whether the job's interpreter is asked at each submit: about a foreign checkpoint, or
-        about data that the daemon cannot look at itself."""
-        asked = (preflight.has_begun_elsewhere, reads_data)
-        return any([await self._look(spec, look, spec) for look in asked])
-
-    async def _ask(self, spec: JobSpec) -> list[str]:
-        return await self._rehearse(spec, spec.python or sys.executable, base_environment(spec))
+        return await self._submission.check(spec, model=model)
 
     def _check_uid(self, uid: int) -> None:
         own = os.geteuid()
@@ -149,59 +79,6 @@ class DispatcherService:
                 f"this daemon runs the jobs of uid {own}, and you are uid {uid}; "
                 "start a zerotoolsd of your own"
             )
-
-    async def _check(self, spec: JobSpec) -> None:
-        gpus = spec.device == "cuda"
-        snapshot = await self._dispatcher.machine.snapshot() if gpus else None
-        why = impossible(request_of(0, spec), snapshot, self._dispatcher.config.limits)
-        if why is not None:
-            raise BadRequest(why)
-        await self._look(spec, preflight.check_files, spec)
-        await self._look(spec, preflight.check_output, spec)
-        needs = await self._look(spec, needs_of, spec)
-        if needs is not None:
-            await self._check_python(spec.python or sys.executable, base_environment(spec), needs)
-
-    async def _look(
-        self,
-        spec: JobSpec,
-        look: Callable[Parameters, Value],
-        *args: Parameters.args,
-        **kwargs: Parameters.kwargs,
-    ) -> Value:
-        try:
-            return await run_with_timeout(LOOK_SECONDS, look, *args, **kwargs)
-        except TimeoutError:
-            raise Unavailable(
-                f"the files of the job could not be read within {LOOK_SECONDS:g} s: check the file "
-                f"systems of output_dir = {spec.output_dir}, of resume_from, and of its data"
-            ) from None
-
-    async def _place_of(self, spec: JobSpec) -> str | None:
-        """Where the job writes, links followed. So for the jobs of an earlier daemon too."""
-        if spec.output_dir is None:
-            return None
-        for job in self._unfinished():
-            if job.id not in self._places:
-                place = os.path.normpath(job.output_dir)
-                # A path that an odd record holds is compared as it is.
-                with suppress(TimeoutError, OSError, ValueError):
-                    place = await run_with_timeout(1, os.path.realpath, job.output_dir)
-                self._places[job.id] = place
-        return await self._look(spec, os.path.realpath, spec.output_dir)
-
-    def _unfinished(self) -> list[JobRow]:
-        return self._store.jobs([state for state in states.STATES if state not in states.TERMINAL])
-
-    def _check_output_is_free(self, spec: JobSpec, place: str | None) -> None:
-        if place is None:
-            return
-        for job in self._unfinished():
-            if self._places.get(job.id) == place:
-                raise Conflict(
-                    f"output_dir = {spec.output_dir}: job {job.id}, which is {job.state}, "
-                    "writes there; name another directory"
-                )
 
     async def jobs(
         self, *, state: str | None = None, limit: int = 100, after: int | None = None
@@ -275,12 +152,13 @@ class DispatcherService:
         if spec.engine == "script":
             found = last_report.latest_checkpoint(job, self._store.attempts(job.id))
             spec = replace(spec, resume_from=str(found[1])) if found else spec
-        elif await self._look(spec, checkpoint_listing.newest, Path(job.output_dir)) is not None:
+        elif await self._submission.look(spec, newest_step, job.output_dir) is not None:
             spec = replace(spec, resume_from=job.output_dir)
         else:
             begun = False  # it begins as a new job does
-        view, _ = await self._submit(spec, uid, None, rehearse=not begun)
-        return view
+        self._check_uid(uid)
+        new, _ = await self._submission.submit(spec, uid=uid, key=None, rehearse=not begun)
+        return self._view(new)
 
     def _resume(self, job: JobRow) -> JobView:
         if not self._store.open_tokens(job.id):

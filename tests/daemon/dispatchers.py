@@ -16,13 +16,14 @@ from zerotools.sensors.source import SnapshotSource
 from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.dispatcher import Dispatcher
-from zerotoolsd.jobservice import DispatcherService, Rehearsal
+from zerotoolsd.jobservice import DispatcherService
 from zerotoolsd.machine import SnapshotCache
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.parking import Touch
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service import JobView
+from zerotoolsd.submission import Rehearsal
 from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.plan import REQUEST
 

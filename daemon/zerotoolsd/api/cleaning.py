@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -22,7 +23,8 @@ async def clean(request: web.Request) -> web.Response:
     """POST /v1/clean."""
     uid = peer_uid(request)
     wanted = request_of(await inputs.json_object(request, known=KEYS))
-    cleaned = await request.app[SERVICE].clean(wanted, uid=uid)
+    # It goes on to its end, also where nobody waits for that.
+    cleaned = await asyncio.shield(request.app[SERVICE].clean(wanted, uid=uid))
     return answer({**cleaned.to_json(), "dry_run": wanted.dry_run})
 
 

@@ -67,14 +67,26 @@ class QueuePlacement:
         self._limits = limits
         self._requests: dict[int, Request] = {}
 
-    def requests_of(self, queued: Sequence[JobRow]) -> list[Request]:
+    def requests_of(self, queued: Sequence[int]) -> list[Request]:
         """What each job needs, worked out once; those that cannot be read are held."""
         known, self._requests = self._requests, {}
-        for job in queued:
-            with self._parking.guard(job.id, parking.NEEDING) as reach:
-                reach()
-                self._requests[job.id] = known.get(job.id) or request_of(job.id, job.spec)
+        for job_id in queued:
+            request = known.get(job_id) or self._request_of(job_id, None)
+            if request is not None:
+                self._requests[job_id] = request
         return list(self._requests.values())
+
+    def expect(self, job: JobRow) -> None:
+        """A job that was queued, while it need not be read again."""
+        request = self._request_of(job.id, job)
+        if request is not None:
+            self._requests[job.id] = request
+
+    def _request_of(self, job_id: int, job: JobRow | None) -> Request | None:
+        with self._parking.guard(job_id, parking.NEEDING) as reach:
+            reach()
+            return request_of(job_id, (job or self._store.job(job_id)).spec)
+        return None
 
     def decide(self, requests: Sequence[Request], snapshot: Snapshot | None) -> TickDecisions:
         """The scheduler's decisions; over the rest, where a request confuses it."""

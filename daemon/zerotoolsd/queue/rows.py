@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import zerotools
@@ -19,6 +19,9 @@ from zerotoolsd.queue.lifecycle import Standing
 LAUNCHING = "launching"
 RUNNING = "running"
 ENDED = "ended"
+
+_KEPT = 256
+"""Specs that were read and are kept: a listing that is asked for again, the jobs that run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +52,12 @@ class JobRow:
     @cached_property
     def reading(self) -> StoredJob:
         """What this version reads of the job."""
-        try:
-            given = None if self.given_text is None else json.loads(self.given_text)
-            return read_stored(json.loads(self.spec_text), given)
-        except (ValueError, RecursionError) as error:
-            return StoredJob(None, (f"its stored text is not JSON: {error}",))
+        return _reading(self.spec_text, self.given_text)
+
+    def with_reading(self, spec: JobSpec) -> JobRow:
+        """This row, of which `spec` is known to be what is read."""
+        self.__dict__["reading"] = StoredJob(spec)  # where cached_property keeps it
+        return self
 
     @property
     def spec(self) -> JobSpec:
@@ -62,6 +66,15 @@ class JobRow:
         if reading.spec is None or reading.problems:
             raise UnreadableSpec(self, reading)
         return reading.spec
+
+
+@lru_cache(_KEPT)
+def _reading(spec_text: str, given_text: str | None) -> StoredJob:
+    try:
+        given = None if given_text is None else json.loads(given_text)
+        return read_stored(json.loads(spec_text), given)
+    except (ValueError, RecursionError) as error:
+        return StoredJob(None, (f"its stored text is not JSON: {error}",))
 
 
 class UnreadableSpec(Unsupported):

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,41 @@ RunSql = Callable[..., sqlite3.Cursor]
 """(statement, values) -> cursor."""
 
 
+BUSY_MILLISECONDS = 20
+
+
 class Changed(RuntimeError):
     """The row was no longer in the state that the change started from; nothing was written."""
 
 
 def _json(tree: Mapping[str, Any]) -> str:
     return json.dumps(tree, sort_keys=True)
+
+
+def _nothing(*_: object) -> None:
+    """Neither checked nor told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewJob:
+    """A job to be queued. Without `output_dir` it is `default_output / <id> / "output"`; without
+    `name`, `job-<id>`. `now` in seconds since the epoch.
+
+    `tree` is `job_to_dict(spec)`, where that was made already.
+    `check` is called last, in the transaction: what it raises refuses this job alone. `queued` is
+    called with the job's row, before the commit.
+    """
+
+    uid: int
+    name: str | None
+    spec: JobSpec
+    output_dir: str | None
+    default_output: Path
+    idempotency_key: str | None
+    now: float
+    tree: Mapping[str, Any] | None = None
+    check: Callable[[], None] = _nothing
+    queued: Callable[[JobRow], None] = _nothing
 
 
 class Change:
@@ -104,6 +134,8 @@ class Store:
         """Raises BadFile, Unsupported: see `open_database`."""
         self._connection = open_database(state_dir)
         self._connection.row_factory = loaded_row
+        # Whoever waits for another process's lock does so without holding up the event loop.
+        self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
 
     def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -130,51 +162,69 @@ class Store:
                 self._sql("ROLLBACK")
             raise
 
-    def submit(
-        self,
-        *,
-        uid: int,
-        name: str | None,
-        spec: JobSpec,
-        output_dir: str | None,
-        default_output: Path,
-        idempotency_key: str | None,
-        now: float,
-    ) -> tuple[JobRow, bool]:
-        """A new queued job; or, False, the one that this uid submitted under the same key.
+    def submit(self, **values: Any) -> tuple[JobRow, bool]:
+        """Queue `NewJob(**values)`; or, False, the job that its uid submitted under the same key.
 
-        Without `output_dir` it is `default_output / <id> / "output"`; without `name`, `job-<id>`.
         Raises Conflict: the key was used for another spec.
         """
-        tree, given = job_to_dict(spec), _json(given_of(spec))
+        (result,) = self.submit_all([NewJob(**values)])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def submit_all(self, jobs: Sequence[NewJob]) -> list[tuple[JobRow, bool] | Exception]:
+        """As `submit`, of many in one transaction: what each would return, or raise.
+
+        Raises sqlite3.OperationalError: none of them was queued.
+        """
+        results: list[tuple[JobRow, bool] | Exception] = []
         with self._transaction():
-            if (old := self.by_key(uid, idempotency_key)) is not None:
-                read = old.reading.spec
-                # Sent again after an upgrade, the same job may have got other defaults.
-                same = read is not None and (job_to_dict(read) == tree or old.given_text == given)
-                if not same:
-                    raise Conflict(
-                        f"the idempotency key {idempotency_key} was used for job {old.id}, "
-                        "whose spec differs; use a new key"
-                    )
-                return old, False
-            job_id = self._sql(
-                "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
-                " output_dir, state, restarts_used, best_step, created)"
-                " VALUES (?, ?, ?, ?, ?, ?, '', ?, 0, 0, ?)",
-                (
-                    *(uid, name or "", _json(tree), given, zerotools.__version__),
-                    *(idempotency_key, states.QUEUED, now),
-                ),
-            ).lastrowid
-            assert job_id is not None
-            place = output_dir or str(default_output / str(job_id) / "output")
-            self._sql(
-                "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
-                (name or f"job-{job_id}", place, job_id),
-            )
-            self._append(now, job_id, None, "submit", None, states.QUEUED, None)
-        return self.job(job_id), True
+            for new in jobs:
+                self._sql("SAVEPOINT one")
+                try:
+                    results.append(self._submit(new))
+                except sqlite3.OperationalError:
+                    raise
+                except Exception as error:  # of this one alone
+                    self._sql("ROLLBACK TO one")
+                    results.append(error)
+                self._sql("RELEASE one")
+        return results
+
+    def _submit(self, new: NewJob) -> tuple[JobRow, bool]:
+        tree = job_to_dict(new.spec) if new.tree is None else new.tree
+        given = given_of(new.spec)
+        given_text = _json(given)
+        if (old := self.by_key(new.uid, new.idempotency_key)) is not None:
+            read = old.reading.spec
+            # Sent again after an upgrade, the same job may have got other defaults.
+            same = read is not None and (job_to_dict(read) == tree or old.given_text == given_text)
+            if not same:
+                raise Conflict(
+                    f"the idempotency key {new.idempotency_key} was used for job {old.id}, "
+                    "whose spec differs; use a new key"
+                )
+            return old, False
+        new.check()
+        job_id = self._sql(
+            "INSERT INTO job (uid, name, spec, spec_given, spec_version, idempotency_key,"
+            " output_dir, state, restarts_used, best_step, created)"
+            " VALUES (?, ?, ?, ?, ?, ?, '', ?, 0, 0, ?)",
+            (
+                *(new.uid, new.name or "", _json(tree), given_text, zerotools.__version__),
+                *(new.idempotency_key, states.QUEUED, new.now),
+            ),
+        ).lastrowid
+        assert job_id is not None
+        place = new.output_dir or str(new.default_output / str(job_id) / "output")
+        self._sql(
+            "UPDATE job SET name = ?, output_dir = ? WHERE id = ?",
+            (new.name or f"job-{job_id}", place, job_id),
+        )
+        self._append(new.now, job_id, None, "submit", None, states.QUEUED, None)
+        job = self.job(job_id).with_reading(replace(new.spec, given=given))
+        new.queued(job)
+        return job, True
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:
         """The job that this uid submitted under this idempotency key."""
@@ -268,6 +318,19 @@ class Store:
             (*wanted, 2**63 - 1 if after is None else after, limit),
         )
         return [job_row(row) for row in rows]
+
+    def ids(self, state: str) -> list[int]:
+        """The jobs in this state, the oldest first."""
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        cursor.execute("SELECT id FROM job WHERE state = ? ORDER BY id", (state,))
+        return [row[0] for row in cursor]
+
+    def places(self) -> list[tuple[int, str]]:
+        """The jobs that are not over, and the `output_dir` of each."""
+        over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
+        rows = self._sql(f"SELECT id, output_dir FROM job WHERE state NOT IN ({over})")
+        return [(row["id"], row["output_dir"]) for row in rows]
 
     def open_tokens(self, job_id: int) -> list[str]:
         """The tokens of the job's attempts that are not known to be over."""

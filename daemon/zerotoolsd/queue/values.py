@@ -41,13 +41,13 @@ def _stored_text(text: str) -> str | bytes:
 
 def loaded_row(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
     """A row by its columns' names, every text as it was before `stored`."""
-    names = (column[0] for column in cursor.description)
-    return dict(zip(names, map(_loaded, row), strict=True))
+    return {
+        column[0]: _loaded(value) if isinstance(value, bytes) else value
+        for column, value in zip(cursor.description, row, strict=True)
+    }
 
 
-def _loaded(value: Any) -> Any:
-    if not isinstance(value, bytes):
-        return value
+def _loaded(value: bytes) -> str:
     try:
         return value.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, field, fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 
@@ -62,9 +63,14 @@ def key(
     return field(metadata=rules)
 
 
-def keys_of(kind: Any) -> list[Field[Any]]:
+def keys_of(kind: Any) -> tuple[Field[Any], ...]:
     """The keys that a table has; a field of another kind is not of the job file."""
-    return [item for item in fields(kind) if "doc" in item.metadata]
+    return _keys(kind if isinstance(kind, type) else type(kind))
+
+
+@cache
+def _keys(kind: type[Any]) -> tuple[Field[Any], ...]:
+    return tuple(item for item in fields(kind) if "doc" in item.metadata)
 
 
 def stored_default_of(item: Field[Any]) -> Any:
@@ -72,6 +78,7 @@ def stored_default_of(item: Field[Any]) -> Any:
     return item.metadata["stored_default"]
 
 
+@cache
 def means_none(item: Field[Any]) -> bool:
     """Whether None must be written: a tree without the key would be read with another value."""
     left_out = (item.default, stored_default_of(item))

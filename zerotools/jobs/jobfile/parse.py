@@ -69,8 +69,13 @@ def tree_of(table: Any) -> dict[str, Any]:
     for item in keys_of(table):
         value = getattr(table, item.name)
         if value is not None or means_none(item):
-            tree[item.name] = tree_of(value) if is_dataclass(value) else plain(value)
+            tree[item.name] = tree_of(value) if is_dataclass(value) else _plain(value)
     return tree
+
+
+def _plain(value: Any) -> Any:
+    """As `plain`; what is not nested was checked when the table was made."""
+    return plain(value) if isinstance(value, (tuple, list, Mapping)) else value
 
 
 def given_of(spec: JobSpec) -> dict[str, Any]:

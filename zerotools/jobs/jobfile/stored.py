@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, is_dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from zerotools.jobs.binding.bind import (
@@ -90,6 +91,7 @@ def read_table(
     return kind(**values) if all(name in values for name in required) else None
 
 
+@cache
 def _of_an_older_job(item: Field[Any]) -> dict[str, Any]:
     """The value of a key, or of a table, that the job was stored without, by its name."""
     if item.default_factory is not MISSING and is_dataclass(table := item.default_factory()):

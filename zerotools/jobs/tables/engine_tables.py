@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any
 
 from zerotools.jobs.binding.bind import hints_of
@@ -18,16 +19,16 @@ SHARED = ("metrics",)
 
 def misplaced_keys(tree: Mapping[str, Any]) -> Iterator[str]:
     """The keys of a job's `tree` that its engine does not know."""
-    own = tree.get("engine") == SCRIPT
+    unknown = _unknown_to_scripts() if tree.get("engine") == SCRIPT else (SCRIPT,)
     for name in tree:
-        if (own and name in _unknown_to_scripts()) or (not own and name == SCRIPT):
+        if name in unknown:
             yield name
 
 
-def _unknown_to_scripts() -> tuple[str, ...]:
-    hints = hints_of(JobSpec)
-    tables = (name for name, hint in hints.items() if is_dataclass(hint))
-    return ("seed", *(name for name in tables if name not in (SCRIPT, *SHARED)))
+@cache
+def _unknown_to_scripts() -> frozenset[str]:
+    tables = {name for name, hint in hints_of(JobSpec).items() if is_dataclass(hint)}
+    return frozenset({"seed", *tables.difference((SCRIPT, *SHARED))})
 
 
 def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:

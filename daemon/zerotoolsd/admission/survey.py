@@ -1,0 +1,60 @@
+"""All that is looked at of the files that a job names, at once, in a process that may hang."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission import preflight
+from zerotoolsd.admission.interpreter import Needs, needs_of
+from zerotoolsd.admission.rehearsal import reads_data
+from zerotoolsd.cleaning.removal import Mention, mentions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What was seen.
+
+    `place` is where the job writes, links followed, None for its own directory; `named` every path
+    that it names; `needs` what its interpreter must have; `asked`: the interpreter is to be asked
+    about a foreign checkpoint, or about data that the daemon cannot look at itself.
+    """
+
+    place: str | None
+    named: tuple[Mention, ...]
+    needs: Needs | None
+    asked: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, for `survey_of`."""
+        return asdict(self)
+
+
+def survey_of(tree: Mapping[str, Any]) -> Survey:
+    """The survey of `Survey.to_json`."""
+    needs = tree["needs"]
+    return Survey(
+        place=tree["place"],
+        named=tuple(Mention(**each) for each in tree["named"]),
+        needs=None if needs is None else Needs(**{**needs, "version": tuple(needs["version"])}),
+        asked=tree["asked"],
+    )
+
+
+def survey(spec: JobSpec, text: str) -> dict[str, Any]:
+    """Look at the files of the job `spec`, whose JSON is `text`. May wait for a file system that
+    hangs.
+
+    Raises BadRequest naming what is missing, BadFile, Unsupported.
+    """
+    preflight.check_files(spec)
+    preflight.check_output(spec)
+    return Survey(
+        place=None if spec.output_dir is None else os.path.realpath(spec.output_dir),
+        named=tuple(mentions(text, spec.output_dir or "")),
+        needs=needs_of(spec),
+        asked=preflight.has_begun_elsewhere(spec) or reads_data(spec),
+    ).to_json()

@@ -1,0 +1,39 @@
+"""Messages over a stream: four bytes of length, big-endian, then as many bytes."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+_LENGTH = struct.Struct(">I")
+HEAD = _LENGTH.size
+LARGEST = 1 << 26
+
+
+def framed(data: bytes) -> bytes:
+    """`data` with its length before it."""
+    return _LENGTH.pack(len(data)) + data
+
+
+def length_of(head: bytes) -> int:
+    """How many bytes follow `head`. Raises ConnectionError: no process of ours says so much."""
+    (length,) = _LENGTH.unpack(head)
+    if length > LARGEST:
+        raise ConnectionError(f"a message of {length} bytes")
+    return int(length)
+
+
+def receive(link: socket.socket) -> bytes | None:
+    """The next message; None at the end."""
+    head = _exactly(link, HEAD)
+    return None if head is None else _exactly(link, length_of(head))
+
+
+def _exactly(link: socket.socket, count: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < count:
+        part = link.recv(count - len(data))
+        if not part:
+            return None
+        data += part
+    return bytes(data)

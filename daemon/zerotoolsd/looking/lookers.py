@@ -1,0 +1,167 @@
+"""Questions about the files of users, each with a deadline, that the daemon never waits for itself.
+
+One process answers all of them in turn. Where it takes long over one (`PATIENCE_SECONDS`), those
+behind it go to another: so one job on a mount that hangs delays nobody else. A process that misses
+a deadline is killed; in the kernel's uninterruptible sleep it stays, holding nothing of the
+daemon's, and `MOST` of those are the end: nothing is looked at until one of them is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotoolsd.looking import frames, nursery
+from zerotoolsd.looking.nursery import Look, answer_to
+from zerotoolsd.timeouts import run_with_timeout
+
+PATIENCE_SECONDS = 0.25
+IDLE_SECONDS = 60.0
+MOST = 8
+
+Ask = Callable[..., Awaitable[Any]]
+"""(seconds, look, *arguments) -> value. Raises what the look raises, and TimeoutError."""
+
+_KINDS = {kind.__name__: kind for kind in (BadRequest, BadFile, Unsupported)}
+
+
+def value_of(answer: Mapping[str, Any]) -> Any:
+    """The value in `answer`, or its error raised."""
+    if "value" in answer:
+        return answer["value"]
+    kind = _KINDS.get(str(answer["error"]))
+    raise RuntimeError(answer["message"]) if kind is None else kind(answer["message"])
+
+
+async def ask_thread(seconds: float, look: Look, *arguments: object) -> Any:
+    """As `Lookers.ask`, in a thread of this process."""
+    return value_of(await run_with_timeout(seconds, answer_to, look, *arguments))
+
+
+@dataclass(frozen=True)
+class _Question:
+    data: bytes
+    deadline: float
+    answer: asyncio.Future[Any]
+
+
+class Lookers:
+    """The processes that look; `way` leads to their nursery."""
+
+    def __init__(self, way: socket.socket, looks: Mapping[str, Look]) -> None:
+        self._way = way
+        self._names = {look: name for name, look in looks.items()}
+        self._questions: asyncio.Queue[_Question] = asyncio.Queue()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._slow: set[asyncio.Task[None]] = set()
+        self._dying: set[int] = set()
+
+    async def ask(self, seconds: float, look: Look, *arguments: object) -> Any:
+        """The value of `look(*arguments)`, by a process. Raises its error, and TimeoutError."""
+        loop = asyncio.get_running_loop()
+        data = frames.framed(pickle.dumps((self._names[look], arguments)))
+        question = _Question(data, loop.time() + seconds, loop.create_future())
+        self._questions.put_nowait(question)
+        self._hire_if_needed()
+        async with asyncio.timeout_at(question.deadline):
+            return value_of(await question.answer)
+
+    async def close(self) -> None:
+        """End all of them; those that hang end when they can."""
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        for pidfd in self._dying:
+            self._forget(pidfd, closing=True)
+        self._way.close()
+
+    def _hire_if_needed(self) -> None:
+        """Another process, where a question waits and each that there is has long been busy."""
+        hired = len(self._workers) + len(self._dying)
+        if self._questions.empty() or self._workers > self._slow or hired >= MOST:
+            return
+        worker = asyncio.create_task(self._work())
+        self._workers.add(worker)
+        worker.add_done_callback(self._ended)
+
+    def _ended(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        self._slow.discard(worker)
+        if not worker.cancelled():
+            self._hire_if_needed()
+
+    async def _work(self) -> None:
+        """Questions to one process, until it misses a deadline or nothing is asked any more."""
+        link = nursery.order(self._way)
+        link.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=link)
+        pidfd: int | None = None
+        try:
+            pidfd = os.pidfd_open(int(await _receive(reader)))
+            while True:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    question = await self._questions.get()
+                await self._put(question, reader, writer)
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            pass  # what it was asked has got its answer, or its deadline is over
+        finally:
+            writer.close()
+            if pidfd is not None:
+                self._end(pidfd)
+
+    async def _put(
+        self, question: _Question, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if question.answer.done():  # whoever asked is gone
+            return
+        worker = asyncio.current_task()
+        assert worker is not None
+        late = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._note_slow, worker)
+        try:
+            writer.write(question.data)
+            async with asyncio.timeout_at(question.deadline):
+                answer = json.loads(await _receive(reader))
+        except (ConnectionError, asyncio.IncompleteReadError):
+            answer = {"error": None, "message": "the process that looks at files has died"}
+            _settle(question, answer)
+            raise
+        finally:
+            late.cancel()
+        self._slow.discard(worker)
+        _settle(question, answer)
+
+    def _note_slow(self, worker: asyncio.Task[None]) -> None:
+        self._slow.add(worker)
+        self._hire_if_needed()
+
+    def _end(self, pidfd: int) -> None:
+        """Kill the process; it counts until it is gone, which may be never."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        self._dying.add(pidfd)
+        asyncio.get_running_loop().add_reader(pidfd, self._forget, pidfd)
+
+    def _forget(self, pidfd: int, *, closing: bool = False) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        if not closing:
+            self._dying.discard(pidfd)
+            self._hire_if_needed()
+
+
+async def _receive(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(frames.length_of(await reader.readexactly(frames.HEAD)))
+
+
+def _settle(question: _Question, answer: Mapping[str, Any]) -> None:
+    if not question.answer.done():
+        question.answer.set_result(answer)

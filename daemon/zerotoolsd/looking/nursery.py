@@ -1,0 +1,98 @@
+"""The process that makes the processes that look.
+
+It is forked before the daemon has threads, an event loop, its lock or its database, so that what it
+forks later has none of them: one that hangs for ever in the kernel holds nothing of the daemon's.
+A fork takes a millisecond, a new interpreter would take 300.
+
+The daemon sends one end of a pair of sockets; the new process says its pid over it, and then
+answers questions until that socket is closed. A question is a pickle, as it comes from the daemon;
+an answer is JSON, as the process that looks has read what users wrote.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from zerotools.core.errors import ZerotoolsError
+from zerotoolsd.looking import frames
+
+Look = Callable[..., Any]
+"""What is looked at; its value is made of JSON's types. It raises ZerotoolsError."""
+
+
+def start(looks: Mapping[str, Look]) -> socket.socket:
+    """The way to the nursery, which ends when it is closed. To be called before threads exist."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _run(lambda: _nurse(theirs, looks))
+    theirs.close()
+    return ours
+
+
+def order(nursery: socket.socket) -> socket.socket:
+    """The daemon's end of the way to a new process. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        socket.send_fds(nursery, [b"1"], [theirs.fileno()])
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return ours
+
+
+def _run(body: Callable[[], None]) -> None:
+    """`body` in a forked process, of whose stack nothing else is to run."""
+    status = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the daemon; its end is ours
+        body()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _nurse(orders: socket.socket, looks: Mapping[str, Look]) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+    gc.freeze()
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(orders, 1, 1)
+        if not descriptors:
+            return
+        if os.fork() == 0:
+            orders.close()
+            with socket.socket(fileno=descriptors[0]) as link:
+                _run(lambda: _answer(link, looks))
+        os.close(descriptors[0])
+
+
+def _answer(link: socket.socket, looks: Mapping[str, Look]) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    link.sendall(frames.framed(str(os.getpid()).encode()))
+    with suppress(ConnectionError):
+        while (question := frames.receive(link)) is not None:
+            name, arguments = pickle.loads(question)
+            answer = json.dumps(answer_to(looks[name], *arguments))
+            link.sendall(frames.framed(answer.encode()))
+
+
+def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
+    """`{"value": ...}`, or `{"error": its class, "message": ...}`."""
+    try:
+        return {"value": look(*arguments)}
+    except ZerotoolsError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    except Exception as error:  # a defect in looking at one job: it is told to whoever asked
+        return {"error": None, "message": f"{type(error).__name__}: {error}"}

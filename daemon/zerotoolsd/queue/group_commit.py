@@ -1,0 +1,88 @@
+"""Submits that come together are committed together: one write to the disk for all of them.
+
+Each is acknowledged when that write is on the disk. A submit that comes alone waits for nobody;
+where others are on their way (`coming`), it waits for them, `GATHER_SECONDS` at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.store import NewJob, Store
+
+GATHER_SECONDS = 0.02
+BUSY_SECONDS = 5.0
+"""How long a submit waits for another process that has locked the queue."""
+RETRY_SECONDS = 0.05
+
+Answer = asyncio.Future[tuple[JobRow, bool]]
+
+
+class GroupCommit:
+    """Submits into `store`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._coming = 0
+        self._waiting: list[tuple[NewJob, Answer]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """Around what comes before a submit, and around the submit itself."""
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
+            self._commit_if_complete()
+
+    async def submit(self, new: NewJob) -> tuple[JobRow, bool]:
+        """As `Store.submit`. Raises what that raises, and what `new.check` does."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BUSY_SECONDS
+        while True:
+            answer: Answer = loop.create_future()
+            self._waiting.append((new, answer))
+            if self._timer is None:
+                self._timer = loop.call_later(GATHER_SECONDS, self._commit)
+            self._commit_if_complete()
+            try:
+                return await answer
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or loop.time() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _commit_if_complete(self) -> None:
+        if self._waiting and len(self._waiting) >= self._coming:
+            self._commit()
+
+    def _commit(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # Whoever gave up meanwhile has no use for a job that nobody told it of.
+        batch = [(new, answer) for new, answer in self._waiting if not answer.done()]
+        self._waiting = []
+        try:
+            results = self._store.submit_all([new for new, _ in batch])
+        except Exception as error:  # of the disk, or of another process: none of them was queued
+            for _, answer in batch:
+                answer.set_exception(error)
+            return
+        for (_, answer), result in zip(batch, results, strict=True):
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether another process has locked the database."""
+    code = getattr(error, "sqlite_errorcode", 0)  # of SQLite's own errors alone
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

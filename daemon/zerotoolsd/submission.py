@@ -1,0 +1,228 @@
+"""How a job is taken into the queue: what is looked at first, and what is looked at last."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs import states
+from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.admission import checkpoint_listing
+from zerotoolsd.admission.interpreter import Needs, check_interpreter
+from zerotoolsd.admission.rehearsal import rehearse
+from zerotoolsd.admission.survey import Survey, survey, survey_of
+from zerotoolsd.attempts.launch import base_environment
+from zerotoolsd.dispatcher import Dispatcher
+from zerotoolsd.looking.lookers import Ask, ask_thread
+from zerotoolsd.queue.group_commit import GroupCommit
+from zerotoolsd.queue.placement import request_of
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.scheduler import impossible
+from zerotoolsd.queue.store import NewJob, Store
+from zerotoolsd.service import Conflict, Unavailable
+
+LOOK_SECONDS = 10.0
+"""How long a look at the files of a job may take at submit."""
+
+_LAST_REHEARSED = 16
+"""Jobs that their interpreter was asked about, and is not asked again when they are submitted."""
+
+InterpreterCheck = Callable[[str, Mapping[str, str], Needs], Awaitable[None]]
+"""(interpreter, environment, what it must have); raises BadRequest."""
+Rehearsal = Callable[[JobSpec, str, Mapping[str, str]], Awaitable[list[str]]]
+"""(job, interpreter, environment) -> notes on its model and its data; raises BadRequest."""
+
+
+def newest_step(output_dir: str) -> int | None:
+    """The step of the newest checkpoint in a job's directory."""
+    found = checkpoint_listing.newest(Path(output_dir))
+    return None if found is None else found.step
+
+
+def real_paths(paths: list[str]) -> list[str]:
+    """Each with its links followed; one that cannot be is as it was."""
+    return [_real(path) for path in paths]
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):  # a path that an odd record holds
+        return os.path.normpath(path)
+
+
+LOOKS = {look.__name__: look for look in (survey, newest_step, real_paths)}
+"""What is done by a process that looks."""
+
+
+class Admittance:
+    """Takes jobs into the dispatcher's queue; `ask` looks at files."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        check_python: InterpreterCheck = check_interpreter,
+        rehearse: Rehearsal = rehearse,
+        ask: Ask = ask_thread,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._check_python = check_python
+        self._rehearse = rehearse
+        self._ask = ask
+        self._group = GroupCommit(dispatcher.store)
+        self._writers = Writers(dispatcher.store)
+        self._rehearsed: list[str] = []
+
+    async def submit(
+        self, spec: JobSpec, *, uid: int, key: str | None, rehearse: bool = True
+    ) -> tuple[JobRow, bool]:
+        """See `JobService.submit`; without `rehearse` its interpreter is not asked."""
+        try:
+            with self._group.coming():
+                job, new = await self._submit(spec, uid, key, rehearse)
+        except sqlite3.OperationalError as error:
+            raise Unavailable(
+                f"the job cannot be queued: writing the queue failed: {error}"
+            ) from None
+        if new:
+            self._dispatcher.expect(job)
+        return job, new
+
+    async def _submit(
+        self, spec: JobSpec, uid: int, key: str | None, rehearse: bool
+    ) -> tuple[JobRow, bool]:
+        seen: Survey | None = None
+        tree = job_to_dict(spec)
+        # A job that was queued already is not checked again: its files may be gone since.
+        if self._dispatcher.store.by_key(uid, key) is None:
+            text = json.dumps(tree)
+            seen = await self._check(spec, text)
+            if rehearse and seen.asked and text not in self._rehearsed:
+                await self._ask_interpreter(spec)
+        new = NewJob(
+            uid=uid,
+            name=spec.name,
+            spec=spec,
+            output_dir=spec.output_dir,
+            default_output=self._dispatcher.jobs_dir,
+            idempotency_key=key,
+            now=time.time(),
+            tree=tree,
+            # Nothing gives way between these and the commit: two submits may come at once.
+            check=lambda: self._check_last(spec, seen),
+            queued=lambda job: self._writers.note(job, seen.place if seen else None),
+        )
+        return await self._group.submit(new)
+
+    def _check_last(self, spec: JobSpec, seen: Survey | None) -> None:
+        if seen is not None:
+            self._writers.refuse_taken(spec, seen.place)
+            self._dispatcher.cleaner.refuse_going(seen.named)
+
+    async def check(self, spec: JobSpec, *, model: bool = False) -> list[str]:
+        """See `JobService.check`."""
+        text = json.dumps(job_to_dict(spec))
+        seen = await self._check(spec, text)
+        self._writers.refuse_taken(spec, seen.place)
+        if spec.engine == "script" or not (model or seen.asked):
+            return []
+        notes = await self._ask_interpreter(spec)
+        self._rehearsed = [text, *self._rehearsed[: _LAST_REHEARSED - 1]]
+        return notes
+
+    async def _check(self, spec: JobSpec, text: str) -> Survey:
+        gpus = spec.device == "cuda"
+        snapshot = await self._dispatcher.machine.snapshot() if gpus else None
+        why = impossible(request_of(0, spec), snapshot, self._dispatcher.config.limits)
+        if why is not None:
+            raise BadRequest(why)
+        seen = survey_of(await self.look(spec, survey, spec, text))
+        if spec.output_dir is not None:
+            await self._note_earlier(spec)
+        if seen.needs is not None:
+            environment = base_environment(spec)
+            await self._check_python(spec.python or sys.executable, environment, seen.needs)
+        return seen
+
+    async def _ask_interpreter(self, spec: JobSpec) -> list[str]:
+        return await self._rehearse(spec, spec.python or sys.executable, base_environment(spec))
+
+    async def _note_earlier(self, spec: JobSpec) -> None:
+        """Where the jobs write that an earlier daemon took, links followed."""
+        paths = self._writers.unknown(self._dispatcher.jobs_dir)
+        if paths:
+            named = list(paths.values())
+            self._writers.note_places(paths, await self.look(spec, real_paths, named))
+
+    async def look(self, spec: JobSpec, look: Callable[..., Any], *arguments: object) -> Any:
+        """The value of a look at the files of `spec`. Raises Unavailable: they do not answer."""
+        try:
+            return await self._ask(LOOK_SECONDS, look, *arguments)
+        except TimeoutError:
+            raise Unavailable(
+                f"the files of the job could not be read within {LOOK_SECONDS:g} s: check the file "
+                f"systems of output_dir = {spec.output_dir}, of resume_from, and of its data"
+            ) from None
+
+
+class Writers:
+    """Which jobs write into which directory, links followed. Of jobs that are over, too: only
+    whoever asks looks at that."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._by_place: dict[str, set[int]] = {}
+        self._known: set[int] = set()
+        self._whole = False
+
+    def note(self, job: JobRow, place: str | None) -> None:
+        """`job`, which is being queued, writes into `place`, or into its own directory."""
+        self._add(job.id, place or os.path.normpath(job.output_dir))
+
+    def _add(self, job_id: int, place: str) -> None:
+        self._known.add(job_id)
+        self._by_place.setdefault(place, set()).add(job_id)
+
+    def unknown(self, jobs_dir: Path) -> dict[int, str]:
+        """The directories of the unfinished jobs that were never noted, but for those below
+        `jobs_dir`, which are what they are called."""
+        if self._whole:
+            return {}
+        found = {}
+        for job_id, place in self._store.places():
+            if job_id in self._known:
+                continue
+            if os.path.normpath(place).startswith(f"{jobs_dir}/"):
+                self._add(job_id, os.path.normpath(place))
+            else:
+                found[job_id] = place
+        self._whole = not found
+        return found
+
+    def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
+        """What `unknown` gave, with links followed."""
+        for job_id, place in zip(paths, places, strict=True):
+            self._add(job_id, place)
+        self._whole = True
+
+    def refuse_taken(self, spec: JobSpec, place: str | None) -> None:
+        """Raises Conflict: an unfinished job writes into `place`."""
+        for job_id in sorted(self._by_place.get(place or "", ())):
+            try:
+                job = self._store.job(job_id)
+            except KeyError:  # it was removed, or its submit was undone
+                continue
+            if job.state not in states.TERMINAL:
+                raise Conflict(
+                    f"output_dir = {spec.output_dir}: job {job.id}, which is {job.state}, "
+                    "writes there; name another directory"
+                )

@@ -1,0 +1,143 @@
+"""Questions about files, asked of processes that may hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.waiting import wait_async
+from zerotools.core.errors import BadFile, BadRequest
+from zerotoolsd.looking import lookers, nursery
+from zerotoolsd.looking.lookers import Lookers, ask_thread
+
+
+def pid_of_looker() -> int:
+    return os.getpid()
+
+
+def read(path: str) -> str:
+    """Of a pipe that nobody writes to, for ever: as of a mount that does not answer."""
+    return Path(path).read_text()
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+def refuse(what: str) -> None:
+    raise {"file": BadFile, "request": BadRequest, "defect": ValueError}[what](f"a bad {what}")
+
+
+def die() -> None:
+    os._exit(3)
+
+
+def descriptors() -> list[str]:
+    return [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
+
+
+LOOKS = {look.__name__: look for look in (pid_of_looker, read, double, refuse, die, descriptors)}
+
+
+def tell(story: Callable[[Lookers], Awaitable[None]]) -> None:
+    way = nursery.start(LOOKS)
+
+    async def told() -> None:
+        asked = Lookers(way, LOOKS)
+        try:
+            await story(asked)
+        finally:
+            await asked.close()
+
+    asyncio.run(told())
+
+
+def test_one_process_answers_everything() -> None:
+    async def story(asked: Lookers) -> None:
+        answers = await asyncio.gather(*(asked.ask(20, double, n) for n in range(50)))
+        assert answers == [2 * n for n in range(50)]
+        pids = {await asked.ask(20, pid_of_looker) for _ in range(3)}
+        assert len(pids) == 1
+        assert os.getpid() not in pids
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"), [("file", BadFile), ("request", BadRequest), ("defect", RuntimeError)]
+)
+def test_errors_come_back_as_they_are(what: str, kind: type[Exception]) -> None:
+    async def story(asked: Lookers) -> None:
+        for ask in (asked.ask, ask_thread):
+            with pytest.raises(kind, match=f"a bad {what}"):
+                await ask(20, refuse, what)
+        assert await asked.ask(20, double, 4) == 8
+
+    tell(story)
+
+
+def test_what_hangs_delays_nobody_else_and_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "hangs")
+    monkeypatch.setattr(lookers, "PATIENCE_SECONDS", 0.01)
+
+    async def story(asked: Lookers) -> None:
+        first = await asked.ask(20, pid_of_looker)
+        stuck = asyncio.create_task(asked.ask(0.3, read, str(tmp_path / "hangs")))
+        assert await asked.ask(20, double, 3) == 6
+        assert not stuck.done()
+        assert await asked.ask(20, pid_of_looker) != first
+        with pytest.raises(TimeoutError):
+            await stuck
+
+        async def is_gone() -> bool:
+            return not Path(f"/proc/{first}").exists()
+
+        await wait_async(is_gone, "the process that hung to be killed")
+        assert await asked.ask(20, double, 5) == 10
+
+    tell(story)
+
+
+def test_no_more_than_so_many_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "hangs")
+    monkeypatch.setattr(lookers, "PATIENCE_SECONDS", 0.001)
+    monkeypatch.setattr(lookers, "MOST", 2)
+
+    async def story(asked: Lookers) -> None:
+        path = str(tmp_path / "hangs")
+        stuck = [asyncio.create_task(asked.ask(60, read, path)) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await asked.ask(0.2, double, 1)
+        for each in stuck:
+            each.cancel()
+        with (tmp_path / "hangs").open("w"):  # they answer at last
+            pass
+        assert await asked.ask(20, double, 2) == 4
+
+    tell(story)
+
+
+def test_a_process_that_dies_is_said_and_replaced() -> None:
+    async def story(asked: Lookers) -> None:
+        with pytest.raises(RuntimeError, match="has died"):
+            await asked.ask(20, die)
+        assert await asked.ask(20, double, 2) == 4
+
+    tell(story)
+
+
+def test_it_has_nothing_of_what_the_daemon_opens_later(tmp_path: Path) -> None:
+    """A lock that it had would outlive the daemon, where it hangs in the kernel."""
+
+    async def story(asked: Lookers) -> None:
+        with (tmp_path / "daemon.lock").open("w"):
+            assert str(tmp_path / "daemon.lock") not in await asked.ask(20, descriptors)
+
+    tell(story)
