@@ -2,8 +2,9 @@
 
 A process of its own beside the ranks, started anew for each checkpoint. The KEEP newest checkpoints
 that are whole stay as they are: from those the job would resume. So do NAMED, which the job names
-in `resume_from`, and whatever another job of the daemon at SOCKET would resume from; where that
-does not answer, nothing is thinned this time.
+in `resume_from`, the one that `best` names, and whatever another job of the daemon at SOCKET would
+resume from; where that does not answer, nothing is thinned this time. What a killed run left beside
+checkpoints goes first, also beside those that were deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     from zerotools.jobs.client.needed_checkpoints import Need, needs, refuse_needed
     from zerotools.ops.thinning.in_place import thin
     from zerotools.ops.thinning.thin_plan import prepare
+    from zerotools.ops.thinning.workspace import clear_left
+    from zerotools.runs.checkpoint_dirs import BEST, hinted
 
     def needed() -> list[Need]:
         return [need for need in needs(DaemonClient(socket)) if need.job != job]
 
+    if cleared := clear_left(output_dir):
+        print(f"removed what a killed run had left: {cleared} bytes")
     status, others = 0, needed()
     for path in older(output_dir, keep):
-        if named is not None and path.resolve() == named.resolve():
+        pinned = {p.resolve() for p in (named, hinted(output_dir, BEST)) if p is not None}
+        if path.resolve() in pinned or not path.is_dir():  # the ranks delete old ones meanwhile
             continue
         need = next((each for each in others if each.concerns(path)), None)
         if need is not None:

@@ -15,7 +15,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.record import read_record, write_record
-from zerotools.runs.thinned import is_thinned
+from zerotools.runs.thinned import is_thinned, is_workspace, workspace_of
 from zerotoolsd import thinning
 
 SOCKET = Path("/nobody/api.sock")
@@ -86,3 +86,37 @@ def test_one_that_fails_does_not_stop_the_others(
     assert thinning.thin_older(output, 1, SOCKET, 7, None) == 1
     assert thinned(output) == [3]
     assert "step-00000006 has problems, and nothing was changed" in capsys.readouterr().err
+
+
+def test_the_best_stays_and_what_a_killed_run_left_goes(
+    output: Path, jobs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (output / "best").write_text("step-00000003\n")
+    for name in ("step-00000001", "step-00000009"):  # the first was deleted by the ranks
+        left = workspace_of(output / name) / name
+        left.mkdir(parents=True)
+        (left / "data").write_bytes(b"x" * 9000)
+    assert thinning.thin_older(output, 1, SOCKET, 7, None) == 0
+    assert thinned(output) == [6]
+    assert "removed what a killed run had left: 18000 bytes" in capsys.readouterr().out
+    assert not any(map(is_workspace, (path.name for path in output.iterdir())))
+
+
+def test_a_job_that_comes_meanwhile_keeps_what_it_needs(
+    output: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the copy and the exchange."""
+    asked: list[str] = []
+    came = {"id": 8, "name": "next", "state": "queued", "attempts": []}
+
+    def told(self: DaemonClient, *, state: str, **_: object) -> list[dict[str, Any]]:
+        asked.append(state)
+        is_there = asked.count("queued") > 4  # twice at first, and twice before the copy
+        job = {**came, "spec": {"resume_from": str(output / "step-00000006")}}
+        return [job] if state == "queued" and is_there else []
+
+    monkeypatch.setattr(DaemonClient, "jobs", told)
+    assert thinning.thin_older(output, 1, SOCKET, 7, None) == 1
+    assert thinned(output) == [3]
+    assert "step-00000006 is needed by job 8 (next), which is queued" in capsys.readouterr().err
+    checkpoint_dirs.check(output / "step-00000006")

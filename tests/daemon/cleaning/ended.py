@@ -12,11 +12,13 @@ from typing import Any
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.launch import SUPERVISOR_LOG
 from zerotoolsd.cleaning import removal
 from zerotoolsd.config import Config
 from zerotoolsd.queue.lifecycle import Standing
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.service import Cleaned, CleanRequest, JobView, NotFound
+from zerotoolsd.supervisor import closing, thinner
 
 ME = os.geteuid()
 Story = Callable[[Running], Awaitable[None]]
@@ -44,7 +46,8 @@ async def over(
     run_dir = it.engine.jobs_dir / str(job.id) / "attempt-1"
     run_dir.mkdir(parents=True)
     (run_dir / "rank-0.log").write_bytes(b"x" * 2000)
-    (run_dir / "progress.jsonl").touch()
+    for name in ("progress.jsonl", SUPERVISOR_LOG, thinner.LOG, closing.LOG):
+        (run_dir / name).touch()
     (run_dir / "importable").mkdir()
     (run_dir / "importable" / "zerotools").symlink_to(Path(removal.__file__).parent)
     result: dict[str, Any] = {"outcome": "finished", "progress": {"event": "step", "step": 3}}

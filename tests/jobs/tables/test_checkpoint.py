@@ -29,6 +29,10 @@ def test_keys_that_agree() -> None:
             {"checkpoint": {"keep_last": 2, "thin_after": 2}},
             "checkpoint.thin_after = 2: nothing older is kept, as checkpoint.keep_last is 2",
         ),
+        (
+            {"checkpoint": {"keep_last": 2, "thin_after": 2, "best": "loss"}},
+            "nothing older is kept, as checkpoint.keep_last is 2",
+        ),
         ({"checkpoint": {"thin_after": 0}}, "checkpoint.thin_after = 0"),
         ({"checkpoint": {"best": "lost"}}, 'checkpoint.best = "lost": must be one of "eval_loss"'),
         ({"checkpoint": {"best": "eval_loss"}}, "needs [eval] with files or a fraction"),

@@ -61,6 +61,16 @@ def test_what_latest_names_stays(run: Path) -> None:
     assert "does not end in a step" in stays[run / "best"]
 
 
+def test_what_best_names_stays(run: Path) -> None:
+    shutil.rmtree(run / "best")
+    (run / "best").write_text("global_step10\n")
+    found = select(run, keep_last=1, keep_every=None, older_than=None, now=NOW)
+    assert dict(found.stays)[run / "global_step10"] == "best names it"
+    (run / "best").write_bytes(b"\xff")  # no hint, but a file of the user's
+    found = select(run, keep_last=1, keep_every=None, older_than=None, now=NOW)
+    assert run / "global_step10" in paths_of(found.chosen)
+
+
 def test_a_checkpoint_is_not_a_run(run: Path) -> None:
     assert checkpoints_in(run / "best") == []
     with pytest.raises(BadRequest, match="is not a run's directory: no checkpoints lie in it"):

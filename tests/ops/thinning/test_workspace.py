@@ -19,7 +19,7 @@ from zerotools.io.files.exchange import exchange
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.thinning.in_place import thin
 from zerotools.ops.thinning.thin_plan import prepare
-from zerotools.ops.thinning.workspace import Workspace
+from zerotools.ops.thinning.workspace import Workspace, clear_left
 from zerotools.runs.thinned import workspace_of
 
 CASES = {
@@ -142,3 +142,16 @@ def test_a_directory_that_must_not_be_written_to_is_refused(
         thinned(path)
     assert contents(tmp_path) == before
     assert not workspace_of(path).exists()
+
+
+def test_what_is_left_is_cleared_and_a_run_at_work_is_not(tmp_path: Path) -> None:
+    for name in ("gone", "busy"):
+        left = workspace_of(tmp_path / name)
+        left.mkdir()
+    with Workspace(tmp_path / "busy") as busy:
+        (workspace_of(tmp_path / "gone") / "data").write_bytes(b"x" * 7)
+        (tmp_path / ".a link.zerotools-thin").symlink_to(tmp_path)
+        assert clear_left(tmp_path) == 7
+        assert busy.copy.parent.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == [".a link.zerotools-thin"]
+    assert clear_left(tmp_path / "nothing") == 0

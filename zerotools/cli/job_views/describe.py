@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile
 from zerotools.jobs import states
 from zerotools.jobs.states import SUCCEEDED, TERMINAL
 from zerotools.jobs.tables.checkpoint import EXPORT
+from zerotools.runs.thinned import read_thinned
 
 Job = Mapping[str, Any]
 LONGEST_LINE = 120
@@ -157,11 +160,24 @@ def verification(job: Job) -> str:
     if not checkpoint:
         return ""
     step, said = checkpoint.get("step"), checkpoint.get("verified")
+    if thinned := thinning(job):
+        return f"step {step}: {thinned}"
     if said:
         when = f" {render.moment(said['time'])}" if said.get("time") else ""
         return f"step {step}: verified{when} ({_WAYS.get(said.get('how'), 'in another way')})"
     why = checkpoint.get("not_verified") or "nothing was reported of it; zerotools verify tells"
     return f"step {step}: not verified: {render.clean(str(why))}"
+
+
+def thinning(job: Job) -> str | None:
+    """What was dropped of its newest checkpoint since it was saved, as a sentence; None: nothing,
+    or it is not on this machine."""
+    path = Path(str(job["latest_checkpoint"]["path"]))
+    try:
+        found = read_thinned(path)
+    except (BadFile, OSError, ValueError):
+        return None
+    return None if found is None else found.sentence()
 
 
 def saved_step(job: Job) -> str:
@@ -170,6 +186,8 @@ def saved_step(job: Job) -> str:
     if not checkpoint or not _is_count(checkpoint.get("step")):
         return render.UNKNOWN
     text = str(checkpoint["step"])
+    if thinning(job):
+        return f"{text} thinned"
     if checkpoint.get("verified"):
         return f"{text} verified"
     return f"{text} not verified" if checkpoint.get("not_verified") else text

@@ -40,8 +40,8 @@ class CheckpointSpec:
     )
     thin_after: int | None = key(
         "Keep this many of the newest checkpoints as they are, and drop the optimizer state of "
-        "older ones, as `zerotools thin` does: training cannot resume from those; default: drop "
-        "nothing.",
+        "older ones but the best, as `zerotools thin` does: training cannot resume from those; "
+        "default: drop nothing.",
         default=None,
         stored_default=None,
         minimum=1,
@@ -88,8 +88,9 @@ def check_checkpoint(checkpoint: CheckpointSpec) -> Iterator[str]:
 
 def _check_thinning(checkpoint: CheckpointSpec) -> Iterator[str]:
     thin_after, keep_last = checkpoint.thin_after, checkpoint.keep_last
-    others = checkpoint.keep_every is not None or checkpoint.best is not None
-    if thin_after is not None and keep_last is not None and thin_after >= keep_last and not others:
+    if thin_after is None or keep_last is None or checkpoint.keep_every is not None:
+        return
+    if thin_after >= keep_last:
         yield (
             f"checkpoint.thin_after = {thin_after}: nothing older is kept, as checkpoint.keep_last "
             f"is {keep_last}; keep more, or leave one of the two out"

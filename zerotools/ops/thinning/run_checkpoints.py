@@ -16,7 +16,8 @@ from zerotools.io.files.regular import read_regular
 from zerotools.runs.file_names import RECORD
 
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,18})")
-_HINTS = ("latest", "latest_universal")
+_BEST = "best"
+_HINTS = ("latest", "latest_universal", _BEST)
 _LARGEST_HINT = 4096
 
 
@@ -67,7 +68,7 @@ def select(
 ) -> Selected:
     """The checkpoints in `path` that no rule keeps. `keep_last` of them stay, where nothing else is
     said the newest; those whose number `keep_every` divides; those written in the last
-    `older_than` seconds; and the one that `latest` names.
+    `older_than` seconds; and those that `latest` and `best` name.
 
     Raises:
         BadRequest: it is not a directory of checkpoints.
@@ -125,13 +126,17 @@ def _hinted(path: Path) -> dict[str, str]:
     found = {}
     for name in _HINTS:
         try:
-            text = read_regular(path / name, _LARGEST_HINT, is_source=False)
+            found[read_regular(path / name, _LARGEST_HINT, is_source=False).decode().strip()] = name
+        except UnicodeDecodeError:
+            if name != _BEST:
+                raise BadFile(
+                    f"{path / name} is not text; write a checkpoint's name into it"
+                ) from None
+        except BadFile:
+            if name != _BEST:  # which may as well be a checkpoint, or a file of the user's
+                raise
         except OSError:
             continue
-        try:
-            found[text.decode().strip()] = name
-        except UnicodeDecodeError:
-            raise BadFile(f"{path / name} is not text; write a checkpoint's name into it") from None
     return found
 
 

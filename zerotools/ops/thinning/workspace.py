@@ -26,7 +26,7 @@ from types import TracebackType
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.exchange import UNSUPPORTED, exchange, why_fixed
 from zerotools.io.files.open_files import sync_directory
-from zerotools.runs.thinned import workspace_of
+from zerotools.runs.thinned import is_workspace, workspace_of
 
 Exchange = Callable[[Path, Path], None]
 _PROBES = (".probe-1", ".probe-2")
@@ -169,6 +169,32 @@ class Workspace:
         os.close(self._lock)
 
 
+def clear_left(directory: Path) -> int:
+    """Remove what interrupted runs left in `directory`, also beside checkpoints that are gone; the
+    bytes that frees. A run that is at work is left alone. What cannot be removed stays."""
+    cleared = 0
+    with suppress(OSError):
+        for path in [each for each in directory.iterdir() if is_workspace(each.name)]:
+            cleared += _clear(path)
+    return cleared
+
+
+def _clear(path: Path) -> int:
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        size = _size_of(path)
+        _remove(path)
+    except OSError:
+        return 0
+    finally:
+        os.close(lock)
+    return size
+
+
 def _open_up(path: Path) -> None:
     mode = path.lstat().st_mode
     if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
@@ -179,8 +205,12 @@ def _open_up(path: Path) -> None:
 def size_left(subject: Path) -> int:
     """Bytes of files that an interrupted run left beside a checkpoint, and that the checkpoint does
     not share; 0 where it left nothing."""
+    return _size_of(workspace_of(subject))
+
+
+def _size_of(path: Path) -> int:
     found = 0
-    for folder, _, names in os.walk(workspace_of(subject)):
+    for folder, _, names in os.walk(path):
         for name in names:
             status = Path(folder, name).lstat()
             found += status.st_size if status.st_nlink == 1 else 0
