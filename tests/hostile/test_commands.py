@@ -14,6 +14,7 @@ import pytest
 from tests.hostile import (
     dcp_cases,
     file_cases,
+    pattern_cases,
     pickle_cases,
     safetensors_cases,
     tensor_cases,
@@ -22,7 +23,15 @@ from tests.hostile import (
 from tests.hostile.case import Case
 from tests.hostile.warden import Outcome, Warden
 
-OF = (pickle_cases, zip_cases, tensor_cases, safetensors_cases, dcp_cases, file_cases)
+OF = (
+    pattern_cases,
+    pickle_cases,
+    zip_cases,
+    tensor_cases,
+    safetensors_cases,
+    dcp_cases,
+    file_cases,
+)
 CASES = {
     f"{module.__name__.rpartition('.')[2].removesuffix('_cases')}: {case.name}": case
     for module in OF

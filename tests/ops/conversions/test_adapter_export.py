@@ -113,6 +113,19 @@ REFUSED: dict[str, tuple[dict[str, Array], dict[str, Any], type[Exception], str]
         BadRequest,
         "of layers.0.o has rank 3, and adapter_config.json says 5",
     ),
+    "a pattern that takes re years to refuse": (
+        half(Q),
+        with_(rank_pattern={"(.+)+#": 1, "(((q?){999}){999}){999}": 2}),
+        BadFile,
+        "adapter_config.json: its patterns of names would take very long",
+    ),
+    "patterns that are a list": (
+        half(Q),
+        with_(rank_pattern=["q"]),
+        BadFile,
+        "rank_pattern is a list, not a dict",
+    ),
+    "a rank of 400 digits": (half(Q), with_(r=10**400), BadFile, "has a number of 401 digits"),
     "DoRA": (half(Q), with_(use_dora=True), BadRequest, "says use_dora, and .* has no lora_magn"),
     "no DoRA": (
         {**half(Q), f"{Q}.lora_magnitude_vector.default.weight": noise(4)},

@@ -18,6 +18,8 @@ from zerotools.io.files.regular import check_regular, read_regular
 # What CPython 3.11 to 3.13 takes for one of each, in bytes, with its place in what holds it.
 _COSTS = {b"{": 230, b"[": 64, b'"': 30, b",": 64}
 
+_MOST_DIGITS = 300  # so that all can be made floats
+
 _Pairs = Callable[[list[tuple[str, Any]]], Any]
 
 
@@ -56,9 +58,15 @@ def parse_json(path: Path, data: bytes, beside: Beside, pairs: _Pairs | None = N
     if cost > SMALL and cost > allowed(given := beside()):
         raise _too_much(path, len(data), given)
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=pairs)
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=pairs, parse_int=_integer)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _too_much(path: Path, length: int, beside: int) -> BadFile:

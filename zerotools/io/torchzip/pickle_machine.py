@@ -19,6 +19,8 @@ from zerotools.core.errors import BadFile, Unsupported
 # What one of each takes in CPython 3.11 to 3.13, in bytes, with its place on the stack.
 LIST, _DICT, _SET, _TUPLE, _NUMBER, _TEXT = 64, 72, 224, 48, 40, 60
 ENTRY, OBJECT = 70, 200
+# All that has less can be made a float, and be shown: Python refuses to show 4301 digits.
+_LARGEST_INTEGER = 127
 
 
 class TruncatedPickle(BadFile):
@@ -168,6 +170,8 @@ def text(data: bytes) -> str:
 
 
 def _integer(data: bytes) -> int:
+    if len(data) > _LARGEST_INTEGER:
+        raise Unsupported(f"it has an integer of {len(data)} bytes, and no checkpoint has such")
     return int.from_bytes(data, "little", signed=True)
 
 

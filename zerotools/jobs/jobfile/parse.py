@@ -134,7 +134,8 @@ def read_tree(text: str, *, source: str) -> dict[str, Any]:
     except RecursionError:
         raise BadRequest(f"{source}: is nested too deeply") from None
     except ValueError as error:
-        raise BadRequest(f"{source}: is not valid JSON: {error}") from None
+        why, _, _ = str(error).partition(";")  # behind it, what a program could set
+        raise BadRequest(f"{source}: cannot be read: {why}") from None
     assert isinstance(tree, dict)
     return tree
 

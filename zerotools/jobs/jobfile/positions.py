@@ -53,7 +53,7 @@ def _first_statement(lines: list[str], after: int) -> int:
 def _tree(text: str) -> Mapping[str, Any] | None:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 

@@ -6,13 +6,14 @@ it comes from the run's own adapter_config.json, from the record of a job, or fr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.name_patterns import NamePatterns
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
 from zerotools.ops.weights.adapter_names import (
@@ -200,10 +201,14 @@ def _check_rank(
 
 def _of_module(config: Mapping[str, Any], patterns: str, module: str, otherwise: Any) -> Any:
     """The number of a layer: that of the first pattern that matches the end of its name."""
-    for pattern, value in (config.get(patterns) or {}).items():
-        try:
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                return value
-        except re.error:
-            continue
-    return otherwise
+    given = config.get(patterns) or {}
+    if not isinstance(given, dict):
+        raise BadFile(f"{ADAPTER_CONFIG}: {patterns} is a {type(given).__name__}, not a dict")
+    whole = {rf"(.*\.)?({pattern})$": value for pattern, value in given.items()}
+    matched = _matcher(tuple(whole)).matching(module)
+    return whole[matched[0]] if matched else otherwise
+
+
+@lru_cache(maxsize=4)
+def _matcher(patterns: tuple[str, ...]) -> NamePatterns:
+    return NamePatterns(patterns, ADAPTER_CONFIG)

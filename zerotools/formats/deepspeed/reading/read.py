@@ -48,8 +48,8 @@ def read(
 
     Reads the pickles of the files, and no tensor data. Missing optimizer files are problems, and
     become holes that `plan` refuses, unless the checkpoint was thinned to its weights; with
-    `weights_alone` it is read as if it were. `layout` is a file of rules for tensor-parallel shards
-    whose checkpoint records none.
+    `weights_alone` it is read as if it were. `layout` is a file of rules for tensor-parallel
+    shards, which count in place of those that the checkpoint records.
 
     Raises:
         BadRequest: there is no such path or tag.
@@ -176,7 +176,9 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
 
 
 def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | None:
-    """How tensor-parallel ranks share weights: what the files record, else what the user says."""
+    """How tensor-parallel ranks share weights: what the user says, else what the files record."""
+    if layout is not None:
+        return read_layout(layout)
     for mp_shard in mp_shards:
         if TENSOR_PARALLEL_INFO in mp_shard.model.fields:
             return parse_rules(
@@ -185,7 +187,7 @@ def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | Non
     for optim in present_optim_states(mp_shards):
         if TENSOR_PARALLEL_INFO in optim.fields:
             return parse_rules(optim.file.path, optim.fields.tree[TENSOR_PARALLEL_INFO])
-    return read_layout(layout) if layout is not None else None
+    return None
 
 
 def _sizes(directory: Path, listing: TagListing) -> dict[str, int]:

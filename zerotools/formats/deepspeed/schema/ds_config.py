@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +101,8 @@ def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
     value = zero.get(key, default)
     if value is None or value == "auto":
         return default
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value != int(value):
+    is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if not is_whole:
         raise BadRequest(
             f'the configuration has "{key}": {value!r:.40}, which is not a whole number'
         )

@@ -1,7 +1,8 @@
 """How tensor-parallel ranks share each parameter, as the checkpoint or the user says.
 
 `universal_checkpoint_info`, put into the files by AutoTP, Megatron-DeepSpeed and other clients,
-names parameters by regular expressions, matched at the start of the name, in lists by category;
+names parameters by regular expressions, matched at the start of the name, in lists by category
+(`core.name_patterns` follows them: the file may be made to keep us busy);
 since 0.19.8 an `affine_map` describes them by geometry, and then counts alone. What no pattern
 names is joined along dimension 0, as DeepSpeed's own converter does.
 
@@ -10,9 +11,9 @@ Source: DeepSpeed `checkpoint/ds_to_universal.py` (merge_tp_slices), `checkpoint
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from zerotools.core.layout import (
     ShardingRule,
     Split,
 )
+from zerotools.core.name_patterns import NamePatterns
 from zerotools.formats.deepspeed.schema.fields import Fields, counts_of
 from zerotools.io.files.regular import read_user_file
 
@@ -58,23 +60,24 @@ class ShardingRules:
         Raises:
             Unsupported: its shards hold computed values (averages, scaled copies).
         """
-        for pattern, value in (self.affine or {}).items():
-            if _matches(pattern, name):
-                return _pieces(self.path, name, value, shards)
-        for pattern, sizes, dim in self.fused:
-            if _matches(pattern, name):
-                return Fused(dim, sizes)
-        if _any(self.replicated, name):
+        matched = self._patterns.matching(name)
+        for pattern in matched:
+            if self.affine is not None and pattern in self.affine:
+                return _pieces(self.path, name, self.affine[pattern], shards)
+        for pattern in matched:
+            if pattern in self._fused:
+                return self._fused[pattern]
+        if self._says("replicated", matched):
             return Replicated()
-        for dim, patterns in self.along.items():
-            if _any(patterns, name):
+        for dim in self.along:
+            if self._says(f"split {dim}", matched):
                 return Split(dim)
-        if _any(self.averaged, name):
+        if self._says("averaged", matched):
             raise Unsupported(
                 f"{self.path}: {name} differs between tensor-parallel ranks and would have to be "
                 "averaged, which zerotools does not do"
             )
-        if _any(self.pairs, name):
+        if self._says("pairs", matched):
             half = sum(shape[0] for shape in shards) // 2
             return Fused(0, (half, half))
         if otherwise is not None:
@@ -85,6 +88,25 @@ class ShardingRules:
                 "rules"
             )
         return Split(self.default_dim)
+
+    @cached_property
+    def _fused(self) -> dict[str, Fused]:
+        return {pattern: Fused(dim, sizes) for pattern, sizes, dim in reversed(self.fused)}
+
+    @cached_property
+    def _lists(self) -> dict[str, frozenset[str]]:
+        lists = {"replicated": self.replicated, "averaged": self.averaged, "pairs": self.pairs}
+        lists |= {f"split {dim}": patterns for dim, patterns in self.along.items()}
+        return {kind: frozenset(patterns) for kind, patterns in lists.items()}
+
+    def _says(self, kind: str, matched: Sequence[str]) -> bool:
+        return not self._lists[kind].isdisjoint(matched)
+
+    @cached_property
+    def _patterns(self) -> NamePatterns:
+        fused = (pattern for pattern, _, _ in self.fused)
+        lists = (pattern for patterns in self._lists.values() for pattern in patterns)
+        return NamePatterns([*(self.affine or ()), *fused, *lists], self.path)
 
 
 def parse_rules(path: Path, info: Any) -> ShardingRules:
@@ -112,7 +134,7 @@ def parse_rules(path: Path, info: Any) -> ShardingRules:
             for part in fields.maybe("parameter_with_sub_params", list) or []
             for found in _sub_params(path, part)
         ],
-        affine=affine.get("params") if affine else None,
+        affine=_affine(Fields(path, affine, "the affine map")) if affine else None,
     )
 
 
@@ -163,18 +185,17 @@ def read_layout(path: Path) -> ShardingRules:
 
 
 def _patterns(fields: Fields, key: str) -> list[str]:
-    return [pattern for pattern in fields.maybe(key, list) or [] if isinstance(pattern, str)]
+    found = fields.maybe(key, list) or []
+    if not all(isinstance(pattern, str) for pattern in found):
+        raise fields.fault(f"{key!r} is not a list of texts")
+    return found
 
 
-def _matches(pattern: str, name: str) -> bool:
-    try:
-        return re.match(pattern, name) is not None
-    except re.error:
-        raise BadFile(f"{pattern!r} is not a regular expression") from None
-
-
-def _any(patterns: Sequence[str], name: str) -> bool:
-    return any(_matches(pattern, name) for pattern in patterns)
+def _affine(fields: Fields) -> dict[str, Any] | None:
+    found = fields.maybe("params", dict)
+    if not all(isinstance(pattern, str) for pattern in found or ()):
+        raise fields.fault("the affine map has something else than texts for patterns")
+    return found
 
 
 def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]:
