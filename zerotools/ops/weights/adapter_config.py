@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.name_patterns import NamePatterns
+from zerotools.core.patterns.name_patterns import NamePatterns
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
 from zerotools.ops.weights.adapter_names import (

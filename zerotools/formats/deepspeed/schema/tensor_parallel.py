@@ -2,7 +2,7 @@
 
 `universal_checkpoint_info`, put into the files by AutoTP, Megatron-DeepSpeed and other clients,
 names parameters by regular expressions, matched at the start of the name, in lists by category
-(`core.name_patterns` follows them: the file may be made to keep us busy);
+(`core.patterns.name_patterns` follows them: the file may be made to keep us busy);
 since 0.19.8 an `affine_map` describes them by geometry, and then counts alone. What no pattern
 names is joined along dimension 0, as DeepSpeed's own converter does.
 
@@ -29,7 +29,7 @@ from zerotools.core.layout import (
     ShardingRule,
     Split,
 )
-from zerotools.core.name_patterns import NamePatterns
+from zerotools.core.patterns.name_patterns import NamePatterns
 from zerotools.formats.deepspeed.schema.fields import Fields, counts_of
 from zerotools.io.files.regular import read_user_file
 

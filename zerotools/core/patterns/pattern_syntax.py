@@ -43,13 +43,13 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PatternPart:
     """A symbol; a part `repeated` so many times; or `parts`, one after another or one of them."""
 
     symbol: Symbol | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PatternPart, ...] = ()
     is_choice: bool = False
-    repeated: Part | None = None
+    repeated: PatternPart | None = None
     least: int = 1
     most: int | None = 1
 
@@ -76,7 +76,7 @@ def exact_text(pattern: str) -> str | None:
     return "".join(found)
 
 
-def parse_pattern(pattern: str, path: object) -> Part:
+def parse_pattern(pattern: str, path: object) -> PatternPart:
     """The tree of `pattern`, of the file at `path`.
 
     Raises:
@@ -113,38 +113,38 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def parse(self) -> Part:
+    def parse(self) -> PatternPart:
         found = self._choice()
         if self._at < len(self._text):
             self._bad("has a ) too many")
         return found
 
-    def _choice(self) -> Part:
+    def _choice(self) -> PatternPart:
         found = [self._sequence()]
         while self._take("|"):
             found.append(self._sequence())
-        return found[0] if len(found) == 1 else Part(parts=tuple(found), is_choice=True)
+        return found[0] if len(found) == 1 else PatternPart(parts=tuple(found), is_choice=True)
 
-    def _sequence(self) -> Part:
+    def _sequence(self) -> PatternPart:
         found = []
         while self._at < len(self._text) and self._text[self._at] not in "|)":
             found.append(self._times(self._one()))
-        return found[0] if len(found) == 1 else Part(parts=tuple(found))
+        return found[0] if len(found) == 1 else PatternPart(parts=tuple(found))
 
-    def _one(self) -> Part:
+    def _one(self) -> PatternPart:
         character = self._next()
         if character == "(":
             return self._group()
         if character == "[":
-            return Part(self._class())
+            return PatternPart(self._class())
         if character in "*+?":
             self._bad(f"has a {character} with nothing before it")
         if character == "\\":
-            return Part(self._escaped(in_class=False))
+            return PatternPart(self._escaped(in_class=False))
         marks = {".": _ANY, "^": START, "$": END}
-        return Part(marks.get(character) or Symbol(((character, character),)))
+        return PatternPart(marks.get(character) or Symbol(((character, character),)))
 
-    def _group(self) -> Part:
+    def _group(self) -> PatternPart:
         self._depth += 1
         if self._depth > _DEEPEST:
             self._bad(f"has more than {_DEEPEST} groups in one another")
@@ -162,7 +162,7 @@ class _Parser:
         self._depth -= 1
         return found
 
-    def _times(self, part: Part) -> Part:
+    def _times(self, part: PatternPart) -> PatternPart:
         least, most = self._count()
         if (least, most) == (-1, None):
             return part
@@ -171,7 +171,7 @@ class _Parser:
             self._unknown("a + behind a repetition")
         if self._text[self._at : self._at + 1] in ("*", "?") or self._count() != (-1, None):
             self._bad("repeats a repetition")
-        return Part(repeated=part, least=least, most=most)
+        return PatternPart(repeated=part, least=least, most=most)
 
     def _count(self) -> tuple[int, int | None]:
         """How often what stands before may come; (-1, None) where nothing says it."""

@@ -20,7 +20,14 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from zerotools.core.errors import BadFile
-from zerotools.core.pattern_syntax import END, START, Part, Symbol, exact_text, parse_pattern
+from zerotools.core.patterns.pattern_syntax import (
+    END,
+    START,
+    PatternPart,
+    Symbol,
+    exact_text,
+    parse_pattern,
+)
 
 _MOST_WORK = 20_000_000
 _PLACE, _FOLLOWER = 200, 40  # what one takes to make and keep; one step is 1
@@ -96,7 +103,7 @@ class _Automaton:
         self._steps: dict[_Set, _Step] = {}
         self._kept = 0
 
-    def add(self, number: int, part: Part) -> None:
+    def add(self, number: int, part: PatternPart) -> None:
         """Follow the pattern of this number, too; before the first `run`."""
         places = self._build(part)
         self._pattern_at += [number] * (len(self._symbols) - len(self._pattern_at))
@@ -105,7 +112,7 @@ class _Automaton:
         if places.may_be_empty:
             self._always.add(number)
 
-    def _build(self, part: Part) -> _Places:
+    def _build(self, part: PatternPart) -> _Places:
         self._spend(1)
         if part.symbol is not None:
             return self._place(part.symbol)
@@ -140,7 +147,7 @@ class _Automaton:
             self._union([left.last, right.last]) if right.may_be_empty else right.last,
         )
 
-    def _repeated(self, part: Part, least: int, most: int | None) -> _Places:
+    def _repeated(self, part: PatternPart, least: int, most: int | None) -> _Places:
         whole = _Places(may_be_empty=True)
         copies = max(least, 1) if most is None else most
         for number in range(1, copies + 1):

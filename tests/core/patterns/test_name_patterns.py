@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.name_patterns import NamePatterns
-from zerotools.core.pattern_syntax import exact_text
+from zerotools.core.patterns.name_patterns import NamePatterns
+from zerotools.core.patterns.pattern_syntax import exact_text
 
 ONE = st.sampled_from((
     "a", "b", ".", r"\.", r"\d", r"\w", r"\S", "[ab]", "[^a]", "[a-c-]", r"[\d.]", "^", "$", "-",
