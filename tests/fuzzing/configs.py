@@ -3,8 +3,10 @@ byte: values come out that another parser finds too, or a sentence."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import struct
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +17,10 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 from zerotools.formats.deepspeed.schema.ds_config import read_config
 from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
 from zerotools.jobs.imports.combine import JobFile, import_configs
+from zerotools.jobs.imports.reading.job_keys import put
 from zerotools.jobs.imports.reading.report import render
 from zerotools.jobs.jobfile.parse import parse_job
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
 from zerotools.jobs.text.document import Document
 from zerotools.jobs.text.json_text import parse_json
 from zerotools.jobs.text.toml_text import to_toml
@@ -24,11 +28,21 @@ from zerotools.jobs.text.yaml_text import parse_yaml
 from zerotoolsd.config import load
 
 BASIS = {"model": {"path": "/m"}, "data": {"text": ["/t"]}, "train": {"steps": 9, "batch_size": 4}}
+OF_DEEPSPEED = {**BASIS, "train": {"steps": 9}, "engine": "deepspeed"}
+"""A job that leaves all that it can to DeepSpeed's own configuration."""
+MOST_KEYS = 12
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, 2, 3, 4, 8, -1, 0.5, 1e-4, 1e9, 2**63, 1e308, "", "auto", "cpu",
+    "nvme", "none", "fp16", "bf16", "fp32", "AdamW", "Adam", "Lamb", "WarmupLR", "WarmupDecayLR",
+    "/tmp", [], [0.9, 0.99], {}, {"enabled": True}, {"device": "cpu"}, {"stage": 2}, "1", "true",
+    [1], "1e8",
+)  # fmt: skip
 SHARDS = ((4, 2), (4, 2))
+_NAMES = sorted((*KEYS, *SECTIONS))
 
 
 def check(data: bytes) -> None:
-    """`data` is one byte that chooses, and the text of the file."""
+    """`data` is one byte that chooses, and the text of the file, or numbers that make one."""
     if data:
         _READERS[data[0] % len(_READERS)](data[1:])
 
@@ -39,6 +53,14 @@ def _deepspeed(data: bytes) -> None:
 
 def _deepspeed_lenient(data: bytes) -> None:
     _imported(data, lambda text: parse_json(text, source="c", lenient=True), "deepspeed")
+
+
+def _deepspeed_keys(data: bytes) -> None:
+    """Pairs of a key and a value by their numbers, so that whole configurations come out."""
+    tree: dict[str, Any] = {"train_batch_size": 4}
+    for key, value in list(struct.iter_unpack("<BB", data[: len(data) // 2 * 2]))[:MOST_KEYS]:
+        put(tree, _NAMES[key % len(_NAMES)], copy.deepcopy(VALUES[value % len(VALUES)]))
+    _deepspeed(json.dumps(tree).encode())
 
 
 def _accelerate(data: bytes) -> None:
@@ -72,6 +94,11 @@ def _imported(data: bytes, parse: Callable[[str], Document], which: str) -> None
         return
     assert all(line.startswith("#") and line.isprintable() for line in render(result.findings))
     json.dumps(result.findings.to_json())
+    if scratch.PEERS and which == "deepspeed" and document.mended is None:
+        from tests.fuzzing.peers import deepspeed_config
+
+        alone = JobFile(json.loads(json.dumps(OF_DEEPSPEED)), "job.toml", Path("/b"))
+        deepspeed_config.compare(document.tree, import_configs(alone, deepspeed=document))
     if result.problem is None:
         written = to_toml(result.tree, result.origins)
         assert parse_job(written, source="job.toml", base_dir=Path("/b")) == result.spec
@@ -139,4 +166,5 @@ _READERS = (
     _of_daemon,
     _rules,
     _ds_config,
+    _deepspeed_keys,
 )

@@ -32,16 +32,18 @@ def check(data: bytes) -> None:
     """`data` is `.metadata`."""
     directory = _directory()
     (directory / ".metadata").write_bytes(data)
+    found: dict[str, bytes] | None = None
+    problem: ZerotoolsError | None = None
     try:
         checkpoint = read(directory)
         found = _tensors(checkpoint)
     except ZerotoolsError as error:
         assert str(directory) in str(error), str(error)
-        return
-    if scratch.PEERS and found:
+        problem = error
+    if scratch.PEERS and (found or problem):
         from tests.fuzzing.peers import torch_dcp
 
-        torch_dcp.compare(directory, found)
+        torch_dcp.compare(directory, found, problem)
 
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, bytes]:

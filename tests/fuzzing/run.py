@@ -1,8 +1,9 @@
 """Fuzzing one target with atheris: `python -m tests.fuzzing.run TARGET --seconds N --work DIR`.
 
-Inputs that reach new branches are kept in `DIR/corpus/TARGET`, findings in `DIR/findings/TARGET`:
-the first input for each place in the code at which something is wrong. The fuzzer goes on after
-each; only one that takes too much time or memory ends it.
+The seconds are of the processor, so that a machine with other work gives the same. Inputs that
+reach new branches are kept in `DIR/corpus/TARGET`, findings in `DIR/findings/TARGET`: the first
+input for each place in the code at which something is wrong. The fuzzer goes on after each; only
+one that takes too much time or memory ends it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 
 SLOWEST_SECONDS = 60
+LONGEST_FACTOR = 10
+"""How many times the seconds of the processor it may take by the clock."""
 MOST_MEGABYTES = 200
 """What one input may take beside what the libraries do."""
 LONGEST_INPUT = 16384
@@ -40,8 +45,11 @@ def main() -> None:
     for directory in (corpus, findings):
         directory.mkdir(parents=True, exist_ok=True)
     known: set[tuple[str, ...]] = set()
+    over = time.process_time() + options.seconds
 
     def kept(data: bytes) -> None:
+        if time.process_time() > over:
+            os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer says what it did, and ends
         try:
             check(data)
         except Exception as error:  # whatever it is, it is a finding
@@ -49,7 +57,7 @@ def main() -> None:
 
     arguments = [
         sys.argv[0],
-        f"-max_total_time={options.seconds}",
+        f"-max_total_time={LONGEST_FACTOR * options.seconds}",
         f"-timeout={SLOWEST_SECONDS}",
         f"-rss_limit_mb={_resident_megabytes() + MOST_MEGABYTES}",
         f"-max_len={LONGEST_INPUT}",

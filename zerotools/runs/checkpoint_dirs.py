@@ -22,6 +22,7 @@ from pathlib import Path
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.new_file import new_text_file
 from zerotools.io.files.regular import read_regular
 from zerotools.runs.file_names import DCP
 from zerotools.runs.manifest import unchanged, verify_manifest
@@ -253,7 +254,7 @@ def latest(output_dir: Path) -> Path | None:
 def write_hint(output_dir: Path, hint: str, name: str) -> None:
     """Point a hint at the directory `name`, atomically and durably."""
     draft = output_dir / f"{STAGING_PREFIX}{hint}"
-    with draft.open("w", encoding="utf-8") as file:
+    with new_text_file(draft) as file:
         file.write(name + "\n")
         file.flush()
         os.fsync(file.fileno())

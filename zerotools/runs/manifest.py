@@ -28,6 +28,7 @@ from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.json_file import read_json
+from zerotools.io.files.new_file import new_text_file
 from zerotools.io.files.regular import open_regular
 from zerotools.runs.file_names import MANIFEST as MANIFEST
 
@@ -237,7 +238,7 @@ def _default_threads() -> int:
 def write_durably(path: Path, text: str) -> None:
     """Write a file beside its name, flush it, and rename it."""
     draft = path.with_name(path.name + ".draft")
-    with draft.open("w", encoding="utf-8") as file:
+    with new_text_file(draft) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 
+from zerotools.core.errors import ZerotoolsError
+
+_LARGEST = 2**18
 _NAMED = {
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
@@ -42,21 +46,56 @@ class _Reader(filesystem.FileSystemReader):
         return _OwnClasses(io.BytesIO(data)).load()
 
 
-def compare(directory: Path, found: Mapping[str, bytes]) -> None:
-    """`found` has the bytes of the tensors that ours read, by flat key."""
+ONLY_OURS = (
+    # Ours goes by the name of a class alone, and imports none; `_OwnClasses` asks for the module.
+    "UnpicklingError",
+)
+"""Parts of what the peer says where only ours accepts a directory: why that is right."""
+
+ONLY_THEIRS = (
+    "is incomplete",  # torch leaves what is in no file as it was: memory that nobody wrote
+)
+"""Parts of what ours says where only the peer accepts a directory."""
+
+
+def compare(
+    directory: Path, found: Mapping[str, bytes] | None, problem: ZerotoolsError | None
+) -> None:
+    """`found` has the bytes of the tensors that ours read, by flat key, or `problem` why it read
+    none."""
+    state: dict[str, Any] | None = None
+    why = ""
     try:
-        about = _Reader(directory).read_metadata()
-        state = {
-            key: torch.zeros(about.state_dict_metadata[key].size, dtype=_dtype(about, key))
-            for key in found
-        }
-        dcp.load(state, storage_reader=_Reader(directory), no_dist=True)
-    except Exception:  # of any kind: it checks little, and refuses what it cannot map
+        state = _loaded(directory, found)
+    except _TooLarge:
         return
-    for key, ours in found.items():
-        tensor: Any = state[key]
-        assert bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) == ours, key
+    except Exception as error:  # of any kind: it checks little
+        why = f"{type(error).__name__}: {error}"
+    if problem is not None:
+        known = not state or any(part in str(problem) for part in ONLY_THEIRS)
+        assert known, f"only theirs accepts it: {problem}"
+    elif state is None:
+        assert any(part in why for part in ONLY_OURS), f"only ours accepts it: {why}"
+    elif found is not None:
+        for key, ours in found.items():
+            tensor: Any = state[key]
+            data = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            assert bytes(data) == ours, key
 
 
-def _dtype(about: Any, key: str) -> Any:
-    return about.state_dict_metadata[key].properties.dtype
+class _TooLarge(Exception):
+    """A tensor for which no memory is taken here."""
+
+
+def _loaded(directory: Path, found: Mapping[str, bytes] | None) -> dict[str, Any]:
+    """What torch loads of the tensors in `found`, or of all; an empty one where it has none."""
+    about = _Reader(directory).read_metadata().state_dict_metadata
+    keys = found if found is not None else [k for k, v in about.items() if hasattr(v, "chunks")]
+    state = {}
+    for key in keys:
+        if math.prod(about[key].size) > _LARGEST:
+            raise _TooLarge
+        state[key] = torch.zeros(about[key].size, dtype=about[key].properties.dtype)
+    if state:
+        dcp.load(state, storage_reader=_Reader(directory), no_dist=True)
+    return state

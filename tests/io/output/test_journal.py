@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.output.journal import NAME, Journal
 
 IDENTITY = {"source files": "1", "options": "2"}
+HEAD = '{"schema": "zerotools.journal/1", "identity": {"source files": "1", "options": "2"}}\n'
 
 
 def begun(directory: Path) -> None:
@@ -57,5 +59,22 @@ def test_another_output_is_refused_with_what_differs(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="started with other options; leave --resume out"):
         Journal(tmp_path, {**IDENTITY, "options": "3"}, resume=True)
     (tmp_path / NAME).write_text('{"schema": "zerotools.journal/9"}\n')
-    with pytest.raises(BadRequest, match="started by another version"):
+    with pytest.raises(BadRequest, match="started by another version; leave --resume out"):
+        Journal(tmp_path, IDENTITY, resume=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{]\n", "[" * 100_000 + "\n", "\xff\n", '{"schema": "zerotools.journal/1"}\n', f"{HEAD}[]\n",
+     f'{HEAD}{{"file": 1, "noted": 2}}\n'],
+)  # fmt: skip
+def test_a_damaged_one_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text, "latin-1")
+    with pytest.raises(BadRequest, match="cannot be resumed: its journal is damaged; leave"):
+        Journal(tmp_path, IDENTITY, resume=True)
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    with pytest.raises(BadRequest, match="is a named pipe"):
         Journal(tmp_path, IDENTITY, resume=True)

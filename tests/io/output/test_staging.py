@@ -150,3 +150,29 @@ def test_a_leftover_of_an_exchange_in_two_steps_does_not_block(tmp_path: Path) -
         staging.commit()
     assert contents(tmp_path) == ["out", "out.replaced"]
     assert (tmp_path / "out/file").read_text() == "new"
+
+
+def test_a_link_where_the_output_is_made_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/letters").write_text("kept")
+    (tmp_path / "out.partial").symlink_to("home")
+    with pytest.raises(BadRequest, match=r"out\.partial is a symbolic link"):
+        write(tmp_path / "out", "new")
+    assert (tmp_path / "home/letters").read_text() == "kept"
+
+
+def test_what_takes_the_place_of_an_unfinished_output_is_not_given_its_name(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("theirs")
+
+    def exchanged() -> None:
+        with Staging(tmp_path / "out") as staging:
+            staging.directory.rename(tmp_path / "aside")
+            other.rename(staging.directory)
+            staging.commit()
+
+    with pytest.raises(BadRequest, match="something else has taken its place"):
+        exchanged()
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "out.partial/file").read_text() == "theirs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,38 @@ def test_what_is_left_is_cleared_and_a_run_at_work_is_not(tmp_path: Path) -> Non
         assert busy.copy.parent.is_dir()
     assert [path.name for path in tmp_path.iterdir()] == [".a link.zerotools-thin"]
     assert clear_left(tmp_path / "nothing") == 0
+
+
+def test_a_link_in_place_of_the_directory_beside_is_not_followed(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path / "a") / "global_step2"
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/letters").write_text("kept")
+    workspace_of(path).symlink_to(tmp_path / "home")
+    before = contents(path)
+    with pytest.raises(BadRequest, match="is a symbolic link"):
+        thinned(path, Keep.WEIGHTS)
+    assert (tmp_path / "home/letters").read_text() == "kept"
+    assert contents(path) == before
+
+
+def test_what_is_written_runs_as_nobody_else(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z3-bf16-w2", tmp_path / "a") / "global_step2"
+    for file in path.iterdir():
+        file.chmod(0o4755)
+    plan = prepare(path, Keep.MASTERS)
+    written = [name for name in plan.rewritten if name in plan.entries.status]
+    assert written
+    thin(plan, budget=BUDGET)
+    assert {stat.S_IMODE((path / name).stat().st_mode) for name in written} == {0o755}
+
+
+def test_a_file_that_takes_the_place_of_one_that_stays(tmp_path: Path) -> None:
+    path = copy_of("deepspeed-0.19.8/z2-bf16-w2", tmp_path / "a") / "global_step2"
+    plan = prepare(path, Keep.WEIGHTS)
+    stays = next(n for n in plan.entries.files() if n not in plan.removed | plan.rewritten.keys())
+    (path / stays).rename(tmp_path / "aside")
+    (path / stays).symlink_to("/etc/passwd")
+    with pytest.raises(BadFile, match="another file has taken its place"):
+        plan.entries.check_same(stays, path / stays)
+    with pytest.raises(BadFile, match="changed while"):
+        thin(plan, budget=BUDGET)

@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import sync_directory
+from zerotools.io.files.regular import read_regular
 
 NAME = ".zerotools-journal"
 SCHEMA = "zerotools.journal/1"
+_LARGEST = 2**28
 
 
 class Journal:
@@ -47,19 +49,23 @@ class Journal:
     def _read(self) -> int:
         """Take over the existing journal. Returns the length of its complete lines in bytes."""
         try:
-            data = self._path.read_bytes()
+            data = read_regular(self._path, _LARGEST, is_source=False)
         except FileNotFoundError:
             return 0
+        except (OSError, BadFile) as error:
+            raise self._unusable(f"its journal cannot be read ({error!s:.200})") from None
         data = data[: data.rfind(b"\n") + 1]
-        lines = [json.loads(line) for line in data.splitlines()]
+        try:
+            lines = [json.loads(line) for line in data.splitlines()]
+        except (ValueError, RecursionError):
+            raise self._unusable("its journal is damaged") from None
         if not lines:
             return 0
-        if lines[0].get("schema") != SCHEMA:
-            raise BadRequest(
-                f"{self._path.parent} was started by another version; leave --resume out to start "
-                "over"
-            )
-        before = lines[0]["identity"]
+        if not isinstance(lines[0], dict) or lines[0].get("schema") != SCHEMA:
+            raise self._unusable("it was started by another version")
+        before = lines[0].get("identity")
+        if not isinstance(before, dict) or not all(map(_is_noted, lines[1:])):
+            raise self._unusable("its journal is damaged")
         changed = [part for part, value in self._identity.items() if before.get(part) != value]
         if changed:
             raise BadRequest(
@@ -68,6 +74,11 @@ class Journal:
             )
         self.done = {line["file"]: line["noted"] for line in lines[1:]}
         return len(data)
+
+    def _unusable(self, why: str) -> BadRequest:
+        return BadRequest(
+            f"{self._path.parent} cannot be resumed: {why}; leave --resume out to start over"
+        )
 
     def add(self, file: str, noted: Any) -> None:
         """Record that `file`, which was flushed, is complete; `noted` is JSON."""
@@ -87,3 +98,7 @@ class Journal:
     def remove(self) -> None:
         """The output is complete: nothing is left to resume."""
         self._path.unlink()
+
+
+def _is_noted(line: Any) -> bool:
+    return isinstance(line, dict) and isinstance(line.get("file"), str) and "noted" in line

@@ -1,14 +1,14 @@
 """Output that is complete, or does not exist.
 
 Everything is written below `<destination>.partial`, flushed, and renamed when it is complete. The
-partial directory is locked while it is written, so that two runs never share one. A run that was
+partial directory is locked while it is written, so that two runs never share one, and closed to
+other users until it is complete. A run that was
 killed or interrupted leaves only that directory, which the next run resumes or clears; one that
 failed leaves nothing, because what failed once fails again, and a full disk needs its room back.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from types import TracebackType
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.exchange import UNSUPPORTED, exchange, why_fixed
 from zerotools.io.files.open_files import sync_directory
+from zerotools.io.files.own_directory import OwnDirectory
 from zerotools.io.output.marker import remove_output
 
 _PROBE = ".zerotools-probe"
@@ -59,7 +60,6 @@ class Staging:
         self._rename = rename
         self._exchange = exchange or _exchange
         self._keep = keep
-        self._lock = -1
         self._committed = False
 
     def __enter__(self) -> Staging:
@@ -119,20 +119,19 @@ class Staging:
 
     def _take_lock(self) -> None:
         """Own the partial directory, empty unless it is kept."""
-        while True:
-            self.directory.mkdir(exist_ok=True)
-            self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(self._lock)
-                raise BadRequest(
-                    f"another run is writing {self.destination}; wait for it, or choose another "
-                    "output"
-                ) from None
-            if self._is_still_there():
-                break
-            os.close(self._lock)
+        try:
+            self._own = OwnDirectory(self.directory)
+        except BlockingIOError:
+            raise BadRequest(
+                f"another run is writing {self.destination}; wait for it, or choose another output"
+            ) from None
+        try:
+            self._clear()
+        except BaseException:
+            self._own.close()
+            raise
+
+    def _clear(self) -> None:
         if any(self.directory.iterdir()):
             self._check_left(self.directory)
         for entry in [] if self._keep else self.directory.iterdir():
@@ -141,25 +140,28 @@ class Staging:
             else:
                 entry.unlink()
 
-    def _is_still_there(self) -> bool:
-        """Whether the locked directory is the one that the name stands for now."""
-        try:
-            return os.path.samestat(os.fstat(self._lock), self.directory.stat())
-        except FileNotFoundError:
-            return False
-
     def commit(self) -> None:
         """Flush every directory and rename the output to its final name."""
         for path, _, _ in os.walk(self.directory, topdown=False):
             sync_directory(Path(path))
+        self._check_own(self.directory)
+        self._own.open_up()
         if self._is_taken():
             if self._check_replaced is None:
                 raise BadRequest(f"{self.destination} appeared while it was being written")
             self._replace(self._check_replaced)
         else:
             self.directory.rename(self.destination)
+            self._check_own(self.destination)
         sync_directory(self.destination.parent)
         self._committed = True
+
+    def _check_own(self, path: Path) -> None:
+        if not self._own.is_at(path):
+            raise BadRequest(
+                f"{path} is not what was written there: something else has taken its place, so "
+                "this output cannot be trusted; see who writes there, and choose another place"
+            )
 
     def _replace(self, check: Callable[[Path], None]) -> None:
         """Replace the existing output, and remove it."""
@@ -180,9 +182,10 @@ class Staging:
         trace: TracebackType | None,
     ) -> None:
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        if not (self._committed or self._keep or interrupted):
+        keeps = self._committed or self._keep or interrupted
+        if not keeps and self._own.is_at(self.directory):
             shutil.rmtree(self.directory, ignore_errors=True)
-        os.close(self._lock)
+        self._own.close()
 
 
 def _make_durably(path: Path) -> None:

@@ -80,7 +80,7 @@ KEYS: dict[str, ConfigKey] = {
     "fp16.loss_scale_window": ConfigKey(ValueKind.COUNT, KeyAction.READ, default=1000),
     "fp16.hysteresis": ConfigKey(ValueKind.COUNT, KeyAction.READ, default=2),
     "fp16.consecutive_hysteresis": ConfigKey(ValueKind.BOOL, KeyAction.READ, default=False),
-    "fp16.min_loss_scale": ConfigKey(ValueKind.NUMBER, KeyAction.READ, default=1),
+    "fp16.min_loss_scale": ConfigKey(ValueKind.COUNT, KeyAction.READ, default=1),
     **_read(
         ValueKind.BOOL,
         "fp16.enabled",

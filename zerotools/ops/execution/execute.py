@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -170,8 +170,20 @@ def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, An
     return {
         file: noted
         for file, noted in journal.done.items()
-        if file in target.files and _size(directory / file) == target.files[file].size
+        if file in target.files
+        and _are_losses(noted)
+        and _size(directory / file) == target.files[file].size
     }
+
+
+def _are_losses(noted: Any) -> bool:
+    return isinstance(noted, list) and all(
+        isinstance(each, list)
+        and len(each) == 2 + len(fields(CastLosses))
+        and all(isinstance(part, str) for part in each[:2])
+        and all(isinstance(part, int | float) for part in each[2:])
+        for each in noted
+    )
 
 
 def _size(path: Path) -> int | None:

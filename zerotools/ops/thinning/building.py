@@ -3,15 +3,19 @@
 What stays gets a second name there, or is copied where the file system has none; what changes is
 written anew. Modes, owners and times are those of the files before: what sorts checkpoints by age
 sorts them as before.
+
+Whoever owns the checkpoint may change it meanwhile, and who thins it may be root. So what a file
+was is taken from the entries that were noted, and not asked again under a name that may have become
+a link to a file of root's: that would be given away, and what is written here its mode.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -55,11 +59,11 @@ def build(
             done.result()
     if plan.has_manifest:
         rewrite_manifest(copy, plan.subject, gone=plan.removed, changed=plan.rewritten.keys())
-        shutil.copystat(plan.subject / MANIFEST, copy / MANIFEST)
+        _as_before(plan.subject / MANIFEST, plan.entries.status[MANIFEST], copy / MANIFEST)
         written.names.add(MANIFEST)
     for name in reversed(directories):
-        _as_before(plan.subject / name, copy / name)
-    _as_before(plan.subject, copy)
+        _as_before(plan.subject / name, plan.entries.status[name], copy / name)
+    _as_before(plan.subject, plan.entries.status[""], copy)
     return frozenset(written.names)
 
 
@@ -91,6 +95,7 @@ class _Written:
                 return
             if self._links and status is not None and status.st_nlink < _LINKED_AT_MOST:
                 after.hardlink_to(before)
+                self._plan.entries.check_same(name, after)
                 return
             file_plan = carried_file(before)
         self._write(after, file_plan)
@@ -98,7 +103,7 @@ class _Written:
         if status is None:
             _like_the_others(self._plan.entries, after)
         elif not stat.S_ISLNK(status.st_mode):
-            _as_before(before, after)
+            _as_before(before, status, after)
         self._flush(after)
 
     def _write(self, path: Path, file_plan: FilePlan) -> None:
@@ -138,10 +143,22 @@ def _like_the_others(entries: Entries, made: Path) -> None:
     os.utime(made, (newest, newest))
 
 
-def _as_before(before: Path, after: Path) -> None:
-    """The mode, owner and times of an entry."""
-    _own(before, before.stat(), after)
-    shutil.copystat(before, after)
+def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
+    """The mode, owner, times and attributes of an entry; what is written runs as nobody else."""
+    _own(before, status, after)
+    with suppress(OSError):  # as of a file system without them
+        _take_attributes(before, after)
+    mode = stat.S_IMODE(status.st_mode)
+    after.chmod(mode if stat.S_ISDIR(status.st_mode) else mode & 0o777)
+    os.utime(after, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _take_attributes(before: Path, after: Path) -> None:
+    """Those of users and the access lists; others (security) are for the system to give."""
+    for name in os.listxattr(before, follow_symlinks=False):
+        if name.startswith(("user.", "system.posix_acl_")):
+            value = os.getxattr(before, name, follow_symlinks=False)
+            os.setxattr(after, name, value, follow_symlinks=False)
 
 
 def _own(before: Path, status: os.stat_result, after: Path) -> None:

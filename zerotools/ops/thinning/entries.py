@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.io.files.sources import Sources
 from zerotools.io.files.writers import is_open_for_writing
 
 
@@ -61,6 +62,24 @@ class Entries:
                 raise BadFile(_changed(root / name, "it is gone" if now is None else "it is new"))
             if _stamp(before) != _stamp(now):
                 raise BadFile(_changed(root / name, "it was written to"))
+
+    def note_in(self, sources: Sources) -> None:
+        """Every file is a source, also one that is only carried along.
+
+        Raises:
+            BadFile: one has changed since it was read.
+        """
+        for name in filter(self.is_file, self.status):
+            sources.note(self.root / name, self.status[name])
+
+    def check_same(self, name: str, path: Path) -> None:
+        """Refuse a second name of an entry that is another file by now.
+
+        Raises:
+            BadFile: something has taken its place.
+        """
+        if not os.path.samestat(self.status[name], path.lstat()):
+            raise BadFile(_changed(self.root / name, "another file has taken its place"))
 
     def check_unwritten(self) -> None:
         """Refuse a directory of which a process has a file open for writing.

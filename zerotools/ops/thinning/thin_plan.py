@@ -140,6 +140,7 @@ def prepare(
         form = formats.format_of(source, table)
         thinning = form.thin(source, keep, replace(options, tag=None))
         problems = _problems(source, sources, table)
+    entries.note_in(sources)
     removed, rewritten = _below(subject, source, thinning)
     if not thinning.is_empty and subject.is_dir():
         rewritten |= _records(subject, source, thinning, time.time() if now is None else now)

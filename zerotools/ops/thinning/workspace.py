@@ -23,9 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.exchange import UNSUPPORTED, exchange, why_fixed
 from zerotools.io.files.open_files import sync_directory
+from zerotools.io.files.own_directory import OwnDirectory
 from zerotools.runs.thinned import is_workspace, workspace_of
 
 Exchange = Callable[[Path, Path], None]
@@ -40,7 +41,6 @@ class Workspace:
         self._subject = subject
         self._path = workspace_of(subject)
         self._exchange = exchange
-        self._lock = -1
         self.cleared = 0
         self.links = False
         """Whether files can be given a second name there."""
@@ -53,7 +53,9 @@ class Workspace:
 
     def __enter__(self) -> Workspace:
         try:
-            self._take_lock()
+            self._own = OwnDirectory(self._path)
+        except BlockingIOError:
+            raise BadRequest(f"another run is thinning {self._subject}; wait for it") from None
         except OSError as error:
             raise BadRequest(
                 f"{self._subject} cannot be thinned: {self._path} cannot be made ({error.strerror})"
@@ -67,26 +69,6 @@ class Workspace:
             self.__exit__(type(error), error, None)
             raise
         return self
-
-    def _take_lock(self) -> None:
-        while True:
-            self._path.mkdir(mode=0o700, exist_ok=True)
-            self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(self._lock)
-                raise BadRequest(f"another run is thinning {self._subject}; wait for it") from None
-            if self._is_still_there():
-                return
-            os.close(self._lock)
-
-    def _is_still_there(self) -> bool:
-        """Whether the locked directory is the one that the name stands for now."""
-        try:
-            return os.path.samestat(os.fstat(self._lock), self._path.stat())
-        except FileNotFoundError:
-            return False
 
     def _probe(self) -> None:
         """Find out whether the exchange can be made, before anything is written.
@@ -147,6 +129,8 @@ class Workspace:
                 sync_directory(Path(folder))
         sync_directory(self._path)
         check(self._subject)
+        if not self._own.is_at(self._path):
+            raise BadFile(f"{self._path} was removed or replaced, and nothing was changed")
         self._exchange(self.copy, self._subject)
         try:  # nothing can be put into it under its name any more
             check(self.copy)
@@ -165,8 +149,9 @@ class Workspace:
         trace: TracebackType | None,
     ) -> None:
         with suppress(OSError):
-            _remove(self._path)
-        os.close(self._lock)
+            if self._own.is_at(self._path):
+                _remove(self._path)
+        self._own.close()
 
 
 def clear_left(directory: Path) -> int:

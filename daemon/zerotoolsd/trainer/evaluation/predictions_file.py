@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zerotools.io.files.new_file import new_text_file
 from zerotools.io.files.open_files import sync_directory
 
 
@@ -16,7 +17,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str | None:
     draft = path.with_name(f".{path.name}.draft")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", encoding="utf-8") as file:
+        with new_text_file(draft) as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())

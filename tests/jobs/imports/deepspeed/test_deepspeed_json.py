@@ -229,6 +229,24 @@ class TestContradictions:
                 },
                 "needs stage 1",
             ),
+            (
+                {
+                    "zero_optimization": {
+                        "stage": 2,
+                        "cpu_offload": False,
+                        "offload_optimizer": {"device": "cpu"},
+                    }
+                },
+                "zero_optimization.offload_optimizer has taken its place",
+            ),
+            (
+                {"bf16": {"enabled": False}, "bfloat16": {"enabled": "auto"}},
+                "bfloat16.enabled: bfloat16 is an older name of bf16",
+            ),
+            (
+                {"fp16": {"enabled": True, "min_loss_scale": 0.5}},
+                "fp16.min_loss_scale = 0.5: must be a whole number",
+            ),
         ],
     )
     def test_both_places_are_named(self, config: dict[str, Any], told: str) -> None:

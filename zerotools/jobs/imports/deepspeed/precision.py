@@ -15,6 +15,7 @@ _SWITCHES = (("fp16", "fp16.enabled"), ("bf16", "bf16.enabled"), ("bf16", "bfloa
 
 def read_precision(reading: ConfigReading) -> None:
     """Map the one that is on; refuse both."""
+    _refuse_second_name(reading)
     autos = _resolve_autos(reading)
     given = {name: reading.remaining[name] for _, name in _SWITCHES if name in reading.remaining}
     on = [(kind, given[name]) for kind, name in _SWITCHES if name in given and given[name].value]
@@ -29,6 +30,20 @@ def read_precision(reading: ConfigReading) -> None:
     if not on and not autos:
         reading.default("fp16.enabled, bf16.enabled", PRECISION, "fp32")
     _loss_scale(reading, any(kind == "fp16" for kind, _ in on))
+
+
+def _refuse_second_name(reading: ConfigReading) -> None:
+    """`bfloat16` is the older name of `bf16`, of which DeepSpeed reads nothing where both stand."""
+    old = [given for name, given in reading.remaining.items() if _is_in(name, "bfloat16")]
+    if old and any(_is_in(name, "bf16") for name in reading.remaining):
+        reading.findings.wrong.append(
+            f"{old[0].said}: bfloat16 is an older name of bf16, and DeepSpeed passes over it where "
+            "both are given; write everything under bf16"
+        )
+
+
+def _is_in(name: str, section: str) -> bool:
+    return name == section or name.startswith(f"{section}.")
 
 
 def _resolve_autos(reading: ConfigReading) -> bool:

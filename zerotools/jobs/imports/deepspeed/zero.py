@@ -75,6 +75,12 @@ def _stage(reading: ConfigReading) -> tuple[int | None, str]:
 def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
     for name, key in _OLD:
         given = reading.take(name)
+        new = deepspeed_names("offload")[key].removesuffix(".device")
+        if given is not None and any(each.startswith(new) for each in reading.remaining):
+            reading.findings.wrong.append(
+                f"{given.said} = {show(given.value)}: {new} has taken its place, and DeepSpeed "
+                "does not start where both are given; remove the older"
+            )
         if given is not None:
             device = "cpu" if given.value else "none"
             _place_state(reading, given, key, device, stage, place)

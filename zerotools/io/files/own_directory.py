@@ -1,0 +1,91 @@
+"""A directory of this run alone, in which something is made that gets its name later.
+
+Its name is known beforehand, and others may write beside it: on a shared machine, under `/tmp` or
+in the directory of a group, somebody may put there
+
+    out.partial -> /home/victim        a link: what the run clears, it would clear there
+    out.partial/                       a directory of theirs, in which they change what is written
+
+So a link is never followed, a directory of another user is refused, and nobody else can look into
+it before it is complete.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+
+_PROBE = ".zerotools-mode"
+_PRIVATE = 0o700
+
+
+class OwnDirectory:
+    """`path`, made and locked, or taken over from an earlier run of the same user."""
+
+    def __init__(self, path: Path) -> None:
+        """Make and lock it.
+
+        Raises:
+            BlockingIOError: another run has it.
+            BadRequest: what is there is a link, or belongs to another user.
+            OSError: it cannot be made.
+        """
+        self.path = path
+        while True:
+            self._descriptor = _made(path)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self.is_at(path):
+                    os.fchmod(self._descriptor, _mode(self._descriptor) & ~0o777 | _PRIVATE)
+                    return
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+            os.close(self._descriptor)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether `path` is this directory, and no link to it or another in its place."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def open_up(self) -> None:
+        """Give it the mode that any new directory there would have."""
+        probe = self.path / _PROBE
+        probe.mkdir()
+        mode = stat.S_IMODE(probe.stat().st_mode)
+        probe.rmdir()
+        os.fchmod(self._descriptor, mode)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._descriptor)
+
+
+def _made(path: Path) -> int:
+    try:
+        path.mkdir(mode=_PRIVATE)
+    except FileExistsError:
+        if path.is_symlink():
+            raise BadRequest(
+                f"{path} is a symbolic link, where the directory of an unfinished run should be; "
+                "zerotools does not follow it: see who put it there, and remove it"
+            ) from None
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    owner = os.fstat(descriptor).st_uid
+    if owner != os.geteuid():
+        os.close(descriptor)
+        raise BadRequest(
+            f"{path} belongs to another user (uid {owner}), who could change what is written "
+            "there; have it removed, or choose another place"
+        )
+    return descriptor
+
+
+def _mode(descriptor: int) -> int:
+    return stat.S_IMODE(os.fstat(descriptor).st_mode)
