@@ -17,6 +17,7 @@ from pathlib import Path
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.attempts import launch
+from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.settling import AttemptEnds
 from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.taking_up import LeftAttempts
@@ -67,22 +68,24 @@ class Dispatcher:
         self.changed = asyncio.Event()
         self._wake = asyncio.Event()
         self._transitions = Transitions(store, _policy(config.retry), self.announce)
-        self._parking = JobGuard(self.jobs_dir, self._hold, touch)
+        self._pending = PendingJobs(self._wake.set)
+        self._parking = JobGuard(self.jobs_dir, self._hold, touch, self._pending.put_off)
         self._guard = self._parking.guard
         self._placement = QueuePlacement(store, self._parking, config.limits)
         self._ends = AttemptEnds(self._transitions, self._guard, self._wake.set)
-        self._watcher = Watcher(self._ends.over, self._guard)
+        self._watcher = Watcher(self._ends.over, self._guard, self._pending)
         self._starter = AttemptStarter(
             self._transitions,
             self._watcher,
             self._ends.over,
+            self._pending,
             self.jobs_dir,
             config,
             command,
             umask,
             socket,
         )
-        self._left = LeftAttempts(store, self._guard, self._watcher, self._starter)
+        self._left = LeftAttempts(store, self._guard, self._watcher, self._starter, self._pending)
         self.cleaner = Cleaner(state_dir, store, self.announce)
 
     @property
@@ -124,6 +127,11 @@ class Dispatcher:
     async def _step(self) -> float:
         """One round; returns the seconds until the next is due by itself."""
         all_held = self._parking.settle()
+        for job_id in self._pending.take_due():
+            self._left.note(job_id)
+        for job in self.store.jobs([states.LAUNCHING]):
+            if job.id not in self._pending:  # that it runs could not be committed
+                self._left.note(job.id)
         self._left.take_up()
         self._ends.retry()
         pauses = [IDLE_SECONDS, *self._retry_due(time.time()), *self._stop_expired(clocks.now())]
@@ -134,7 +142,7 @@ class Dispatcher:
             self.waits = {}
         if self._ends.release_freed() or not self._ends.all_committed or not all_held:
             pauses.append(FAULT_SECONDS)
-        return min(pauses)
+        return min([*pauses, *self._pending.pauses])
 
     def _retry_due(self, now: float) -> list[float]:
         """Queue the jobs whose wait is over; the seconds that the others still wait."""
@@ -183,10 +191,11 @@ class Dispatcher:
     def why_it_waits(self, job: JobRow) -> str | None:
         """What the job waits for: one sentence, where there is something to say."""
         if job.state == states.QUEUED:
-            return self.waits.get(job.id)
+            return self.waits.get(job.id) or self._pending.why(job.id)
         if job.state == states.RUNNING and self._is_expired(job):
             return "its time limit is over: it saves and stops"
-        return self._watcher.held.get(job.id) if job.state in states.ACTIVE else None
+        why = self._watcher.held.get(job.id) or self._pending.why(job.id)
+        return why if job.state in states.ACTIVE else None
 
     def _is_expired(self, job: JobRow) -> bool:
         expired = self._ends.expired
@@ -204,7 +213,7 @@ class Dispatcher:
         if job.state != states.STOPPING:
             self._transitions.take(job, event)
             crashpoints.reach(crashpoints.CANCEL_COMMITTED)
-        if after.state == states.STOPPING and job.state == states.HELD:
+        if after.state == states.STOPPING and (job.state == states.HELD or job.id in self._pending):
             self._left.take_up_job(job.id)
         elif after.state == states.STOPPING:
             with self._guard(job.id, parking.STOPPING) as reach:

@@ -14,6 +14,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd.admission.rehearsal import rehearse
+from zerotoolsd.attempts.launch import RankCommand
 from zerotoolsd.config import Config, LimitsConfig
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
@@ -72,6 +73,7 @@ async def running(
     leave: bool = False,
     touch: Touch = lambda job_id, doing: None,
     rehearse: Rehearsal = rehearse,
+    command: RankCommand = command,
 ) -> AsyncIterator[Running]:
     """An engine on `state`; in the end its attempts are killed, unless they are to be left."""
     state.mkdir(exist_ok=True)

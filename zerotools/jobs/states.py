@@ -43,6 +43,8 @@ CANCEL = "cancel"
 FINISHED = "finished"
 STOPPED = "stopped"
 CRASHED = "crashed"
+DEFERRED = "deferred"
+"""The machine could not start the attempt; that costs the job no restart."""
 GAVE_UP = "gave_up"
 RETRY = "retry"
 EXPIRED = "expired"
@@ -54,7 +56,7 @@ STOP = "stop"
 """A held job whose attempt is not over is cancelled."""
 
 EVENTS = (
-    *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, GAVE_UP, RETRY, EXPIRED),
+    *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),
     *(HOLD, RESUME, TAKE_UP, STOP),
 )
 
@@ -68,6 +70,7 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (LAUNCHING, FINISHED): SUCCEEDED,
         (LAUNCHING, STOPPED): QUEUED,
         (LAUNCHING, CRASHED): WAITING_RETRY,
+        (LAUNCHING, DEFERRED): WAITING_RETRY,
         (LAUNCHING, GAVE_UP): FAILED,
         (LAUNCHING, EXPIRED): HALTED,
         (LAUNCHING, HOLD): HELD,
@@ -75,6 +78,7 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (RUNNING, FINISHED): SUCCEEDED,
         (RUNNING, STOPPED): QUEUED,
         (RUNNING, CRASHED): WAITING_RETRY,
+        (RUNNING, DEFERRED): WAITING_RETRY,
         (RUNNING, GAVE_UP): FAILED,
         (RUNNING, EXPIRED): HALTED,
         (RUNNING, HOLD): HELD,
@@ -83,6 +87,7 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (STOPPING, FINISHED): SUCCEEDED,
         (STOPPING, STOPPED): CANCELLED,
         (STOPPING, CRASHED): CANCELLED,
+        (STOPPING, DEFERRED): CANCELLED,
         (STOPPING, GAVE_UP): CANCELLED,
         (STOPPING, EXPIRED): CANCELLED,
         (STOPPING, HOLD): HELD,
@@ -98,6 +103,7 @@ TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
         (HELD, FINISHED): SUCCEEDED,
         (HELD, STOPPED): HELD,
         (HELD, CRASHED): HELD,
+        (HELD, DEFERRED): HELD,
         (HELD, GAVE_UP): HELD,
         (HELD, EXPIRED): HALTED,
     }

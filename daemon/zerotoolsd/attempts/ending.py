@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from zerotools.jobs.tables.spec import ALWAYS
 from zerotoolsd.attempts.repeating import why_not_again
 from zerotoolsd.queue import lifecycle, time_limit
 from zerotoolsd.queue.lifecycle import Ended
-from zerotoolsd.queue.rows import JobRow, UnreadableSpec
+from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.supervisor.procfs import Process, boot_id, read_process
+from zerotoolsd.supervisor.trouble import NOT_READY
 
 
 def end_event(
-    job: JobRow,
-    record: Mapping[str, Any],
-    *,
-    asked: bool,
-    before: Mapping[str, Any] | None = None,
+    job: JobRow, record: Mapping[str, Any], *, asked: bool, before: Sequence[AttemptRow] = ()
 ) -> Ended:
-    """The event; `asked`: this daemon has asked the attempt to stop at its time limit. `before` is
-    the record of the attempt before it."""
+    """The event; `asked`: this daemon has asked the attempt to stop at its time limit. `before`:
+    the attempts before it."""
     outcome, spec, unreadable = record.get("outcome"), job.reading.spec, None
     try:
         _ = job.spec
@@ -36,8 +34,14 @@ def end_event(
         time_limit=time_limit.that_ended(spec, record, asked=asked),
         note=_what_failed_after(record),
         unreadable=unreadable,
-        hopeless=None if repeats else why_not_again(record, before),
+        hopeless=None if repeats else why_not_again(record, before[-1].result if before else None),
+        not_ready_before=_not_ready_at_the_end(before),
     )
+
+
+def _not_ready_at_the_end(attempts: Sequence[AttemptRow]) -> int:
+    outcomes = ((attempt.result or {}).get("outcome") for attempt in reversed(attempts))
+    return sum(1 for _ in takewhile(lambda outcome: outcome == NOT_READY, outcomes))
 
 
 def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:

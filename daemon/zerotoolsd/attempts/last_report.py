@@ -20,6 +20,7 @@ from zerotoolsd.supervisor.plan import PROGRESS, RUN, SUMMARY
 
 _TAIL_BYTES = 32 * 1024
 _LONGEST_WHY = 1000
+_LONGEST_LINE = 500
 _PASSED_OVER = "skipped_checkpoint"
 _WAYS = ("at_save", "digests", "unchanged", "structure")
 
@@ -97,6 +98,13 @@ def last_sign_of_life(run_dir: Path) -> float | None:
         with suppress(OSError):
             dates.append((run_dir / name).lstat().st_mtime)
     return max(dates, default=None)
+
+
+def last_line(path: Path) -> str | None:
+    """The end of a log. A bar that redraws its line ends it with a carriage return."""
+    text = b"\n".join(_last_lines(path)).decode("utf-8", "replace")
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    return next((line[:_LONGEST_LINE] for line in reversed(lines) if line), None)
 
 
 def report_so_far(run_dir: Path) -> LastReport:

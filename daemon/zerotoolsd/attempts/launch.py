@@ -18,7 +18,8 @@ from zerotoolsd.config import Config, DataCacheConfig
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor import entry
 from zerotoolsd.supervisor.durable import sync_directory, write_json
-from zerotoolsd.supervisor.plan import ATTEMPT, FINDER, NOTIFY, Plan
+from zerotoolsd.supervisor.last_word.reserved import reserve
+from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, FINDER, NOTIFY, Plan
 
 SPEC = "spec.json"
 SCRIPT = "script"
@@ -129,6 +130,7 @@ def prepare(
         plan = _for_program(plan, spec, job, reported_before)
     write_json(run_dir / SPEC, job_to_dict(spec))
     write_json(run_dir / ATTEMPT, plan.to_json())
+    reserve(run_dir / EXIT, plan.processes)
 
 
 def _plan(

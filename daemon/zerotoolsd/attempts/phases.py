@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.attempts.last_report import LastReport
-from zerotoolsd.supervisor.durable import open_regular
+from zerotoolsd.attempts.last_report import LastReport, last_line
 from zerotoolsd.supervisor.plan import PROGRESS
-
-_TAIL_BYTES = 4096
-_LONGEST_LINE = 500
 
 
 def phase_of(
@@ -33,7 +28,7 @@ def phase_of(
         "since": None if report.doing_since is None else min(report.doing_since, now),
         "last_progress": moved,
         "quiet": quiet,
-        "last_line": _last_line(logs[-1][1]) if logs else None,
+        "last_line": last_line(logs[-1][1]) if logs else None,
     }
 
 
@@ -52,16 +47,3 @@ def _modified(path: Path) -> float | None:
         return path.lstat().st_mtime
     except OSError:
         return None
-
-
-def _last_line(path: Path) -> str | None:
-    """A bar that redraws its line ends it with a carriage return."""
-    try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - _TAIL_BYTES))
-            text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError):  # the job has put something else there
-        return None
-    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
-    return next((line[:_LONGEST_LINE] for line in reversed(lines) if line), None)

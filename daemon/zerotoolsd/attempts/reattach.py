@@ -11,8 +11,9 @@ from typing import Any
 
 from zerotoolsd.queue.clocks import Moment, began_of
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, is_shallow, read_json, write_json
-from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, LOCK, RUN
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, is_shallow, read_json
+from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
+from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LOCK, RUN
 from zerotoolsd.supervisor.procfs import Process, boot_id, kill_process, open_process, processes
 
 MAX_LOOKS = 20
@@ -27,7 +28,8 @@ class Over:
 
 @dataclass(frozen=True)
 class Alive:
-    """Its supervisor runs, since `began` if it says so; the holder of `pidfd` closes it."""
+    """Its supervisor runs, or the supervisor's keeper, which is about to write down how it ended;
+    since `began` if that is known. The holder of `pidfd` closes it."""
 
     pidfd: int
     began: Moment | None = None
@@ -98,19 +100,33 @@ def _look(run_dir: Path, token: str) -> AttemptStatus:
     if run.get("token") != token:
         return Gone("its run directory belongs to another attempt")
     if run.get("boot_id") != boot_id():
-        return _over(run_dir, token) or Gone("the machine was restarted")
+        return _last_word(run_dir, token, "the machine was restarted")
     pidfd = open_process(*_identity(run, RUN))
+    if pidfd is None and run.get("keeper") is not None:
+        pidfd = open_process(*_identity(run["keeper"], RUN))
     if pidfd is not None:
         return Alive(pidfd, began_of(run))
-    return _over(run_dir, token) or Gone("its supervisor was killed")
+    return _last_word(run_dir, token, "its supervisor was killed")
 
 
-def _over(run_dir: Path, token: str) -> Over | None:
-    record = read_json(run_dir / EXIT, LARGEST_RECORD)
+def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
+    record = read_json(run_dir / name, LARGEST_RECORD)
     if record is None or record.get("token") != token:
         return None
     _check_record(record)
     return Over(record)
+
+
+def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
+    """Of an attempt of which nothing runs: it may have been over but for what follows it."""
+    if (over := _over(run_dir, token)) is not None:
+        return over
+    ended = _over(run_dir, token, ENDED)
+    if ended is None:
+        return Gone(why)
+    if "closing" not in ended.record:
+        return ended
+    return Over({**ended.record, "closing": {"why": f"{why} before this had ended"}})
 
 
 def _check_record(record: Mapping[str, Any]) -> None:
@@ -164,12 +180,20 @@ def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if (run_dir / RUN).exists():
             return False
-        write_json(run_dir / EXIT, record)
+        _write_record(run_dir / EXIT, record)
     except BlockingIOError:
         return False
     finally:
         os.close(fd)
     return True
+
+
+def _write_record(path: Path, record: Mapping[str, Any]) -> None:
+    room = ReservedRecord(path, 0)
+    try:
+        room.try_write(record)
+    finally:
+        room.close()
 
 
 def kill_strays(token: str) -> list[Process]:

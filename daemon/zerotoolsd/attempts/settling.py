@@ -61,8 +61,7 @@ class AttemptEnds:
         job, now = self._store.job(attempt.job_id), time.time()
         if attempt.token not in self._store.open_tokens(job.id):
             return  # it was ended by force
-        earlier = self._store.attempts(job.id)[: attempt.number - 1]
-        before = earlier[-1].result if earlier else None
+        before = self._store.attempts(job.id)[: attempt.number - 1]
         asked = attempt.token in self.expired
         end = ending.end_event(job, record, asked=asked, before=before)
         after, kind = self._transitions.after(job, end), lifecycle.name_of(job.standing, end)

@@ -13,6 +13,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotoolsd import crashpoints
 from zerotoolsd.attempts import last_report, launch
+from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.watcher import OnOver, Watcher
 from zerotoolsd.config import Config
 from zerotoolsd.queue import clocks, lifecycle
@@ -20,6 +21,7 @@ from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.transitions import Transitions
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 
 class AttemptStarter:
@@ -31,6 +33,7 @@ class AttemptStarter:
         transitions: Transitions,
         watcher: Watcher,
         over: OnOver,
+        pending: PendingJobs,
         jobs_dir: Path,
         config: Config,
         command: launch.RankCommand,
@@ -41,6 +44,7 @@ class AttemptStarter:
         self._store = transitions.store
         self._watcher = watcher
         self._over = over
+        self._pending = pending
         self._jobs_dir = jobs_dir
         self._config = config
         self._command = command
@@ -83,6 +87,9 @@ class AttemptStarter:
             self._watcher.start(attempt)
         except OSError as error:
             cause = f"could not be started: {error.strerror}: {error.filename}"
+            if is_of_machine(error, own_files=True):
+                self._pending.put_off(job.id, _said(error))
+                return
             failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
             return
         except UnreadableSpec:
@@ -90,6 +97,7 @@ class AttemptStarter:
         except ZerotoolsError as error:
             failed(attempt, {"outcome": lifecycle.BAD_JOB, "cause": str(error)})
             return
+        self._pending.over(job.id)
         crashpoints.reach(crashpoints.SUPERVISOR_SPAWNED)
         self.mark_running(attempt, clocks.now())
 
@@ -104,3 +112,8 @@ class AttemptStarter:
             if attempt.state == LAUNCHING:
                 change.attempt_started(number, began)
         self._transitions.publish(job, after)
+
+
+def _said(error: OSError) -> str:
+    place = "" if error.filename is None else f": {error.filename}"
+    return f"{error.strerror or error}{place}"

@@ -6,9 +6,10 @@ import logging
 
 from zerotools.jobs import states
 from zerotoolsd.attempts import reattach
+from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.starting import AttemptStarter
 from zerotoolsd.attempts.watcher import Guard, Watcher
-from zerotoolsd.queue import clocks, parking
+from zerotoolsd.queue import clocks, lifecycle, parking
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 
@@ -19,18 +20,29 @@ class LeftAttempts:
     """Jobs whose last attempt is to be taken up."""
 
     def __init__(
-        self, store: Store, guard: Guard, watcher: Watcher, starter: AttemptStarter
+        self,
+        store: Store,
+        guard: Guard,
+        watcher: Watcher,
+        starter: AttemptStarter,
+        pending: PendingJobs,
     ) -> None:
         self._store = store
         self._guard = guard
         self._watcher = watcher
         self._starter = starter
+        self._pending = pending
         self._left: list[int] = []
 
     def note_all(self) -> None:
         """Note every attempt that the last daemon left."""
         wanted = (*states.ACTIVE, states.HELD)
         self._left = [job.id for job in reversed(self._store.jobs(wanted))]
+
+    def note(self, job_id: int) -> None:
+        """Note one job, to be taken up in the next round."""
+        if job_id not in self._left:
+            self._left.append(job_id)
 
     def take_up_job(self, job_id: int) -> None:
         """Take up this job's attempt, after those that were noted before."""
@@ -47,14 +59,15 @@ class LeftAttempts:
 
     def _take_up(self, job: JobRow) -> None:
         attempts, is_open = self._store.attempts(job.id), bool(self._store.open_tokens(job.id))
-        if job.state in states.TERMINAL or (job.state == states.HELD and not is_open):
+        if job.state not in states.ACTIVE and not (job.state == states.HELD and is_open):
+            self._pending.over(job.id)
             return
         if not is_open:
             raise LookupError(f"it is {job.state}, but it has no unfinished attempt")
         attempt = attempts[-1]
         if not self._watcher.watches(attempt):
             self._find_again(job, attempt)
-        elif job.state == states.LAUNCHING:
+        elif job.state == states.LAUNCHING and self._watcher.follows(attempt):
             self._starter.mark_running(attempt, clocks.now())
         if self._store.job(job.id).state == states.STOPPING:
             self._watcher.request_stop(attempt, "cancel")
@@ -64,10 +77,15 @@ class LeftAttempts:
         log.info("job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__)
         if isinstance(found, reattach.NeverStarted) and job.state == states.HELD:
             return
-        if isinstance(found, reattach.NeverStarted) and job.state != states.STOPPING:
+        if isinstance(found, reattach.NeverStarted) and job.state == states.STOPPING:
+            cause = "its supervisor ended before it started anything"
+            self._watcher.give_up(attempt, {"outcome": lifecycle.LOST, "cause": cause})
+            return
+        if isinstance(found, reattach.NeverStarted):
             # The supervisor may still be on its way; of two, the lock lets one through.
             self._starter.begin(attempt, self._watcher.give_up)
             return
+        self._pending.over(job.id)
         if isinstance(found, reattach.Alive):
             self._starter.mark_running(attempt, found.began or clocks.now())
         self._watcher.adopt(attempt, found)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.attempts import last_report, reattach
-from zerotoolsd.attempts.launch import spawn_supervisor
+from zerotoolsd.attempts.launch import SUPERVISOR_LOG, spawn_supervisor
+from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_json
@@ -23,7 +24,6 @@ from zerotoolsd.supervisor.plan import REQUEST, RUN
 STARTING_SECONDS = 0.1
 UNREADABLE_SECONDS = 1.0
 """How often a run directory that cannot be read or written is tried again."""
-KILL_SECONDS = 30.0
 
 SETTLING = "checking its state"
 GIVING_UP = "giving up its start"
@@ -46,9 +46,12 @@ class _Live:
 class Watcher:
     """Knows when an attempt is over. Everything happens in the event loop's thread."""
 
-    def __init__(self, on_over: OnOver, guard: Guard) -> None:
+    def __init__(self, on_over: OnOver, guard: Guard, pending: PendingJobs) -> None:
         self._on_over = on_over
         self._guard = guard
+        self._pending = pending
+        self._unwatched: dict[str, subprocess.Popen[bytes]] = {}
+        """Supervisors that were started and cannot be watched now, by token."""
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._unasked: dict[str, str] = {}
@@ -62,16 +65,18 @@ class Watcher:
         try:
             # A child that was not waited for keeps its pid.
             self._track(_Live(attempt, os.pidfd_open(child.pid), child))
-        except OSError:
-            # Unwatched it would run beside the next attempt. Its ranks die with it.
-            child.kill()
-            child.wait(KILL_SECONDS)
-            reattach.kill_strays(attempt.token)
-            raise
+        except OSError as error:
+            # It needs nobody to watch it. It is found again by its directory.
+            self._unwatched[attempt.token] = child
+            self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
 
     def watches(self, attempt: AttemptRow) -> bool:
         """Whether the attempt's end will be noticed."""
         return attempt.token in self._live or attempt.token in self._later
+
+    def follows(self, attempt: AttemptRow) -> bool:
+        """Whether the attempt is known to run."""
+        return attempt.token in self._live
 
     def settle(self, attempt: AttemptRow) -> None:
         """Find out what has become of the attempt: watch it if it lives, else report its end."""
@@ -85,15 +90,21 @@ class Watcher:
         self.held.pop(attempt.job_id, None)
         match found:
             case reattach.Over(record):
-                self._on_over(attempt, record)
+                self._on_over(attempt, _with_what_was_told(attempt, record))
             case reattach.Alive(pidfd):
-                self._track(_Live(attempt, pidfd, None))
+                try:
+                    child = self._unwatched.get(attempt.token)
+                    self._track(_Live(attempt, pidfd, child))
+                except OSError as error:
+                    self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
+                    return
+                self._unwatched.pop(attempt.token, None)
                 if (reason := self._unasked.pop(attempt.token, None)) is not None:
                     self.request_stop(attempt, reason)
             case reattach.Starting():
                 self._look_again(attempt)
             case reattach.NeverStarted():
-                self._never_started(attempt)
+                self._pending.put_off(attempt.job_id, _why_not_started(attempt))
             case reattach.Gone(cause):
                 self._lost(attempt, cause)
             case reattach.Unreadable(cause):
@@ -111,10 +122,6 @@ class Watcher:
     ) -> None:
         handle = asyncio.get_running_loop().call_later(seconds, call, attempt, *more)
         self._later[attempt.token] = handle
-
-    def _never_started(self, attempt: AttemptRow) -> None:
-        cause = "its supervisor ended before it started anything"
-        self.give_up(attempt, {"outcome": lifecycle.LOST, "cause": cause})
 
     def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         """Report `record` as the end of an attempt that has not started, once it cannot any more.
@@ -144,17 +151,11 @@ class Watcher:
     def _lost(self, attempt: AttemptRow, cause: str) -> None:
         strays = reattach.kill_strays(attempt.token)
         ended = f"; {len(strays)} of its processes were ended" if strays else ""
-        known = last_report.report_so_far(Path(attempt.run_dir))
-        step, path = known.checkpoint_step, known.checkpoint_path
         record = {
             **_last_seen(attempt),
+            **_told(attempt),
             "outcome": lifecycle.LOST,
             "cause": f"lost: {cause}{ended}",
-            "steps_done": (known.step or {}).get("step"),
-            "progress": known.step,
-            "checkpoint": None if step is None else {"step": step, "path": path},
-            "peak_gpu_bytes": known.peak_gpu_bytes,
-            "peak_host_bytes": known.peak_host_bytes,
         }
         self._on_over(attempt, record)
 
@@ -203,8 +204,34 @@ class Watcher:
                 live.child.returncode = 0
         for handle in self._later.values():
             handle.cancel()
+        for child in self._unwatched.values():
+            child.returncode = 0
         self._live.clear()
         self._later.clear()
+        self._unwatched.clear()
+
+
+def _told(attempt: AttemptRow) -> dict[str, Any]:
+    """What the supervisor kept of what the ranks told, for a record that it did not write."""
+    known = last_report.report_so_far(Path(attempt.run_dir))
+    step, path = known.checkpoint_step, known.checkpoint_path
+    return {
+        "steps_done": (known.step or {}).get("step"),
+        "progress": known.step,
+        "checkpoint": None if step is None else {"step": step, "path": path},
+        "peak_gpu_bytes": known.peak_gpu_bytes,
+        "peak_host_bytes": known.peak_host_bytes,
+    }
+
+
+def _with_what_was_told(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The supervisor's keeper does not hear the ranks."""
+    return {**_told(attempt), **record} if record.get("by_keeper") is True else record
+
+
+def _why_not_started(attempt: AttemptRow) -> str:
+    said = last_report.last_line(Path(attempt.run_dir) / SUPERVISOR_LOG)
+    return "its supervisor ended before it started anything" + (f" ({said})" if said else "")
 
 
 def _last_seen(attempt: AttemptRow) -> dict[str, float]:

@@ -27,8 +27,8 @@ from zerotoolsd.supervisor.durable import read_json, sync_directory, write_json
 CLEANING = "cleaning"
 _ATTEMPT = re.compile(r"attempt-[0-9]+")
 _OURS = re.compile(
-    r"(attempt|spec|run|exit|request|finder)\.json|progress\.jsonl|lock|stop|notify\.sock"
-    r"|(rank-[0-9]+|supervisor|closing|thinning)\.log|importable|\..*\.new"
+    r"(attempt|spec|run|exit|ended|request|finder)\.json|progress\.jsonl|lock|stop|notify\.sock"
+    r"|(rank-[0-9]+|supervisor|closing|thinning)\.log|importable|\..*\.(new|room)"
     r"|(tokens\.u32|eval\.u32|packs\.u64)(\.index)?"
 )
 """What daemon, supervisor and trainer write into the directory of an attempt."""

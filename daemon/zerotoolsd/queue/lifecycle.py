@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zerotools.jobs import states
+from zerotoolsd.supervisor.trouble import NOT_READY
 
 FINISHED = "finished"
 STOPPED = "stopped"
@@ -19,9 +20,23 @@ KILLED = "killed"
 LOST = "lost"
 NOT_STARTED = "not_started"
 
-OUTCOMES = (FINISHED, STOPPED, BAD_JOB, BAD_CHECKPOINT, CRASHED, KILLED, LOST, NOT_STARTED)
+OUTCOMES = (
+    FINISHED,
+    STOPPED,
+    BAD_JOB,
+    BAD_CHECKPOINT,
+    CRASHED,
+    KILLED,
+    LOST,
+    NOT_STARTED,
+    NOT_READY,
+)
 """How an attempt ends. `killed`: asked to stop, it did not within its grace. `lost`: its processes
-are gone without a word. `not_started`: it cannot be started at all."""
+are gone without a word. `not_started`: it cannot be started at all. `not_ready`: the machine could
+not start it now."""
+
+MOST_MACHINE_SECONDS = 60.0
+"""The longest wait for a machine that is not ready."""
 
 _HOPELESS = frozenset({BAD_JOB, BAD_CHECKPOINT, NOT_STARTED})
 
@@ -104,13 +119,15 @@ class Ended:
 
     `time_limit` is that of the job, in words, where it was asked to stop at it; `note` says what
     went wrong after a good end. `unreadable` says why the job cannot be read, and so not be started
-    again; `hopeless` why it would end the same way again.
+    again; `hopeless` why it would end the same way again. `not_ready_before`: so many attempts
+    before it ended as not_ready, one after another.
     """
 
     outcome: str
     cause: str
     saved_step: int
     max_restarts: int
+    not_ready_before: int = 0
     time_limit: str | None = None
     note: str | None = None
     unreadable: str | None = None
@@ -155,6 +172,8 @@ def name_of(job: Standing, event: LifecycleEvent) -> str:
             return states.STOPPED
     if event.outcome in _HOPELESS:
         return states.GAVE_UP
+    if event.outcome == NOT_READY:
+        return states.DEFERRED
     if event.time_limit is not None:
         return states.EXPIRED
     if event.unreadable is not None and job.state != states.STOPPING:
@@ -177,6 +196,10 @@ def _after_end(job: Standing, end: Ended, now: float, policy: RetryPolicy) -> St
         restarts_used=0 if progressed else job.restarts_used,
         eligible_at=None,
     )
+    if state == states.WAITING_RETRY and name == states.DEFERRED:
+        wait = min(policy.delay(end.not_ready_before + 1), MOST_MACHINE_SECONDS)
+        reason = f"the machine is not ready: {end.cause}; next try in {wait:g} s"
+        return replace(ended, eligible_at=now + wait, reason=reason)
     if state == states.WAITING_RETRY:
         used = ended.restarts_used + 1
         wait = policy.delay(used)

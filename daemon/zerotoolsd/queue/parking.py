@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerotoolsd.queue.rows import UnreadableSpec
+from zerotoolsd.supervisor.trouble import is_of_machine
 
 TAKING_UP = "taking it up again"
 RETRYING = "queueing it again"
@@ -40,19 +41,31 @@ Touch = Callable[[int, str], None]
 """(job, what is done): called where a job's data is about to be looked at; a test lets it fail."""
 
 
+DeferJob = Callable[[int, str], None]
+"""(job, why): trouble of the machine was in the way; look at the job again later."""
+
+
+def _ignore(job_id: int, why: str) -> None:
+    log.warning("job %d: %s", job_id, why)
+
+
 class JobGuard:
     """The jobs that are to be held, until the queue's disk takes that."""
 
-    def __init__(self, jobs_dir: Path, hold: HoldJob, touch: Touch) -> None:
+    def __init__(
+        self, jobs_dir: Path, hold: HoldJob, touch: Touch, defer: DeferJob = _ignore
+    ) -> None:
         self._jobs_dir = jobs_dir
         self._hold = hold
+        self._defer = defer
         self.touch = touch
         self._waiting: dict[int, str] = {}
         self._said: set[tuple[int, str]] = set()
 
     @contextmanager
     def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
-        """Hold the job where anything but a full disk is in the way inside; never raise it.
+        """Hold the job where anything is in the way inside but trouble of the machine, which passes
+        by itself; never raise it.
 
         What it gives is to be called first: there a test lets the fault begin.
         """
@@ -63,6 +76,11 @@ class JobGuard:
         except UnreadableSpec as error:
             log.warning("%s", error)
             self._park(job_id, str(error))
+        except OSError as error:
+            if is_of_machine(error):
+                self._defer(job_id, f"{doing} failed ({error})")
+            else:
+                self._park(job_id, self._reason(job_id, doing, error))
         except Exception as error:  # whatever it is, the other jobs have nothing to do with it
             self._park(job_id, self._reason(job_id, doing, error))
 

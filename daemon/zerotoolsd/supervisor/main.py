@@ -1,8 +1,9 @@
 """One attempt, from its lock to its `exit.json`.
 
-Order of things, each on the disk before the next: the lock (a second copy exits here), `run.json`
-(who we are), the ranks, `exit.json` (what came of it). A directory that has a `run.json` is never
-started again.
+Order of things, each on the disk before the next: the lock (a second copy exits here), room for
+`exit.json`, `run.json` (who we are), the ranks, `exit.json` (what came of it). A directory that has
+a `run.json` is never started again. From before `run.json` on there are two processes: the
+supervisor, and its parent, which writes `exit.json` where the supervisor is killed (`keeper`).
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from zerotoolsd.supervisor import procfs, thinner
 from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
-from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.last_word.keeper import Records, keep
+from zerotoolsd.supervisor.last_word.ledger import Ledger
+from zerotoolsd.supervisor.last_word.verdict import Verdict, judge_program, judge_ranks
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
 from zerotoolsd.supervisor.procfs import Process
 from zerotoolsd.supervisor.progress import Progress
 from zerotoolsd.supervisor.ranks import become_subreaper
 from zerotoolsd.supervisor.reaper import kill_all
-from zerotoolsd.supervisor.verdict import Verdict, judge_program, judge_ranks
+from zerotoolsd.supervisor.trouble import NOT_READY, is_of_machine
 from zerotoolsd.supervisor.watch import RankMonitor
 
 LOCK_SECONDS = 2.0
 """Someone who only looks whether the lock is held has it for an instant."""
 KILL_SECONDS = 30.0
+CUT_OFF = "it was cut off"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     become_subreaper()
     tree = read_json(Path(ATTEMPT))
     assert tree is not None
-    supervise(Plan.from_json(tree))
-    return 0
+    plan = Plan.from_json(tree)
+    return keep(plan, lambda records, ledger: supervise(plan, records, ledger))
 
 
 def _take_lock() -> int | None:
@@ -67,14 +71,15 @@ def _take_lock() -> int | None:
             return fd
 
 
-def supervise(plan: Plan) -> None:
+def supervise(plan: Plan, records: Records, ledger: Ledger) -> None:
     """Run the ranks to their end, end what they left behind, and write `exit.json`."""
+    become_subreaper()
     started, clock = time.time(), time.monotonic()
     progress = Progress()
-    watch = RankMonitor(plan, progress)
+    watch = RankMonitor(plan, progress, ledger)
     identity = {
-        "pid": os.getpid(),
-        "start_ticks": _own_start(),
+        **_identity(os.getpid()),
+        "keeper": _identity(os.getppid()),
         "boot_id": procfs.boot_id(),
         "token": plan.token,
         "started": started,
@@ -86,7 +91,7 @@ def supervise(plan: Plan) -> None:
         pids = [{"rank": rank.index, "pid": rank.pid} for rank in watch.ranks]
         write_json(Path(RUN), {**identity, "ranks": pids})
         watch.run()
-    statuses, stuck = kill_all(KILL_SECONDS, spare=watch.helpers)
+    statuses, stuck = kill_all(KILL_SECONDS, spare=watch.helpers, note=ledger.ended)
     if watch.finder is not None:
         watch.finder.finish(progress)
     kill_all(0)
@@ -99,34 +104,27 @@ def supervise(plan: Plan) -> None:
         watch.ranks, progress, stop=watch.stop_reason, killed_because=watch.killed_because
     )
     record = _record(watch, verdict, stuck, started)
+    if verdict.outcome == "finished" and records.ended is not None:
+        # Power may fail while an export runs for minutes: the training itself is over.
+        cut_off = {"closing": {"why": CUT_OFF}} if plan.closing else {}
+        records.ended.write(record | _times(clock) | cut_off)
     if plan.closing and verdict.outcome == "finished":
         record["closing"] = run_closing(plan, plan.closing, watch.stop_asked)
     if plan.thinning and verdict.outcome == "finished":  # for the last checkpoint
         run_closing(plan, plan.thinning, watch.stop_asked, thinner.LOG)
-    record |= {"ended": time.time(), "ran_seconds": time.monotonic() - clock}
-    _write_exit(record)
+    records.exit.write(record | _times(clock))
+    if records.ended is not None:
+        records.ended.drop()
     progress.close()
 
 
-def _write_exit(record: dict[str, Any]) -> None:
-    """Write `exit.json`; on a full disk, try again for ten minutes."""
-    for _ in range(600):
-        try:
-            write_json(Path(EXIT), record)
-        except FileNotFoundError:
-            say(f"{EXIT}: the run directory was removed")
-            return
-        except OSError as error:
-            say(f"{EXIT}: {error}")
-            time.sleep(1)
-        else:
-            return
+def _times(clock: float) -> dict[str, float]:
+    return {"ended": time.time(), "ran_seconds": time.monotonic() - clock}
 
 
-def _own_start() -> int:
-    process = procfs.read_process(os.getpid())
-    assert process is not None
-    return process.start_ticks
+def _identity(pid: int) -> dict[str, int | None]:
+    process = procfs.read_process(pid)
+    return {"pid": pid, "start_ticks": None if process is None else process.start_ticks}
 
 
 def _find(watch: RankMonitor) -> Verdict | None:
@@ -138,7 +136,7 @@ def _find(watch: RankMonitor) -> Verdict | None:
         choice = finder.choose(watch.stop_asked)
     except OSError as error:
         program = watch.plan.finder[0]
-        return Verdict("crashed", f"{program} cannot be started: {error.strerror}")
+        return _cannot_start(program, error, "crashed")
     except NoAnswer as error:
         return Verdict("crashed", str(error))
     if choice is None:
@@ -157,8 +155,14 @@ def _start(watch: RankMonitor) -> Verdict | None:
         watch.spawn()
     except OSError as error:
         program = watch.plan.argv[0]
-        return Verdict("not_started", f"{program} cannot be started: {error.strerror}")
+        return _cannot_start(program, error, "not_started")
     return None
+
+
+def _cannot_start(program: str, error: OSError, outcome: str) -> Verdict:
+    """`outcome` where it is the job's fault; the machine may only want room or descriptors."""
+    cause = f"{program} cannot be started: {error.strerror}"
+    return Verdict(NOT_READY if is_of_machine(error) else outcome, cause)
 
 
 def _record(
@@ -172,11 +176,8 @@ def _record(
         "rank": None if rank is None else rank.index,
         "exit_code": verdict.exit_code,
         "signal": rank and rank.signal,
-        "last_lines": None if rank is None else rank.log.last_lines(),
-        "ranks": [
-            {"rank": r.index, "exit_code": r.exit_code, "signal": r.signal, "killed": r.killed}
-            for r in watch.ranks
-        ],
+        "last_lines": None if rank is None else watch.ranks[rank.index].log.last_lines(),
+        "ranks": [rank.to_json() for rank in watch.ranks],
         "stop_reason": watch.stop_reason,
         "steps_done": progress.steps_done,
         "progress": progress.last_step,

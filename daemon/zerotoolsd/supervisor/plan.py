@@ -9,6 +9,8 @@ from typing import Any
 ATTEMPT = "attempt.json"
 RUN = "run.json"
 EXIT = "exit.json"
+ENDED = "ended.json"
+"""What `exit.json` would say, while what follows a finished run still goes on."""
 REQUEST = "request.json"
 LOCK = "lock"
 STOP = "stop"

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -22,6 +23,7 @@ class Process:
     rss_bytes: int
 
 
+@cache
 def boot_id() -> str:
     """Differs after every boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

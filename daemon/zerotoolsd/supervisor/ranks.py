@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zerotoolsd.supervisor.logs import RankLog
 from zerotoolsd.supervisor.plan import PORT, Plan
@@ -22,12 +23,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
-class SupervisedRank:
+class Rank:
     """One rank. `status` is its wait status once it has ended; `killed` that we ended it."""
 
     index: int
-    pid: int
-    log: RankLog
     status: int | None = None
     killed: bool = False
 
@@ -44,6 +43,23 @@ class SupervisedRank:
         if self.status is None or not os.WIFSIGNALED(self.status):
             return None
         return os.WTERMSIG(self.status)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its line in `exit.json`."""
+        return {
+            "rank": self.index,
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "killed": self.killed,
+        }
+
+
+@dataclass(kw_only=True)
+class SupervisedRank(Rank):
+    """A rank that was started, and its output."""
+
+    pid: int
+    log: RankLog
 
 
 def become_subreaper() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_text
 from zerotoolsd.supervisor.finder_process import Finder
+from zerotoolsd.supervisor.last_word.ledger import Ledger
+from zerotoolsd.supervisor.last_word.verdict import is_abnormal
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import descendants, processes
@@ -21,7 +23,6 @@ from zerotoolsd.supervisor.ranks import SupervisedRank, free_port, spawn
 from zerotoolsd.supervisor.reaper import reap
 from zerotoolsd.supervisor.stopping import terminate
 from zerotoolsd.supervisor.thinner import Thinner
-from zerotoolsd.supervisor.verdict import is_abnormal
 
 TICK_SECONDS = 1.0
 _LONGEST_GRACE = 1e9
@@ -34,9 +35,10 @@ SETTLE_SECONDS = 1.0
 class RankMonitor:
     """The ranks of one attempt until the last has ended. Works in the run directory."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
+    def __init__(self, plan: Plan, progress: Progress, ledger: Ledger) -> None:
         self.plan = plan
         self.progress = progress
+        self._ledger = ledger
         self.ranks: list[SupervisedRank] = []
         self.stop_reason: str | None = None
         self.killed_because: str | None = None
@@ -92,8 +94,10 @@ class RankMonitor:
     def spawn(self) -> None:
         """Start all ranks. Raises OSError: one cannot be started; those before it run."""
         port = free_port()
+        self._ledger.begin()
         for index in range(self.plan.processes):
             rank = spawn(self.plan, index, port, Path(f"rank-{index}.log"))
+            self._ledger.started(index, rank.pid)
             self.ranks.append(rank)
             self._selector.register(rank.log.read_fd, selectors.EVENT_READ, rank)
 
@@ -104,7 +108,7 @@ class RankMonitor:
         while any(rank.status is None for rank in self.ranks):
             self._heed_request()
             self._wait()
-            self._note_ends(reap())
+            self._note_ends(reap(self._ledger.ended))
             now = time.monotonic()
             if self._kill_at is not None and now >= self._kill_at:
                 self._kill_ranks()
@@ -174,16 +178,21 @@ class RankMonitor:
 
     def _kill_ranks(self) -> None:
         self.killed_because = self._kill_why
-        self._note_ends(reap())
+        self._note_ends(reap(self._ledger.ended))
         for rank in self.ranks:
             if rank.status is None:
                 rank.killed = True
+                self._ledger.killed(rank.index)
                 # Not reaped yet, so the pid is still its own.
                 os.kill(rank.pid, signal.SIGKILL)
         self._kill_at = None
 
     def _sample_memory(self) -> None:
-        below = descendants(os.getpid(), processes())
+        try:
+            below = descendants(os.getpid(), processes())
+        except OSError as error:  # no descriptors: the ranks have nothing to do with it
+            say(f"the memory of the ranks cannot be measured: {error}")
+            return
         beside = {*self.helpers, self._thinner.pid}
         used = sum(p.rss_bytes for p in below if p.pid not in beside)
         self.progress.used_host(used)

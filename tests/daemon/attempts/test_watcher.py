@@ -9,11 +9,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVarTuple
 
-import pytest
-
 from tests.daemon.daemons import processes_in
 from tests.daemon.made_attempts import make_attempt, wait_for_file
-from tests.daemon.waiting import wait_for
+from tests.daemon.waiting import wait_async, wait_for
+from zerotoolsd.attempts.pending import PendingJobs
 from zerotoolsd.attempts.watcher import Watcher
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 
@@ -21,17 +20,23 @@ Values = TypeVarTuple("Values")
 
 
 class FullLoop(asyncio.SelectorEventLoop):
-    """A loop in which nothing more can be watched: epoll's limit is reached."""
+    """A loop in which nothing more can be watched at first: epoll's limit is reached."""
 
     run_dir: Path
+    refusals = 2
 
     def add_reader(self, fd: Any, callback: Callable[[*Values], Any], *args: *Values) -> None:
         wait_for_file(self.run_dir / "waiting-1")
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().add_reader(fd, callback, *args)
 
 
-def test_p2_a_supervisor_that_cannot_be_watched_is_ended(tmp_path: Path) -> None:
-    run = make_attempt(tmp_path / "state" / "run", "release")
+def test_p2_a_supervisor_that_cannot_be_watched_goes_on_and_is_watched_later(
+    tmp_path: Path,
+) -> None:
+    run = make_attempt(tmp_path / "state" / "run", "release exit=0")
     FullLoop.run_dir = run
     attempt = AttemptRow(
         job_id=1,
@@ -45,15 +50,31 @@ def test_p2_a_supervisor_that_cannot_be_watched_is_ended(tmp_path: Path) -> None
         ended=None,
         result=None,
     )
+    ended: list[Any] = []
 
     async def story() -> None:
         watcher = Watcher(
-            lambda _attempt, _record: None, lambda _job, _doing: nullcontext(lambda: None)
+            lambda _attempt, record: ended.append(record),
+            lambda _job, _doing: nullcontext(lambda: None),
+            PendingJobs(lambda: None),
         )
-        with pytest.raises(OSError, match="No space left"):
-            watcher.start(attempt)
+        watcher.start(attempt)
+        assert "cannot be watched: No space left" in watcher.held[1]
+        assert watcher.watches(attempt)
+        watcher.settle(attempt)
+        assert not watcher.follows(attempt)
+        watcher.settle(attempt)
+        assert watcher.follows(attempt)
+        assert 1 not in watcher.held
+        (run / "release").touch()
+
+        async def over() -> bool:
+            return bool(ended)
+
+        await wait_async(over, "the attempt to end")
         watcher.close()
 
     with asyncio.Runner(loop_factory=FullLoop) as runner:
         runner.run(story())
+    assert [record["outcome"] for record in ended] == ["finished"]
     wait_for(lambda: not processes_in(tmp_path / "state"), "every process to end", 5.0)

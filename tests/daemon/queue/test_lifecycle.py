@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -74,6 +75,7 @@ def test_every_state_takes_exactly_the_events_of_the_table(
         ("crashed", "waiting_retry", "cancelled"),
         ("killed", "waiting_retry", "cancelled"),
         ("lost", "waiting_retry", "cancelled"),
+        ("not_ready", "waiting_retry", "cancelled"),
     ],
 )
 def test_where_each_outcome_leads(outcome: str, running: str, stopping: str) -> None:
@@ -159,3 +161,16 @@ def test_no_sequence_of_events_leaves_the_table(events: list[LifecycleEvent]) ->
         assert before.state not in states.TERMINAL
         assert (job.eligible_at is not None) == (job.state == "waiting_retry")
         assert job.best_step >= before.best_step
+
+
+def test_a_machine_that_is_not_ready_costs_no_restart_and_is_asked_ever_more_seldom() -> None:
+    job, waits = Standing(state="running", restarts_used=1, best_step=5), []
+    policy = RetryPolicy(first_seconds=1, factor=4, most_seconds=300)
+    for before in range(5):
+        end = replace(ended("not_ready", restarts=0), not_ready_before=before)
+        after = advance(job, end, now=100, policy=policy)
+        assert (after.state, after.restarts_used, after.best_step) == ("waiting_retry", 1, 5)
+        assert after.eligible_at is not None
+        waits.append(after.eligible_at - 100)
+    assert waits == [1, 4, 16, 60, 60]
+    assert after.reason == "the machine is not ready: it not_ready; next try in 60 s"

@@ -101,9 +101,13 @@ def test_run_json_names_the_supervisor_before_the_ranks_end(tmp_path: Path) -> N
     wait_for_file(run / "waiting-0")
     record = read_json(run / "run.json")
     assert record is not None
-    own = read_process(process.pid)
-    assert own is not None
-    assert (record["pid"], record["start_ticks"]) == (process.pid, own.start_ticks)
+    for name, pid in (("pid", record["pid"]), ("keeper", process.pid)):
+        said, own = record["keeper"] if name == "keeper" else record, read_process(pid)
+        assert own is not None
+        assert (said["pid"], said["start_ticks"]) == (pid, own.start_ticks)
+    supervisor = read_process(record["pid"])
+    assert supervisor is not None
+    assert supervisor.parent == process.pid
     assert record["boot_id"] == boot_id()
     assert [is_alive(rank["pid"]) for rank in record["ranks"]] == [True, True]
     (run / "release").touch()
@@ -252,16 +256,20 @@ def test_p5_no_descendant_outlives_the_attempt(tmp_path: Path) -> None:
 
 
 def test_ranks_die_with_a_killed_supervisor(tmp_path: Path) -> None:
-    run = make_attempt(tmp_path / "run", "release")
+    # Its environment says nothing of the attempt: it is known by whose child it became.
+    run = make_attempt(tmp_path / "run", "rank=0:orphan release")
     process = supervise(run)
+    wait_for_file(run / "waiting-0")
     wait_for_file(run / "waiting-1")
-    record = read_json(run / "run.json")
-    assert record is not None
-    process.kill()
-    process.wait()
-    pids = [rank["pid"] for rank in record["ranks"]]
-    wait_for(lambda: not any(is_alive(pid) for pid in pids), "the ranks to die")
-    assert not (run / "exit.json").exists()
+    wait_for(lambda: "ranks" in (read_json(run / "run.json") or {}), "run.json to name the ranks")
+    started = read_json(run / "run.json")
+    assert started is not None
+    pids = [rank["pid"] for rank in started["ranks"]]
+    os.kill(started["pid"], signal.SIGKILL)
+    record = finish(run, process)
+    assert (record["outcome"], record["cause"]) == ("lost", "lost: its supervisor was killed")
+    assert [rank["killed"] for rank in record["ranks"]] == [True, True]
+    assert not any(is_alive(pid) for pid in [*pids, int((run / "orphan").read_text())])
 
 
 def test_a_flood_of_output_neither_blocks_the_rank_nor_fills_the_disk(tmp_path: Path) -> None:

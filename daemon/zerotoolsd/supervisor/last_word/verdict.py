@@ -5,15 +5,41 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from zerotoolsd.supervisor.plan import OUTSIDE
-from zerotoolsd.supervisor.progress import Progress
-from zerotoolsd.supervisor.ranks import SupervisedRank
 
 EXIT_STOPPED = 75
 EXIT_BAD_JOB = 64
 EXIT_BAD_CHECKPOINT = 65
+
+
+class EndedRank(Protocol):
+    """A rank that has ended, as the kernel told of it. `killed`: by us."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def status(self) -> int | None: ...
+    @property
+    def killed(self) -> bool: ...
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def signal(self) -> int | None: ...
+
+
+class Told(Protocol):
+    """What the ranks told before they ended."""
+
+    @property
+    def errors(self) -> Sequence[dict[str, Any]]: ...
+    @property
+    def trained(self) -> bool: ...
+    @property
+    def steps_done(self) -> int: ...
+    @property
+    def checkpoint(self) -> dict[str, Any] | None: ...
 
 
 @dataclass(frozen=True)
@@ -22,7 +48,7 @@ class Verdict:
 
     outcome: str
     cause: str
-    rank: SupervisedRank | None = None
+    rank: EndedRank | None = None
     status: int | None = None
 
     @property
@@ -31,14 +57,14 @@ class Verdict:
         return self.status if self.rank is None else self.rank.exit_code
 
 
-def is_abnormal(rank: SupervisedRank) -> bool:
+def is_abnormal(rank: EndedRank) -> bool:
     """It ended by itself, neither done nor stopped as asked."""
     return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
 
 
 def judge_ranks(
-    ranks: Sequence[SupervisedRank],
-    progress: Progress,
+    ranks: Sequence[EndedRank],
+    progress: Told,
     *,
     stop: str | None,
     killed_because: str | None,
@@ -68,8 +94,8 @@ def judge_ranks(
 
 
 def judge_program(
-    ranks: Sequence[SupervisedRank],
-    progress: Progress,
+    ranks: Sequence[EndedRank],
+    progress: Told,
     *,
     stop: str | None,
     killed_because: str | None,
@@ -95,18 +121,16 @@ def judge_program(
     return Verdict("stopped", how, status=0)
 
 
-def _finished(progress: Progress) -> Verdict:
+def _finished(progress: Told) -> Verdict:
     done = progress.steps_done
     return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)
 
 
-def _initiator(
-    broken: Sequence[SupervisedRank], errors: Sequence[dict[str, Any]]
-) -> SupervisedRank:
+def _initiator(broken: Sequence[EndedRank], errors: Sequence[dict[str, Any]]) -> EndedRank:
     """The rank that failed first: the others fail because their peer is gone."""
     reported = [error["rank"] for error in sorted(errors, key=_error_time)]
 
-    def order(rank: SupervisedRank) -> tuple[bool, bool, int]:
+    def order(rank: EndedRank) -> tuple[bool, bool, int]:
         by_signal = rank.signal is not None and rank.signal != signal.SIGABRT
         refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT)
         place = reported.index(rank.index) if rank.index in reported else len(reported)
@@ -123,7 +147,7 @@ def _error_time(error: dict[str, Any]) -> float:
     return float("inf")
 
 
-def _blame(rank: SupervisedRank, errors: Sequence[dict[str, Any]]) -> Verdict:
+def _blame(rank: EndedRank, errors: Sequence[dict[str, Any]]) -> Verdict:
     outcomes = {EXIT_BAD_JOB: "bad_job", EXIT_BAD_CHECKPOINT: "bad_checkpoint"}
     outcome = outcomes.get(rank.exit_code or 0, "crashed")
     own = [error for error in errors if error["rank"] == rank.index]

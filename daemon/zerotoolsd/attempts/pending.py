@@ -1,0 +1,78 @@
+"""Jobs that trouble of the machine keeps from going on: when they are looked at again, and why.
+
+A full disk, no inodes, no descriptors, a disk that does not answer: none of it is a job's fault, so
+an attempt that is committed as launching stays so, with its token and its directory, and is begun
+again later. It costs the job no restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+FIRST_SECONDS = 0.5
+MOST_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Wait:
+    why: str
+    tries: int
+    due: float | None
+    """None: it is being tried now."""
+
+
+class PendingJobs:
+    """By job id. `wake` is called where one is put off: the loop may sleep for longer."""
+
+    def __init__(
+        self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wake = wake
+        self._clock = clock
+        self._waits: dict[int, _Wait] = {}
+
+    def put_off(self, job_id: int, why: str) -> None:
+        """Look at the job again later: each time twice as late."""
+        before = self._waits.get(job_id)
+        tries = 0 if before is None else before.tries + 1
+        seconds = min(FIRST_SECONDS * 2 ** min(tries, 20), MOST_SECONDS)
+        if before is None or before.why != why:
+            log.warning("job %d waits: %s", job_id, _sentence(why))
+        self._waits[job_id] = _Wait(why, tries, self._clock() + seconds)
+        self._wake()
+
+    def take_due(self) -> list[int]:
+        """The jobs whose time has come; each is given once, until it is put off again."""
+        now = self._clock()
+        due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]
+        for job_id in due:
+            wait = self._waits[job_id]
+            self._waits[job_id] = _Wait(wait.why, wait.tries, None)
+        return due
+
+    def over(self, job_id: int) -> None:
+        """The job goes on, or is over."""
+        self._waits.pop(job_id, None)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._waits
+
+    @property
+    def pauses(self) -> list[float]:
+        """Seconds until each is due."""
+        now = self._clock()
+        return [max(0.0, w.due - now) for w in self._waits.values() if w.due is not None]
+
+    def why(self, job_id: int) -> str | None:
+        """What the job waits for: one sentence."""
+        wait = self._waits.get(job_id)
+        return None if wait is None else _sentence(wait.why)
+
+
+def _sentence(why: str) -> str:
+    return f"the machine is not ready: {why}; it is tried again"

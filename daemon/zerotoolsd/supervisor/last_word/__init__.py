@@ -1,0 +1,7 @@
+"""How an attempt ended, and that it is never forgotten.
+
+reserved     a record whose room is taken before it is needed
+ledger       what is known of the ranks, in memory that outlives a killed supervisor
+keeper       the supervisor's parent, which writes the record where the supervisor cannot
+verdict      the end in one word and one sentence
+"""

@@ -1,0 +1,183 @@
+"""The supervisor's parent: it waits, and writes `exit.json` where the supervisor cannot any more.
+
+A supervisor that is killed between a rank's exit and `exit.json` would take the rank's last word
+with it, and a job that is done would run again. So two processes know it at every moment:
+
+    keeper          waits for the supervisor alone; every process of the attempt is below it
+      supervisor    starts the ranks, and notes the end of each in memory that both have (`Ledger`)
+        ranks
+
+When the supervisor dies, ranks that have ended and were not waited for become children of the
+keeper, which the kernel tells how they ended; ranks that still run are killed by the kernel
+(PDEATHSIG), and all else below is killed by the keeper. When the keeper dies, the supervisor goes
+on alone. The lock, the records' room and their descriptors belong to both.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor import procfs
+from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, sync_directory
+from zerotoolsd.supervisor.last_word.ledger import Ledger
+from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
+from zerotoolsd.supervisor.last_word.verdict import Verdict, is_abnormal, judge_program, judge_ranks
+from zerotoolsd.supervisor.logs import say
+from zerotoolsd.supervisor.plan import ENDED, EXIT, NOTIFY, RUN, STOP, Plan
+from zerotoolsd.supervisor.ranks import Rank
+from zerotoolsd.supervisor.reaper import kill_all
+from zerotoolsd.supervisor.trouble import NOT_READY
+
+KILL_SECONDS = 30.0
+KILLED = "its supervisor was killed"
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the attempt will write; `ended` where something follows a finished run."""
+
+    exit: ReservedRecord
+    ended: ReservedRecord | None
+
+
+@dataclass(frozen=True)
+class _NothingTold:
+    """The supervisor alone heard the ranks; the daemon adds what it kept of that."""
+
+    errors: Sequence[dict[str, Any]] = ()
+    trained: bool = False
+    steps_done: int = 0
+    checkpoint: dict[str, Any] | None = None
+
+
+def keep(plan: Plan, supervise: Callable[[Records, Ledger], None]) -> int:
+    """Supervise in a child, and put its end on record if it cannot. Returns the exit status.
+
+    Raises OSError: there is no room for what the attempt will have to write; nothing was started.
+    """
+    follows = bool(plan.closing or plan.thinning)
+    records = Records(
+        ReservedRecord(Path(EXIT), plan.processes),
+        ReservedRecord(Path(ENDED), plan.processes) if follows else None,
+    )
+    ledger = Ledger(plan.processes)
+    child = os.fork()
+    if not child:
+        _be_supervisor(records, ledger, supervise)
+    # The daemon knows this process, and asks it.
+    signal.signal(signal.SIGTERM, lambda *_: _pass_on(child))
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    if os.WIFSIGNALED(status):  # else it has said why itself
+        say(f"the supervisor, pid {child}, was ended by signal {os.WTERMSIG(status)}")
+    return _put_on_record(plan, records, ledger)
+
+
+def _be_supervisor(
+    records: Records, ledger: Ledger, supervise: Callable[[Records, Ledger], None]
+) -> None:
+    status = 1
+    try:
+        supervise(records, ledger)
+        status = 0
+    except BaseException:  # the parent is told by the status
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _pass_on(child: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGTERM)
+
+
+def _put_on_record(plan: Plan, records: Records, ledger: Ledger) -> int:
+    # What a killed supervisor noted before: a SIGKILL after that came from its own death.
+    told = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
+    _, stuck = kill_all(KILL_SECONDS, note=ledger.ended)
+    with suppress(OSError):
+        Path(NOTIFY).unlink()
+    if Path(EXIT).exists():
+        sync_directory(Path.cwd())
+        return 0
+    run = _read(RUN)
+    if run is None:
+        return 1  # it has not begun: the daemon may start it again
+    record = _read(ENDED)
+    if record is None:
+        ranks = [
+            Rank(index, line.status, line.killed or _is_ours(line.status, index in told))
+            for index, line in enumerate(ledger.lines())
+            if line.pid is not None
+        ]
+        record = _record(plan, _verdict(plan, ranks, ledger), ranks, run)
+    if plan.closing and record["outcome"] == "finished":
+        record["closing"] = {"why": f"{KILLED} before this had ended"}
+    record["unkillable"] = [
+        {"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": procfs.boot_id()} for p in stuck
+    ]
+    records.exit.write(record)
+    return 0
+
+
+def _is_ours(status: int | None, was_told: bool) -> bool:
+    if was_told:
+        return False
+    return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+
+
+def _verdict(plan: Plan, ranks: Sequence[Rank], ledger: Ledger) -> Verdict:
+    if not ledger.has_begun:
+        return Verdict(NOT_READY, f"{KILLED} before it had started anything")
+    cut_off = len(ranks) < plan.processes or any(rank.killed for rank in ranks)
+    if cut_off and not any(map(is_abnormal, ranks)):
+        return Verdict("lost", f"lost: {KILLED}")
+    judge = judge_program if plan.own_program else judge_ranks
+    return judge(ranks, _NothingTold(), stop=_stop_reason(), killed_because=None)
+
+
+def _record(
+    plan: Plan, verdict: Verdict, ranks: Sequence[Rank], run: dict[str, Any]
+) -> dict[str, Any]:
+    rank = verdict.rank
+    ended = f"; {KILLED}" if verdict.outcome not in ("lost", NOT_READY) else ""
+    began = run.get("started_clock")
+    return {
+        "token": plan.token,
+        "outcome": verdict.outcome,
+        "cause": f"{verdict.cause}{ended}",
+        "by_keeper": True,
+        "rank": None if rank is None else rank.index,
+        "exit_code": verdict.exit_code,
+        "signal": rank and rank.signal,
+        "ranks": [rank.to_json() for rank in ranks],
+        "stop_reason": _stop_reason(),
+        "started": run.get("started"),
+        "ended": time.time(),
+        "ran_seconds": time.monotonic() - began if isinstance(began, float) else None,
+    }
+
+
+def _stop_reason() -> str | None:
+    try:
+        return Path(STOP).read_text(encoding="utf-8")[:1000]
+    except (OSError, ValueError):
+        return None
+
+
+def _read(name: str) -> dict[str, Any] | None:
+    try:
+        return read_json(Path(name), LARGEST_RECORD)
+    except (OSError, ValueError) as error:
+        say(f"{name}: {error}")
+        return {} if name == RUN else None

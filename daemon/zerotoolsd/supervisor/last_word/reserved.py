@@ -1,0 +1,126 @@
+"""A record whose room on the disk is taken before it is needed: it can be written on a full disk.
+
+`exit.json` says how an attempt ended, and without it a job that is done would run again. So a file
+beside it (`.exit.json.room`) holds blocks and an inode from the start, and descriptors of it and
+of its directory stay open. The record is written into those blocks, flushed, and the file renamed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.logs import say
+
+ROOM_BYTES = 64 * 1024
+RANK_BYTES = 256
+LONGEST_CAUSE = 2000
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
+
+
+def room_of(path: Path) -> Path:
+    """The file that holds the room of the record `path`."""
+    return path.with_name(f".{path.name}.room")
+
+
+def reserve(path: Path, ranks: int) -> None:
+    """Take the room of the record `path` of so many ranks, unless that was done. Raises OSError."""
+    os.close(_open_room(path, ROOM_BYTES + ranks * RANK_BYTES))
+
+
+def _open_room(path: Path, size: int) -> int:
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(room_of(path), flags, 0o600)
+    try:
+        if os.fstat(fd).st_size < size:
+            os.posix_fallocate(fd, 0, size)
+    except BaseException:  # undone, and raised again
+        os.close(fd)
+        raise
+    return fd
+
+
+class ReservedRecord:
+    """The record `path`, which can be written once."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        """Raises OSError: there is no room for it."""
+        self.path = path
+        self._room_bytes = ROOM_BYTES + ranks * RANK_BYTES
+        self._fd = _open_room(path, self._room_bytes)
+        try:
+            self._directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def write(self, record: Mapping[str, Any], sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Make the record durable, however long that takes; False: its directory was removed."""
+        for wait in _waits():
+            try:
+                self.try_write(record)
+            except FileNotFoundError:
+                say(f"{self.path}: the run directory was removed")
+                return False
+            except OSError as error:
+                say(f"{self.path}: {error}; next try in {wait:g} s")
+                sleep(wait)
+            else:
+                return True
+        raise AssertionError
+
+    def try_write(self, record: Mapping[str, Any]) -> None:
+        """Make the record durable now. Raises OSError; FileNotFoundError: there is no directory."""
+        data = _fitting(record, self._room_bytes)
+        try:
+            _write_all(self._fd, data)
+            os.ftruncate(self._fd, len(data))
+            os.fsync(self._fd)
+            os.rename(room_of(self.path), self.path)  # noqa: PTH104  # as its room was opened
+        except FileNotFoundError:
+            write_json(self.path, json.loads(data))  # somebody removed the room alone
+            return
+        os.fsync(self._directory)
+
+    def drop(self) -> None:
+        """Give the room back; the record is not needed."""
+        self.close()
+        room_of(self.path).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the descriptors; the room stays."""
+        os.close(self._fd)
+        os.close(self._directory)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    done = 0
+    while done < len(data):
+        written = os.pwrite(fd, data[done:], done)
+        if not written:
+            raise OSError(errno.EIO, "nothing was written")
+        done += written
+
+
+def _waits() -> Iterator[float]:
+    wait = FIRST_WAIT
+    while True:
+        yield wait
+        wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _fitting(record: Mapping[str, Any], size: int) -> bytes:
+    """The record, without what is only nice to know where it would not fit."""
+    short = {**record, "cause": str(record.get("cause"))[:LONGEST_CAUSE]}
+    silent = {**short, "last_lines": None}
+    for each in ({**record}, short, silent, {**silent, "progress": None}):
+        data = json.dumps(each).encode() + b"\n"
+        if len(data) <= size:
+            return data
+    return data
