@@ -98,7 +98,8 @@ jobs/ID/attempt-N/         one start of a job:
   run.json                 who runs it
   rank-K.log               output of rank K
   progress.jsonl           what the ranks reported, one JSON object per line
-  exit.json                how it ended
+  exit.json                how it ended; .exit.json.room keeps its place on the disk until then
+  ended.json               how it ended, while an export still runs
 jobs/ID/held.log           why the job was held, if it was, with the traceback
 data-cache/                tokenised data, for restarts and for other jobs
 jobs/ID/output/            checkpoints of a job without `output_dir`
@@ -108,6 +109,15 @@ cleaning/ID                a job that is being removed
 A queue that cannot be read stops the daemon: it never starts an empty one over it. A queue that an
 older version wrote is opened, after a copy, and every job in it continues under the rules by which
 it was accepted. A queue that a newer version wrote is refused and not changed.
+
+An attempt has two processes beside its ranks: the supervisor, which starts them, and its parent,
+the keeper, which waits. If one of them is killed, the other writes `exit.json`. `run.json` names
+both.
+
+A machine that has no space, inodes, descriptors, memory or processes left, or whose disk reports
+errors, keeps jobs waiting and fails none: `zerotools queue` and `zerotools show` say
+`the machine is not ready`, with the reason, and the start is tried again with pauses of up to a
+minute. That costs a job none of its `max_restarts`.
 
 A job with which something unexpected happens, or that another version queued and this one cannot
 read, is **held** with the reason, and the others continue. `zerotools resume` lets it

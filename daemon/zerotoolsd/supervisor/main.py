@@ -22,7 +22,7 @@ from zerotoolsd.supervisor.closing import run_closing
 from zerotoolsd.supervisor.durable import read_json, write_json
 from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
-from zerotoolsd.supervisor.last_word.ledger import Ledger
+from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import Verdict, judge_program, judge_ranks
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, EXIT_LOCKED, EXIT_USED, LOCK, RUN, Plan
 from zerotoolsd.supervisor.procfs import Process
@@ -71,7 +71,7 @@ def _take_lock() -> int | None:
             return fd
 
 
-def supervise(plan: Plan, records: Records, ledger: Ledger) -> None:
+def supervise(plan: Plan, records: Records, ledger: RankLedger) -> None:
     """Run the ranks to their end, end what they left behind, and write `exit.json`."""
     become_subreaper()
     started, clock = time.time(), time.monotonic()

@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
-class Rank:
+class KnownRank:
     """One rank. `status` is its wait status once it has ended; `killed` that we ended it."""
 
     index: int
@@ -55,7 +55,7 @@ class Rank:
 
 
 @dataclass(kw_only=True)
-class SupervisedRank(Rank):
+class SupervisedRank(KnownRank):
     """A rank that was started, and its output."""
 
     pid: int

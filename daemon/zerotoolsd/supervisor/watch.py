@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, write_text
 from zerotoolsd.supervisor.finder_process import Finder
-from zerotoolsd.supervisor.last_word.ledger import Ledger
+from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.verdict import is_abnormal
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import OUTSIDE, REQUEST, RUN, STOP, Plan
@@ -35,7 +35,7 @@ SETTLE_SECONDS = 1.0
 class RankMonitor:
     """The ranks of one attempt until the last has ended. Works in the run directory."""
 
-    def __init__(self, plan: Plan, progress: Progress, ledger: Ledger) -> None:
+    def __init__(self, plan: Plan, progress: Progress, ledger: RankLedger) -> None:
         self.plan = plan
         self.progress = progress
         self._ledger = ledger

@@ -4,7 +4,7 @@ A supervisor that is killed between a rank's exit and `exit.json` would take the
 with it, and a job that is done would run again. So two processes know it at every moment:
 
     keeper          waits for the supervisor alone; every process of the attempt is below it
-      supervisor    starts the ranks, and notes the end of each in memory that both have (`Ledger`)
+      supervisor    starts the ranks, and notes the end of each in a `RankLedger` that both have
         ranks
 
 When the supervisor dies, ranks that have ended and were not waited for become children of the
@@ -27,12 +27,12 @@ from typing import Any
 
 from zerotoolsd.supervisor import procfs
 from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, sync_directory
-from zerotoolsd.supervisor.last_word.ledger import Ledger
+from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.last_word.verdict import Verdict, is_abnormal, judge_program, judge_ranks
 from zerotoolsd.supervisor.logs import say
 from zerotoolsd.supervisor.plan import ENDED, EXIT, NOTIFY, RUN, STOP, Plan
-from zerotoolsd.supervisor.ranks import Rank
+from zerotoolsd.supervisor.ranks import KnownRank
 from zerotoolsd.supervisor.reaper import kill_all
 from zerotoolsd.supervisor.trouble import NOT_READY
 
@@ -58,7 +58,7 @@ class _NothingTold:
     checkpoint: dict[str, Any] | None = None
 
 
-def keep(plan: Plan, supervise: Callable[[Records, Ledger], None]) -> int:
+def keep(plan: Plan, supervise: Callable[[Records, RankLedger], None]) -> int:
     """Supervise in a child, and put its end on record if it cannot. Returns the exit status.
 
     Raises OSError: there is no room for what the attempt will have to write; nothing was started.
@@ -68,7 +68,7 @@ def keep(plan: Plan, supervise: Callable[[Records, Ledger], None]) -> int:
         ReservedRecord(Path(EXIT), plan.processes),
         ReservedRecord(Path(ENDED), plan.processes) if follows else None,
     )
-    ledger = Ledger(plan.processes)
+    ledger = RankLedger(plan.processes)
     child = os.fork()
     if not child:
         _be_supervisor(records, ledger, supervise)
@@ -84,7 +84,7 @@ def keep(plan: Plan, supervise: Callable[[Records, Ledger], None]) -> int:
 
 
 def _be_supervisor(
-    records: Records, ledger: Ledger, supervise: Callable[[Records, Ledger], None]
+    records: Records, ledger: RankLedger, supervise: Callable[[Records, RankLedger], None]
 ) -> None:
     status = 1
     try:
@@ -101,7 +101,7 @@ def _pass_on(child: int) -> None:
         os.kill(child, signal.SIGTERM)
 
 
-def _put_on_record(plan: Plan, records: Records, ledger: Ledger) -> int:
+def _put_on_record(plan: Plan, records: Records, ledger: RankLedger) -> int:
     # What a killed supervisor noted before: a SIGKILL after that came from its own death.
     told = {index for index, line in enumerate(ledger.lines()) if line.status is not None}
     _, stuck = kill_all(KILL_SECONDS, note=ledger.ended)
@@ -116,7 +116,7 @@ def _put_on_record(plan: Plan, records: Records, ledger: Ledger) -> int:
     record = _read(ENDED)
     if record is None:
         ranks = [
-            Rank(index, line.status, line.killed or _is_ours(line.status, index in told))
+            KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))
             for index, line in enumerate(ledger.lines())
             if line.pid is not None
         ]
@@ -136,7 +136,7 @@ def _is_ours(status: int | None, was_told: bool) -> bool:
     return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 
 
-def _verdict(plan: Plan, ranks: Sequence[Rank], ledger: Ledger) -> Verdict:
+def _verdict(plan: Plan, ranks: Sequence[KnownRank], ledger: RankLedger) -> Verdict:
     if not ledger.has_begun:
         return Verdict(NOT_READY, f"{KILLED} before it had started anything")
     cut_off = len(ranks) < plan.processes or any(rank.killed for rank in ranks)
@@ -147,7 +147,7 @@ def _verdict(plan: Plan, ranks: Sequence[Rank], ledger: Ledger) -> Verdict:
 
 
 def _record(
-    plan: Plan, verdict: Verdict, ranks: Sequence[Rank], run: dict[str, Any]
+    plan: Plan, verdict: Verdict, ranks: Sequence[KnownRank], run: dict[str, Any]
 ) -> dict[str, Any]:
     rank = verdict.rank
     ended = f"; {KILLED}" if verdict.outcome not in ("lost", NOT_READY) else ""

@@ -15,7 +15,7 @@ _STARTED, _ENDED = 1, 2
 
 
 @dataclass(frozen=True)
-class LedgerLine:
+class RankLine:
     """One rank. `pid` is None before it was started, `status` before it has ended."""
 
     pid: int | None
@@ -23,7 +23,7 @@ class LedgerLine:
     killed: bool
 
 
-class Ledger:
+class RankLedger:
     """Made before the fork; both processes see what either writes."""
 
     def __init__(self, ranks: int) -> None:
@@ -55,11 +55,11 @@ class Ledger:
         pid, status, state, _ = self._get(rank)
         self._put(rank, pid, status, state, killed=True)
 
-    def lines(self) -> list[LedgerLine]:
+    def lines(self) -> list[RankLine]:
         """All ranks, by their number."""
         found = map(self._get, range(self._ranks))
         return [
-            LedgerLine(pid if state else None, status if state == _ENDED else None, bool(killed))
+            RankLine(pid if state else None, status if state == _ENDED else None, bool(killed))
             for pid, status, state, killed in found
         ]
 

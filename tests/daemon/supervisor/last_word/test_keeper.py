@@ -16,13 +16,13 @@ from tests.daemon.made_attempts import is_alive, make_attempt
 from tests.daemon.waiting import wait_for
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.last_word.keeper import Records, keep
-from zerotoolsd.supervisor.last_word.ledger import Ledger
+from zerotoolsd.supervisor.last_word.ledger import RankLedger
 from zerotoolsd.supervisor.last_word.reserved import ReservedRecord
 from zerotoolsd.supervisor.main import supervise
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, Plan
 from zerotoolsd.supervisor.ranks import become_subreaper
 
-Act = Callable[[Plan, Records, Ledger], None]
+Act = Callable[[Plan, Records, RankLedger], None]
 
 
 class Deadly(ReservedRecord):
@@ -59,11 +59,11 @@ def kept(run: Path, act: Act) -> tuple[int, dict[str, Any] | None]:
     return status, read_json(run / EXIT)
 
 
-def until_exit(plan: Plan, records: Records, ledger: Ledger) -> None:
+def until_exit(plan: Plan, records: Records, ledger: RankLedger) -> None:
     supervise(plan, Records(Deadly(records.exit), records.ended), ledger)
 
 
-def until_ended(plan: Plan, records: Records, ledger: Ledger) -> None:
+def until_ended(plan: Plan, records: Records, ledger: RankLedger) -> None:
     assert records.ended is not None
     supervise(plan, Records(records.exit, Deadly(records.ended)), ledger)
 
@@ -103,7 +103,7 @@ def test_a_rank_s_own_end_is_told_as_the_supervisor_had_told_it(
 def test_ranks_that_end_while_the_supervisor_is_gone_are_known(tmp_path: Path) -> None:
     """Not reaped by anybody: the kernel keeps their ends for the keeper."""
 
-    def act(plan: Plan, records: Records, ledger: Ledger) -> None:
+    def act(plan: Plan, records: Records, ledger: RankLedger) -> None:
         (Path("run.json")).write_text('{"token": "' + plan.token + '"}')
         ledger.begin()
         for index in range(2):
@@ -123,10 +123,10 @@ def test_ranks_that_end_while_the_supervisor_is_gone_are_known(tmp_path: Path) -
 
 
 def test_nothing_that_has_not_begun_is_over(tmp_path: Path) -> None:
-    def at_once(plan: Plan, records: Records, ledger: Ledger) -> None:
+    def at_once(plan: Plan, records: Records, ledger: RankLedger) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def before_the_ranks(plan: Plan, records: Records, ledger: Ledger) -> None:
+    def before_the_ranks(plan: Plan, records: Records, ledger: RankLedger) -> None:
         (Path("run.json")).write_text('{"token": "' + plan.token + '"}')
         at_once(plan, records, ledger)
 
@@ -137,7 +137,7 @@ def test_nothing_that_has_not_begun_is_over(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_supervisor_is_no_end_of_the_record(tmp_path: Path) -> None:
-    def fails(plan: Plan, records: Records, ledger: Ledger) -> None:
+    def fails(plan: Plan, records: Records, ledger: RankLedger) -> None:
         supervise(plan, Records(None, None), ledger)  # type: ignore[arg-type]
 
     run = make_attempt(tmp_path / "run", "steps=1 exit=0")
@@ -147,7 +147,7 @@ def test_an_error_of_the_supervisor_is_no_end_of_the_record(tmp_path: Path) -> N
 
 
 def test_the_supervisor_needs_no_keeper(tmp_path: Path) -> None:
-    def keeper_is_killed(plan: Plan, records: Records, ledger: Ledger) -> None:
+    def keeper_is_killed(plan: Plan, records: Records, ledger: RankLedger) -> None:
         supervise(plan, Records(Deadly(records.exit, 0), records.ended), ledger)
 
     run = make_attempt(tmp_path / "run", "steps=1 exit=0")
@@ -158,7 +158,7 @@ def test_the_supervisor_needs_no_keeper(tmp_path: Path) -> None:
 
 
 def test_ranks_for_which_there_are_no_descriptors_are_not_the_job_s_fault(tmp_path: Path) -> None:
-    def act(plan: Plan, records: Records, ledger: Ledger) -> None:
+    def act(plan: Plan, records: Records, ledger: RankLedger) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = len(list(Path("/proc/self/fd").iterdir()))
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 9, hard))

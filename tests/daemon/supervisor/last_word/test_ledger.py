@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
-from zerotoolsd.supervisor.last_word.ledger import Ledger, LedgerLine
+from zerotoolsd.supervisor.last_word.ledger import RankLedger, RankLine
 
 
 def test_what_a_killed_child_noted_is_known(tmp_path: object) -> None:
-    ledger = Ledger(3)
+    ledger = RankLedger(3)
     assert not ledger.has_begun
     child = os.fork()
     if not child:
@@ -23,7 +23,7 @@ def test_what_a_killed_child_noted_is_known(tmp_path: object) -> None:
     os.waitpid(child, 0)
     assert ledger.has_begun
     assert ledger.lines() == [
-        LedgerLine(100, None, killed=False),
-        LedgerLine(None, None, killed=False),
-        LedgerLine(300, signal.SIGKILL, killed=True),
+        RankLine(100, None, killed=False),
+        RankLine(None, None, killed=False),
+        RankLine(300, signal.SIGKILL, killed=True),
     ]
