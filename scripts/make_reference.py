@@ -83,6 +83,10 @@ socket is `--socket`, else `$ZEROTOOLS_SOCKET`, else `api.sock` in a state direc
 else `$XDG_RUNTIME_DIR/zerotools/api.sock`, else `api.sock` in the state directory (for root always
 the latter).
 
+A daemon of root refuses a state directory that others could change: it, and every directory above
+it, must belong to root and be writable by root alone (those above may have the sticky bit, as
+`/tmp` has).
+
 SIGTERM and SIGINT stop the daemon and leave its jobs running; the next daemon on the same state
 directory takes them up again. [Exit codes](exit-codes.md) are those of `zerotools`; a second daemon
 on one state directory exits with 5 and names the first.

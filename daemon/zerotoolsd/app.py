@@ -8,11 +8,8 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from aiohttp import web
 
 import zerotools
 from zerotools.cli.output.messages import say_error
@@ -21,12 +18,13 @@ from zerotools.jobs.client.location import default_socket, default_state_dir
 from zerotools.sensors.source import SnapshotSource
 from zerotoolsd import systemd
 from zerotoolsd.admission.interpreter import check_interpreter
-from zerotoolsd.api.listen import BACKLOG, open_socket, refuse_taken
-from zerotoolsd.api.routes import make_app
+from zerotoolsd.api.listen import open_socket, refuse_taken
+from zerotoolsd.api.server import ApiServer
 from zerotoolsd.attempts.launch import RankCommand, trainer_command
 from zerotoolsd.config import load
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.jobservice import DispatcherService
+from zerotoolsd.log_limit import start_logging
 from zerotoolsd.looking import nursery
 from zerotoolsd.looking.lookers import Lookers
 from zerotoolsd.machine import SnapshotCache
@@ -34,8 +32,6 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.service import JobService
 from zerotoolsd.state_directory import lock_state_dir
 from zerotoolsd.submission import LOOKS, InterpreterCheck
-
-CLOSE_SECONDS = 2.0
 
 log = logging.getLogger("zerotoolsd")
 
@@ -67,11 +63,7 @@ def main(
     `command` is what the ranks run, `check_python` what is asked of their interpreter.
     """
     options = make_parser().parse_args(arguments)
-    logging.basicConfig(
-        level=logging.DEBUG if options.debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    start_logging(debug=options.debug)
     # Before there is a lock, a database, a loop or a thread, of which it would get a copy.
     way = nursery.start(LOOKS)
     try:
@@ -117,12 +109,13 @@ async def _serve(
         )
         listening = inherited or _listen(path)
         service = DispatcherService(dispatcher, check_python=check_python, ask=lookers.ask)
-        await _run(service, dispatcher, listening, stop)
+        await _run(service, dispatcher, listening, None if inherited else path, stop)
     finally:
         await lookers.close()
         machine.close()
         store.close()
-        os.close(lock)
+        for each in lock:
+            os.close(each)
 
 
 def _listen(path: Path) -> socket.socket:
@@ -151,28 +144,25 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 async def _run(
-    service: JobService, dispatcher: Dispatcher, listening: socket.socket, stop: asyncio.Event
+    service: JobService,
+    dispatcher: Dispatcher,
+    listening: socket.socket,
+    path: Path | None,
+    stop: asyncio.Event,
 ) -> None:
-    # What a client asked who is gone is not done.
-    runner = web.AppRunner(
-        make_app(service),
-        access_log=None,
-        shutdown_timeout=CLOSE_SECONDS,
-        handler_cancellation=True,
-    )
-    await runner.setup()
-    site = web.SockSite(runner, listening, backlog=BACKLOG)
+    """`path`: where the socket lies that is ours to keep."""
+    server = ApiServer(service, listening, path)
     running = asyncio.create_task(dispatcher.run(stop))
     alive = asyncio.create_task(_tell_alive())
     try:
-        await site.start()
+        await server.start()
         systemd.notify("READY=1")
         log.info("zerotoolsd %s listens at %s", zerotools.__version__, listening.getsockname())
         await running
     finally:
         systemd.notify("STOPPING=1")
         alive.cancel()
-        await runner.cleanup()
+        await server.close()
 
 
 async def _tell_alive() -> None:

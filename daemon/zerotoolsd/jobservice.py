@@ -21,6 +21,7 @@ from zerotoolsd.admission.rehearsal import rehearse
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatcher import Dispatcher
 from zerotoolsd.looking.lookers import Ask, ask_thread
+from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service import (
@@ -117,8 +118,12 @@ class DispatcherService:
         job = self._find(job_id)
         if uid not in (job.uid, os.geteuid(), 0):
             raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
+
+        async def cancel() -> None:
+            self._dispatcher.cancel(self._find(job_id), f"uid {uid}")
+
         try:
-            self._dispatcher.cancel(job, f"uid {uid}")
+            await when_free(cancel)
         except NotAllowed:
             raise Conflict(f"job {job_id} is over: it {_how(job.state)}") from None
         except sqlite3.OperationalError as error:
@@ -133,7 +138,7 @@ class DispatcherService:
         if uid not in (job.uid, os.geteuid(), 0):
             raise Forbidden(f"job {job_id} belongs to uid {job.uid}, and you are uid {uid}")
         if job.state == states.HELD:
-            return self._resume(job)
+            return await self._resume(job)
         if job.state not in states.TERMINAL:
             raise Conflict(
                 f"job {job_id} is not over: it is {job.state.replace('_', ' ')}; wait for its end, "
@@ -160,11 +165,15 @@ class DispatcherService:
         new, _ = await self._submission.submit(spec, uid=uid, key=None, rehearse=not begun)
         return self._view(new)
 
-    def _resume(self, job: JobRow) -> JobView:
+    async def _resume(self, job: JobRow) -> JobView:
         if not self._store.open_tokens(job.id):
             _ = job.spec  # it would be held again at once, for the same reason
+
+        async def resume() -> None:
+            self._dispatcher.resume(self._find(job.id))
+
         try:
-            self._dispatcher.resume(job)
+            await when_free(resume)
         except sqlite3.OperationalError as error:
             raise Unavailable(
                 f"job {job.id} cannot be resumed: writing the queue failed: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
@@ -11,8 +12,8 @@ from zerotools.core.errors import BadRequest, DaemonRefused
 LOCK = "daemon.lock"
 
 
-def lock_state_dir(state_dir: Path) -> int:
-    """Make `state_dir` (mode 0700) and lock it; the lock lasts as long as the process.
+def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
+    """Make `state_dir` (mode 0700) and lock it, as long as the descriptors are open.
 
     Raises DaemonRefused naming the daemon that holds it, BadRequest where it cannot be made.
     """
@@ -20,16 +21,22 @@ def lock_state_dir(state_dir: Path) -> int:
         raise BadRequest(
             f"--state-dir {state_dir}: is a file; name a directory, or a path that does not exist"
         )
+    refuse_open_to_others(state_dir.resolve(), os.geteuid())
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fd = os.open(state_dir / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise BadRequest(f"the state directory {state_dir}: {error.strerror}") from None
     try:
+        # The lock file may be deleted, and made again by the next daemon: the directory itself is
+        # locked, too. The file says who holds it, also to older versions.
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
         os.close(fd)
+        os.close(directory)
         raise DaemonRefused(
             f"another zerotoolsd, pid {holder or 'unknown'}, holds {state_dir}; "
             "stop it, or start with another --state-dir",
@@ -38,4 +45,30 @@ def lock_state_dir(state_dir: Path) -> int:
         ) from None
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
+    return fd, directory
+
+
+def refuse_open_to_others(state_dir: Path, uid: int) -> None:
+    """Raises BadRequest: the daemon is root's, and others could change what it runs as root."""
+    if uid != 0:
+        return
+    for place in (state_dir, *state_dir.parents):
+        try:
+            found = place.stat()
+        except FileNotFoundError:
+            continue  # it is made with the right mode
+        why = _open_to_others(found, own=place == state_dir)
+        if why is not None:
+            raise BadRequest(
+                f"the state directory {state_dir}: {place} {why}, so that others could change what "
+                f"this daemon runs as root; as root, run: chown root {place} && chmod go-w {place}"
+            )
+
+
+def _open_to_others(found: os.stat_result, *, own: bool) -> str | None:
+    if found.st_uid != 0:
+        return f"belongs to uid {found.st_uid}"
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o022 and (own or not mode & stat.S_ISVTX):  # in a sticky one others rename nothing
+        return f"has mode {mode:04o}"
+    return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
+from zerotoolsd.queue.schema import DATABASE
 from zerotoolsd.service import Conflict, Forbidden, JobView, NotFound
 
 ME = os.geteuid()
@@ -42,6 +45,24 @@ async def refusal(attempt: Awaitable[Any], kind: type[ZerotoolsError]) -> str:
     with pytest.raises(kind) as info:
         await attempt
     return str(info.value)
+
+
+def test_another_process_that_locks_the_queue_does_not_stop_the_daemon(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        job = await submit(it, "hang")
+        await it.reach(job.id, "running")
+        with closing(sqlite3.connect(tmp_path / "state" / DATABASE, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            cancel = asyncio.create_task(it.service.cancel(job.id, uid=ME))
+            again = asyncio.create_task(submit(it))
+            assert (await it.service.job(job.id)).state == "running"  # it goes on answering
+            await asyncio.sleep(0.05)
+            assert not cancel.done()
+            assert not again.done()
+        assert (await cancel).state == "stopping"
+        assert (await again).id == job.id + 1
+
+    tell(tmp_path / "state", story)
 
 
 @pytest.mark.parametrize(

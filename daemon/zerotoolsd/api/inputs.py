@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.service import NotFound
 
 LARGEST_BODY = 1 << 20
+BODY_SECONDS = 30.0
+"""How long the body of a request may take to come."""
 LARGEST_INT = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
@@ -20,7 +23,10 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
     """The body, which must be one JSON object with no keys but `known`."""
     try:
-        raw = await request.read()
+        async with asyncio.timeout(BODY_SECONDS):
+            raw = await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
     except (ConnectionError, web.RequestPayloadError) as error:
         raise BadRequest(f"the request was cut off or cannot be decoded: {error}") from error
     try:

@@ -25,15 +25,28 @@ STATUS: tuple[tuple[type[ZerotoolsError], int, str], ...] = (
     (BadFile, 422, "bad_file"),
     (BadRequest, 400, "bad_request"),
 )
-HTTP_CODES = {404: "no_such_path", 405: "method_not_allowed", 413: "too_large"}
+CONTENT_TYPE = "application/problem+json"
+HTTP_CODES = {404: "no_such_path", 405: "method_not_allowed", 408: "timeout", 413: "too_large"}
 
 
 def problem(status: int, code: str, detail: str) -> web.Response:
     """A response that says what is wrong."""
-    body = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, "code": code}
-    return web.Response(
-        status=status, text=json.dumps(body), content_type="application/problem+json"
+    return web.Response(status=status, text=_body(status, code, detail), content_type=CONTENT_TYPE)
+
+
+def problem_bytes(status: int, code: str, detail: str) -> bytes:
+    """As `problem`, of one who is not to send a request; the connection is closed after it."""
+    body = _body(status, code, detail).encode()
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
+    return head.encode() + body
+
+
+def _body(status: int, code: str, detail: str) -> str:
+    tree = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, "code": code}
+    return json.dumps(tree)
 
 
 @web.middleware
@@ -58,10 +71,13 @@ def _http_problem(request: web.Request, error: web.HTTPException) -> web.Respons
     code = HTTP_CODES.get(error.status, "http")
     detail = {
         404: f"there is nothing at {request.path[:200]!r}",
+        408: "the body of the request did not come in time",
         405: f"{request.method} does not work on {request.path[:200]!r}",
         413: f"the request is longer than {request.client_max_size} bytes",
     }.get(error.status, error.reason)
     answer = problem(error.status, code, detail)
     if "Allow" in error.headers:
         answer.headers["Allow"] = error.headers["Allow"]
+    if error.status == 408:
+        answer.force_close()
     return answer

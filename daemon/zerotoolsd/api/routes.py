@@ -5,15 +5,17 @@ from __future__ import annotations
 from aiohttp import web
 
 from zerotoolsd.api import cleaning, jobs, machine, outputs
+from zerotoolsd.api.gate import gate
 from zerotoolsd.api.inputs import LARGEST_BODY
 from zerotoolsd.api.keys import SERVICE
 from zerotoolsd.api.problems import problems
+from zerotoolsd.api.rate import RateLimit
 from zerotoolsd.service import JobService
 
 
 def make_app(service: JobService) -> web.Application:
     """The API over `service`. Serve it on a socket of `zerotoolsd.api.listen`."""
-    app = web.Application(middlewares=[problems], client_max_size=LARGEST_BODY)
+    app = web.Application(middlewares=[problems, gate(RateLimit())], client_max_size=LARGEST_BODY)
     app[SERVICE] = service
     app.add_routes(
         [

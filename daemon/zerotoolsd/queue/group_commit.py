@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import NewJob, Store
@@ -19,6 +20,7 @@ BUSY_SECONDS = 5.0
 """How long a submit waits for another process that has locked the queue."""
 RETRY_SECONDS = 0.05
 
+Value = TypeVar("Value")
 Answer = asyncio.Future[tuple[JobRow, bool]]
 
 
@@ -43,20 +45,16 @@ class GroupCommit:
 
     async def submit(self, new: NewJob) -> tuple[JobRow, bool]:
         """As `Store.submit`. Raises what that raises, and what `new.check` does."""
+        return await when_free(lambda: self._join(new))
+
+    async def _join(self, new: NewJob) -> tuple[JobRow, bool]:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + BUSY_SECONDS
-        while True:
-            answer: Answer = loop.create_future()
-            self._waiting.append((new, answer))
-            if self._timer is None:
-                self._timer = loop.call_later(GATHER_SECONDS, self._commit)
-            self._commit_if_complete()
-            try:
-                return await answer
-            except sqlite3.OperationalError as error:
-                if not is_busy(error) or loop.time() > deadline:
-                    raise
-            await asyncio.sleep(RETRY_SECONDS)
+        answer: Answer = loop.create_future()
+        self._waiting.append((new, answer))
+        if self._timer is None:
+            self._timer = loop.call_later(GATHER_SECONDS, self._commit)
+        self._commit_if_complete()
+        return await answer
 
     def _commit_if_complete(self) -> None:
         if self._waiting and len(self._waiting) >= self._coming:
@@ -80,6 +78,21 @@ class GroupCommit:
                 answer.set_exception(result)
             else:
                 answer.set_result(result)
+
+
+async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
+    """The value of `change()`; tried again for some seconds while another process has locked the
+    database. The loop goes on meanwhile. Raises sqlite3.OperationalError: it is still locked, or
+    the disk is full."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + BUSY_SECONDS
+    while True:
+        try:
+            return await change()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or loop.time() > deadline:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:

@@ -28,6 +28,8 @@ _NOTABLE = 1.05
 _ALIVE_SECONDS = 5.0
 STRUCTURE = "structure"
 """How a checkpoint of a user's program was verified: it is whole as far as its metadata say."""
+_AT_ONCE = 1000
+"""Messages that are taken in before the supervisor looks at anything else."""
 _MAX_ERRORS = 1000
 """Errors that are kept: the first ones, which tell who began it, and the last."""
 
@@ -97,7 +99,7 @@ class Progress:
 
     def drain(self) -> None:
         """Take in everything that has arrived. Whatever is not a message is ignored."""
-        while True:
+        for _ in range(_AT_ONCE):  # whoever floods it does not hold up all else
             try:
                 data = self.socket.recv(MAX_DATAGRAM + 1)
             except BlockingIOError:

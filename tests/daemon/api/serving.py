@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aiohttp import web
-
 from zerotoolsd.api.listen import open_socket
-from zerotoolsd.api.routes import make_app
+from zerotoolsd.api.server import ApiServer
 from zerotoolsd.service import JobService
 
 
@@ -23,12 +21,11 @@ def serving(service: JobService, path: Path) -> Iterator[None]:
     stop = asyncio.Event()
 
     async def serve() -> None:
-        runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.SockSite(runner, open_socket(path)).start()
+        server = ApiServer(service, open_socket(path), path, close_seconds=0.1)
+        await server.start()
         ready.set()
         await stop.wait()
-        await runner.cleanup()
+        await server.close()
 
     def run() -> None:
         try:

@@ -1,0 +1,235 @@
+"""The daemon's connections: how many there are, and how long one may keep it waiting.
+
+asyncio's own accepting writes 1,024 tracebacks a second into the log when descriptors run out, and
+neither it nor aiohttp minds a client that connects and says nothing, sends half a request, or never
+reads the answer. Here, one that is too much gets a 503 with the reason and is closed; one that is
+too slow is closed. What is refused is logged as often as `logs` allows, never once per client.
+
+For example: with 1,024 descriptors there is room for 896 connections. A script that leaks them gets
+896, then a 503 each; the others are served, and as its old ones have said nothing for
+`HEAD_SECONDS`, they are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+
+from zerotoolsd.api.problems import problem, problem_bytes
+
+log = logging.getLogger(__name__)
+
+HEAD_SECONDS = 10.0
+"""From the first byte of a request, or from connecting, to the end of its head."""
+IDLE_SECONDS = 120.0
+"""Between two requests of a connection."""
+READ_SECONDS = 30.0
+"""How long a client may leave an answer unread, without taking any byte of it."""
+SWEEP_SECONDS = 1.0
+RESERVED = 128
+"""Descriptors for the database, logs, pidfds of attempts and child processes."""
+MOST = 4096
+LONGEST_WHY = 300
+AT_ONCE = 64
+"""Connections that are accepted before others get a turn."""
+RETRY_SECONDS = 0.1
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def room_for_connections() -> int:
+    """How many connections there may be, with as many descriptors as the system gives us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST + RESERVED
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(8, min(MOST, (soft if soft != resource.RLIM_INFINITY else wanted) - RESERVED))
+
+
+class Connection(web.RequestHandler):
+    """One connection. `waiting_since` is when the head of a request began to come, or could have;
+    None between requests, and while one is answered."""
+
+    __slots__ = ("busy", "stuck_bytes", "stuck_since", "waiting_since")
+
+    def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
+        no_log: Any = None
+        super().__init__(server, loop=loop, keepalive_timeout=IDLE_SECONDS, access_log=no_log)
+        self.waiting_since: float | None = loop.time()
+        self.busy = False
+        self.stuck_bytes = 0
+        self.stuck_since = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if self.waiting_since is None and not self.busy:
+            self.waiting_since = self._loop.time()
+        super().data_received(data)
+
+    def begin(self) -> None:
+        """A request has come, and is to be answered."""
+        self.busy, self.waiting_since = True, None
+
+    def end(self) -> None:
+        """It is answered."""
+        self.busy = False
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is not HTTP, or too long for it."""
+        self.waiting_since = self._loop.time()
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        why = " ".join((message or "").split())[:LONGEST_WHY]
+        answer = problem(status, "bad_request", f"this is not a request of HTTP/1.1: {why}")
+        answer.force_close()
+        return answer
+
+    def too_slow(self, now: float) -> str | None:
+        """Why it is to be closed."""
+        if self.busy:
+            return self._unread(now)
+        if self.waiting_since is not None and now - self.waiting_since > HEAD_SECONDS:
+            return f"no whole request came within {HEAD_SECONDS:g} s"
+        return self._unread(now)
+
+    def _unread(self, now: float) -> str | None:
+        transport = self.transport
+        left = 0 if transport is None else transport.get_write_buffer_size()
+        if left == 0 or left != self.stuck_bytes:
+            self.stuck_bytes, self.stuck_since = left, now
+        elif now - self.stuck_since > READ_SECONDS:
+            return f"its answer was not read for {READ_SECONDS:g} s"
+        return None
+
+
+class Door:
+    """Accepts connections at `listening` for `server`, which `most` may use at a time."""
+
+    def __init__(
+        self, listening: socket.socket, server: web.Server, *, most: int | None = None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._server = server
+        self._most = room_for_connections() if most is None else most
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._spare = _spare()
+        self._listening = listening
+        self._watch(listening)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def listening(self) -> socket.socket:
+        """What it accepts at."""
+        return self._listening
+
+    def move_to(self, listening: socket.socket) -> None:
+        """Accept there from now on; who is connected stays so."""
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        self._listening = listening
+        self._watch(listening)
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._spare is not None:
+            os.close(self._spare)
+
+    def _watch(self, listening: socket.socket) -> None:
+        listening.setblocking(False)
+        self._loop.add_reader(listening, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                link, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._refuse_by_spare(error)
+                return
+            if len(self._server.connections) + len(self._connecting) >= self._most:
+                self._refuse(link, f"there are {self._most} connections already")
+                continue
+            link.setblocking(False)
+            task = self._loop.create_task(self._serve(link))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        self._sweep_later()
+
+    async def _serve(self, link: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: Connection(self._server, self._loop), link
+            )
+        except OSError as error:
+            link.close()
+            log.warning("a connection was lost as it began: %s", error)
+        self._sweep_later()
+
+    def _refuse_by_spare(self, error: OSError) -> None:
+        """There is no descriptor left: one is kept to say so."""
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+            with suppress(OSError):
+                link, _ = self._listening.accept()
+                self._refuse(link, f"zerotoolsd has no descriptors left ({error.strerror})")
+        self._spare = _spare()
+        self._loop.remove_reader(self._listening)
+        self._loop.call_later(RETRY_SECONDS, self._watch_again, self._listening)
+
+    def _watch_again(self, listening: socket.socket) -> None:
+        if listening is self._listening and listening.fileno() >= 0:
+            self._watch(listening)
+
+    def _refuse(self, link: socket.socket, why: str) -> None:
+        log.warning("a connection was refused: %s", why)
+        with link, suppress(OSError):
+            link.setblocking(False)
+            link.send(problem_bytes(503, "too_many_connections", f"{why}; try again later"))
+
+    def _sweep_later(self) -> None:
+        if self._timer is None and (self._server.connections or self._connecting):
+            self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        self.close_slow(self._loop.time())
+        self._sweep_later()
+
+    def close_slow(self, now: float) -> None:
+        """Close those that keep the daemon waiting; `now` by the loop's clock."""
+        for each in self._server.connections:
+            if isinstance(each, Connection) and each.transport is not None:
+                why = each.too_slow(now)
+                if why is not None:
+                    log.warning("a connection was closed: %s", why)
+                    each.transport.abort()
+
+
+def _spare() -> int | None:
+    try:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None

@@ -1,0 +1,46 @@
+"""What every request passes before its handler: who is gone or asks too often goes no further."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from zerotoolsd.api.connections import Connection
+from zerotoolsd.api.peer import peer_uid
+from zerotoolsd.api.problems import problem
+from zerotoolsd.api.rate import RateLimit
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def gate(rate: RateLimit) -> Middleware:
+    """The middleware that does it."""
+
+    @web.middleware
+    async def pass_gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol if isinstance(request.protocol, Connection) else None
+        if connection is not None:
+            connection.begin()
+        try:
+            if request.transport is None or request.transport.is_closing():
+                return web.Response(status=499)  # nobody reads it
+            wait = rate.wait_for(peer_uid(request), asyncio.get_running_loop().time())
+            if wait > 0:
+                return _too_often(rate, wait)
+            return await handler(request)
+        finally:
+            if connection is not None:
+                connection.end()
+
+    return pass_gate
+
+
+def _too_often(rate: RateLimit, wait: float) -> web.Response:
+    why = f"more than {rate.per_second:g} requests a second; try again in {wait:.3f} s"
+    answer = problem(429, "rate_limited", why)
+    answer.headers["Retry-After"] = str(math.ceil(wait))
+    return answer

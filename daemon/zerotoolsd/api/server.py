@@ -1,0 +1,92 @@
+"""The API on its socket, until it is closed; a socket that somebody removed is made again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+
+from aiohttp import web
+
+from zerotools.core.errors import ZerotoolsError
+from zerotoolsd.api.connections import Door
+from zerotoolsd.api.listen import open_socket
+from zerotoolsd.api.routes import make_app
+from zerotoolsd.service import JobService
+
+CLOSE_SECONDS = 2.0
+LOOK_SECONDS = 5.0
+"""How often it is looked whether the socket is still there."""
+
+log = logging.getLogger(__name__)
+
+
+class ApiServer:
+    """Answers at `listening`. `path` is where that socket lies, None for one that systemd keeps."""
+
+    def __init__(
+        self,
+        service: JobService,
+        listening: socket.socket,
+        path: Path | None,
+        *,
+        close_seconds: float = CLOSE_SECONDS,
+        most: int | None = None,
+    ) -> None:
+        # What a client asked who is gone is not done.
+        self._runner = web.AppRunner(
+            make_app(service), shutdown_timeout=close_seconds, handler_cancellation=True
+        )
+        self._first = listening
+        self._path = path
+        self._most = most
+        self._bound: tuple[int, int] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self.door: Door | None = None
+
+    async def start(self) -> None:
+        """Accept connections."""
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self.door = Door(self._first, self._runner.server, most=self._most)
+        if self._path is not None:
+            self._bound = _identity(self._path)
+            self._keeper = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        """Accept no more, and end what is being answered."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self.door is not None:
+            self.door.close()
+        await self._runner.cleanup()
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.keep_socket()
+
+    def keep_socket(self) -> None:
+        """Make the socket again where it was removed or replaced; who is connected stays so."""
+        assert self._path is not None
+        assert self.door is not None
+        if self._bound is not None and _identity(self._path) == self._bound:
+            return
+        try:
+            again = open_socket(self._path)
+        except (OSError, ZerotoolsError) as error:
+            log.warning("the socket is gone and cannot be made again now: %s", error)
+            return
+        self._bound = _identity(self._path)
+        self.door.move_to(again)
+        log.warning("the socket %s was removed by somebody: it was made again", self._path)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
